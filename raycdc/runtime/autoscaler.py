@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+
+from raycdc.source.protocol.job_status import JobStatus
 
 #: Records a reader may be behind before another one is worth its start: what it reads in some ten seconds.
 BACKLOG_TARGET = 2_000_000
@@ -44,13 +45,13 @@ class Autoscaler:
     def __repr__(self) -> str:
         return f"Autoscaler(readers={self.readers}, min={self._min}, max={self._max})"
 
-    def restart(self, status: dict[str, Any]) -> int:
+    def restart(self, status: JobStatus) -> int:
         """A new coordinator: what is known of it decides, without waiting."""
         self._since_s = None
         self.readers = self._clip(self.demand(status).useful)
         return self.readers
 
-    def look(self, status: dict[str, Any], *, now_s: float) -> int:
+    def look(self, status: JobStatus, *, now_s: float) -> int:
         """Take a status in; returns how many readers there should be."""
         demand = self.demand(status)
         useful = self._clip(demand.useful)
@@ -69,19 +70,19 @@ class Autoscaler:
             self.readers = wanted if direction > 0 else self.readers - 1
         return self.readers
 
-    def demand(self, status: dict[str, Any]) -> Demand:
+    def demand(self, status: JobStatus) -> Demand:
         """See the module's table."""
-        readers = status["readers"]
-        partitions = sum(reader["partitions"] for reader in readers)
-        snapshot = any(table["phase"] == "snapshot" for table in status["tables"].values())
+        readers = status.readers
+        partitions = sum(reader.partitions for reader in readers)
+        snapshot = any(table.progress.phase == "snapshot" for table in status.tables.values())
         if partitions:
             # Partitions that nobody has yet count as waiting.
-            backlog = sum(reader["metrics"].get("pendingRecords") or 0 for reader in readers)
-            return Demand(partitions + status["chunks_waiting"], max(1, math.ceil(backlog / BACKLOG_TARGET)))
+            backlog = sum(reader.pending_records for reader in readers)
+            return Demand(partitions + status.chunks_waiting, max(1, math.ceil(backlog / BACKLOG_TARGET)))
         if snapshot:
-            busy = sum(reader["chunks"] > 0 for reader in readers)
-            return Demand(self._max, self._max if status["chunks_waiting"] else max(busy, 1))
-        if not status["tables"] or status["sealed"] == 0:
+            busy = sum(reader.chunks > 0 for reader in readers)
+            return Demand(self._max, self._max if status.chunks_waiting else max(busy, 1))
+        if not status.tables or status.sealed == 0:
             return Demand(self._max, self._max)
         return Demand(self._min, self._min)
 

@@ -1,8 +1,8 @@
 """The mailbox around `SourceCoordinator`: one lock, one ticking thread, blocking calls from readers and driver.
 
 Runs inside the Ray actor, or in the driver's process with ``--local``; the same class either way. Blocking work of the
-enumerator (discovery, planning) runs in a small pool and comes back through the same lock; it is tried again while the
-source cannot be reached. Any other error of any of them ends the job: every caller then gets the first.
+enumerator (discovery, planning) is made elsewhere (`raycdc.runtime.background_calls`) and comes back through the same
+lock. An error of any of them ends the job: every caller then gets the first.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 from raycdc.checkpoint.store import CheckpointStore
-from raycdc.errors import FencedError, RaycdcError
-from raycdc.runtime.restarts import ProcessEnd, RestartBudget
-from raycdc.source.connector import EnumeratorStart, Source
-from raycdc.source.parking import Refusal, Requests
+from raycdc.errors import FencedError
+from raycdc.runtime.background_calls import BackgroundCalls
+from raycdc.source.connector import Source
+from raycdc.source.parking import Refusal
 from raycdc.source.protocol.acknowledging import Acknowledgements
-from raycdc.source.protocol.coordinator import CoordinatorSettings, SourceCoordinator
+from raycdc.source.protocol.api import EnumeratorStart
+from raycdc.source.protocol.coordinator import CoordinatorSettings, Recovered, SourceCoordinator, Surroundings
+from raycdc.source.protocol.job_status import JobStatus
 
 #: How often timers are looked at.
 TICK_S = 0.02
@@ -32,50 +33,45 @@ BUSY_S = 0.1
 ACKNOWLEDGE_S = 5.0
 
 
+@dataclass(frozen=True, slots=True)
+class CoordinatorStart:
+    """Where a coordinator goes on: its generation and the last epoch the sink holds."""
+
+    generation: int
+    committed: int
+
+
 class CoordinatorHost:
     """See the module's docstring. Every public method may be called from any thread."""
 
     def __init__(
         self,
-        *,
         store: CheckpointStore,
-        generation: int,
-        committed: int,
         source: Source[Any],
-        until: str | None,
+        *,
+        start: CoordinatorStart,
+        begin: EnumeratorStart,
         settings: CoordinatorSettings,
-        requests: Requests | None = None,
-        refusals: Sequence[Refusal] = (),
     ) -> None:
+        """`begin` is where the source's enumerator begins."""
         #: Process the coordinator lives in.
         self.pid = os.getpid()
         self._condition = threading.Condition()
-        self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="enumerator")
         self._error: BaseException | None = None
         self._closed = False
         self._closing = threading.Event()
-        self._later: list[tuple[float, Callable[[], None]]] = []
-        #: How often a question to the source had to be asked again, and why last.
-        self._troubles = 0
-        self._trouble = ""
-        self._store = store
-        last = store.last_manifest()
-        self._acknowledgements = Acknowledgements(source.acknowledge, self._call_async)
-        begin = EnumeratorStart(until, last, store.document, requests, refusals)
+        self._calls = BackgroundCalls(self._condition, run=self._run, fail=self._fail)
+        self._acknowledgements = Acknowledgements(source.acknowledge, self._calls.call_async)
         self._core = SourceCoordinator(
-            generation=generation,
-            enumerator=lambda context: source.create_enumerator(context, begin),
-            writer=store,
+            lambda context: source.create_enumerator(context, begin),
+            recovered=Recovered(start.generation, begin.last, start.committed, store.next_epoch()),
             settings=settings,
-            last=last,
-            committed=committed,
-            first_epoch=store.next_epoch(),
-            call_async=self._call_async,
-            wall_ms=lambda: time.time_ns() // 1_000_000,
-            acknowledgements=self._acknowledgements,
+            surroundings=Surroundings(
+                store, self._calls.call_async, lambda: time.time_ns() // 1_000_000, self._acknowledgements
+            ),
         )
-        for manifest in store.manifests(committed):
-            self._core.adopt(manifest)
+        for manifest in store.manifests(start.committed):
+            self._core.epochs.adopt(manifest)
         self._core.start()
         self._thread = threading.Thread(target=self._tick, name="coordinator", daemon=True)
         self._thread.start()
@@ -86,11 +82,11 @@ class CoordinatorHost:
             self._check()
             self._guarded(lambda: self._core.receive(subtask_id, packet, now_s=time.monotonic()))
             deadline = time.monotonic() + wait_s
-            while not self._core.has_outgoing(subtask_id) and not self._closed:
+            while not self._core.readers.has_outgoing(subtask_id) and not self._closed:
                 left_s = deadline - time.monotonic()
                 if left_s <= 0 or not self._condition.wait(left_s):
                     break
-            answer = self._core.outgoing(subtask_id, incarnation)
+            answer = self._core.readers.outgoing(subtask_id, incarnation)
         if answer is None:
             raise FencedError(f"Reader {subtask_id}.{incarnation} was replaced.")
         return answer
@@ -101,12 +97,12 @@ class CoordinatorHost:
             deadline = time.monotonic() + wait_s
             while True:
                 self._check()
-                if self._core.sealed_after(after) is not None or self._core.final_epoch is not None:
+                if self._core.epochs.sealed_after(after) is not None or self._core.epochs.final is not None:
                     break
                 left_s = deadline - time.monotonic()
                 if left_s <= 0 or not self._condition.wait(left_s):
                     break
-            return self._core.sealed_after(after), self._core.final_epoch
+            return self._core.epochs.sealed_after(after), self._core.epochs.final
 
     def epoch_committed(self, epoch: int) -> None:
         with self._condition:
@@ -123,16 +119,16 @@ class CoordinatorHost:
 
     def take_lost(self) -> list[tuple[int, int, str]]:
         with self._condition:
-            return self._core.take_lost()
+            return self._core.readers.take_lost()
 
     def retire(self, subtask_id: int) -> bool:
         with self._condition:
             return self._core.retire(subtask_id)
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> JobStatus:
         with self._condition:
             self._check()
-            return {**self._core.status(), "troubles": self._troubles, "trouble": self._trouble}
+            return replace(self._core.status(), troubles=self._calls.troubles, trouble=self._calls.trouble)
 
     def stop(self) -> None:
         """Seal what is there; the epoch after that is final."""
@@ -144,7 +140,7 @@ class CoordinatorHost:
         start tells it.
         """
         with self._condition:
-            self._core.shutdown_readers(reason)
+            self._core.readers.shutdown(reason)
             self._condition.notify_all()
             self._condition.wait_for(lambda: self._error is not None or self._acknowledgements.idle, ACKNOWLEDGE_S)
 
@@ -154,7 +150,7 @@ class CoordinatorHost:
             self._condition.notify_all()
         self._closing.set()
         self._thread.join(timeout=5)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._calls.close()
 
     def _tick(self) -> None:
         while True:
@@ -162,55 +158,10 @@ class CoordinatorHost:
                 if self._closed:
                     return
                 if self._error is None:
-                    self._call_what_is_due()
+                    self._calls.make_what_is_due()
                     self._run(lambda: self._core.tick(now_s=time.monotonic()))
             # Not a wait on the condition: each packet would end it, and each tick wake everyone for nothing.
             self._closing.wait(TICK_S)
-
-    def _call_async(self, call: Callable[[], Any], handler: Callable[[Any], None], after_s: float) -> None:
-        """Called with the lock held, like everything on the core."""
-        if after_s > 0:
-            self._later.append((time.monotonic() + after_s, partial(self._call_async, call, handler, 0.0)))
-            return
-
-        def work() -> None:
-            try:
-                result = self._patiently(call)
-            except BaseException as error:  # noqa: BLE001 - ends the job, told to every caller
-                with self._condition:
-                    self._fail(error)
-                return
-            with self._condition:
-                self._run(lambda: handler(result))
-
-        self._pool.submit(work)
-
-    def _call_what_is_due(self) -> None:
-        now_s = time.monotonic()
-        due = [call for at_s, call in self._later if at_s <= now_s]
-        self._later = [entry for entry in self._later if entry[0] > now_s]
-        for call in due:
-            call()
-
-    def _patiently(self, call: Callable[[], Any]) -> Any:
-        """The result of `call`, tried as long as a reader would be started again for the same reason.
-
-        However long a try takes: one that is always cut off in the middle is an outage too.
-        """
-        budget = RestartBudget()
-        while True:
-            try:
-                return call()
-            except RaycdcError as error:
-                end = ProcessEnd(str(error), type(error).__name__)
-                pause_s = budget.pause_after(end, time.monotonic()) if end.away else None
-                if pause_s is None:
-                    raise
-                with self._condition:
-                    self._troubles += 1
-                    self._trouble = f"The source does not answer ({end.text}); it is asked again in {pause_s:g} s."
-                if self._closing.wait(pause_s):
-                    raise
 
     def _guarded(self, action: Callable[[], None]) -> None:
         """Run `action` on the core; its error ends the job, except a fenced sender's, which is the sender's own."""
@@ -225,7 +176,7 @@ class CoordinatorHost:
         finally:
             self._condition.notify_all()
 
-    def _run(self, action: Callable[[], bool | None]) -> None:
+    def _run(self, action: Callable[[], object]) -> None:
         """Run `action` on the core; wakes all callers unless it answers False: nothing happened."""
         try:
             with self._timed():
@@ -245,7 +196,7 @@ class CoordinatorHost:
         finally:
             took_s = time.monotonic() - began_s
             if took_s > BUSY_S:
-                self._core.was_busy(took_s)
+                self._core.readers.was_busy(took_s)
 
     def _fail(self, error: BaseException) -> None:
         self._error = self._error or error

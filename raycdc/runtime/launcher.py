@@ -17,13 +17,15 @@ from raycdc.checkpoint.manifest import STATE_NODE
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.model.mask import Masks
 from raycdc.runtime.client import CoordinatorClient
-from raycdc.runtime.coordinator_host import CoordinatorHost
+from raycdc.runtime.coordinator_host import CoordinatorHost, CoordinatorStart
 from raycdc.runtime.output import SpoolAddress
 from raycdc.runtime.reader_worker import ReaderIdentity, ReaderSettings, ReaderWorker
 from raycdc.runtime.restarts import ProcessEnd
 from raycdc.source.connector import Source
 from raycdc.source.parking import Refusal, Requests
+from raycdc.source.protocol.api import EnumeratorStart
 from raycdc.source.protocol.coordinator import CoordinatorSettings
+from raycdc.source.protocol.job_status import JobStatus
 from raycdc.source.table_requests import refusals_of
 
 
@@ -53,14 +55,6 @@ class JobSpec:
         return SegmentAccess(token=self.token or "")
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinatorStart:
-    """Where a coordinator goes on: its generation and the last epoch the sink holds."""
-
-    generation: int
-    committed: int
-
-
 class CoordinatorHandle(CoordinatorClient, Protocol):
     """The driver's view of a running coordinator. Calls raise the job's error, or `CoordinatorLostError`."""
 
@@ -78,7 +72,7 @@ class CoordinatorHandle(CoordinatorClient, Protocol):
 
     def retire(self, subtask_id: int) -> bool: ...
 
-    def status(self) -> dict[str, Any]: ...
+    def status(self) -> JobStatus: ...
 
     def stop(self) -> None: ...
 
@@ -182,16 +176,14 @@ def host_from(spec: JobSpec, start: CoordinatorStart) -> CoordinatorHost:
     """The coordinator of a job, in whatever process this runs."""
     store = CheckpointStore(spec.state, create=False)
     asked, record = store.requests(), store.last_commit()
-    return CoordinatorHost(
-        store=store,
-        generation=start.generation,
-        committed=start.committed,
-        source=spec.make_source(),
-        until=spec.until,
-        settings=spec.settings,
-        requests=Requests.from_json(asked) if asked else None,
-        refusals=[*spec.refused, *(refusals_of(record.parked) if record else ())],
+    begin = EnumeratorStart(
+        spec.until,
+        store.last_manifest(),
+        store.document,
+        Requests.from_json(asked) if asked else None,
+        [*spec.refused, *(refusals_of(record.parked) if record else ())],
     )
+    return CoordinatorHost(store, spec.make_source(), start=start, begin=begin, settings=spec.settings)
 
 
 def warm_up(spec: JobSpec) -> None:

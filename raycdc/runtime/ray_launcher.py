@@ -20,11 +20,10 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from raycdc.errors import FencedError, RaycdcError, StateError
 from raycdc.lean import without_pandas
-from raycdc.runtime.coordinator_host import CoordinatorHost
+from raycdc.runtime.coordinator_host import CoordinatorHost, CoordinatorStart
 from raycdc.runtime.launcher import (
     CoordinatorHandle,
     CoordinatorLostError,
-    CoordinatorStart,
     JobSpec,
     ReaderHandle,
     host_from,
@@ -39,6 +38,7 @@ from raycdc.runtime.ray_start import head_of_ray, start_ray
 from raycdc.runtime.reader_worker import ReaderIdentity
 from raycdc.runtime.restarts import ProcessEnd
 from raycdc.source.parking import Refusal
+from raycdc.source.protocol.job_status import JobStatus
 
 #: A coordinator that does not answer for so long (beyond the wait a call asked for) counts as gone.
 ANSWER_TIMEOUT_S = 15.0
@@ -115,8 +115,8 @@ class RayCoordinator:
     def retire(self, subtask_id: int) -> bool:
         return bool(self._call("retire", subtask_id))
 
-    def status(self) -> dict[str, Any]:
-        status: dict[str, Any] = self._call("status")
+    def status(self) -> JobStatus:
+        status: JobStatus = self._call("status")
         return status
 
     def stop(self) -> None:

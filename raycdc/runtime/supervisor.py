@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -24,10 +24,12 @@ from typing import Any, TypeVar
 from raycdc.errors import ClusterLostError, RaycdcError
 from raycdc.failpoints import left_out
 from raycdc.runtime.autoscaler import Autoscaler
-from raycdc.runtime.launcher import CoordinatorHandle, CoordinatorLostError, CoordinatorStart, Launcher, ReaderHandle
+from raycdc.runtime.coordinator_host import CoordinatorStart
+from raycdc.runtime.launcher import CoordinatorHandle, CoordinatorLostError, Launcher, ReaderHandle
 from raycdc.runtime.reader_worker import ReaderIdentity
 from raycdc.runtime.restarts import ProcessEnd, RestartBudget
 from raycdc.source.parking import Refusal
+from raycdc.source.protocol.job_status import JobStatus
 
 T = TypeVar("T")
 
@@ -51,6 +53,103 @@ class SupervisorSettings:
     on_warning: Callable[[str], None] = lambda _: None
 
 
+class Generation:
+    """A coordinator and its readers, which live and end together; each reader in one incarnation after another."""
+
+    def __init__(self, launcher: Launcher, number: int, coordinator: CoordinatorHandle) -> None:
+        self._launcher = launcher
+        self.number, self.coordinator = number, coordinator
+        self.readers: dict[int, ReaderHandle] = {}
+        self._incarnations: dict[int, int] = {}
+        #: Readers that are to be replaced, and when.
+        self.due: dict[int, float] = {}
+
+    def __repr__(self) -> str:
+        return f"Generation({self.number}, readers={sorted(self.readers)}, due={sorted(self.due)})"
+
+    def start_reader(self, subtask_id: int) -> None:
+        """Start the reader's next incarnation."""
+        self.due.pop(subtask_id, None)
+        incarnation = self._incarnations.get(subtask_id, 0) + 1
+        self._incarnations[subtask_id] = incarnation
+        identity = ReaderIdentity(subtask_id, self.number, incarnation)
+        self.readers[subtask_id] = self._launcher.start_reader(identity, self.coordinator)
+
+    def take_fenced(self) -> list[tuple[int, ProcessEnd]]:
+        """Readers that the coordinator gave up; those of them that run are ended."""
+        fenced = []
+        for subtask_id, incarnation, reason in self.coordinator.take_lost():
+            reader = self.readers.get(subtask_id)
+            if reader is not None and reader.identity.incarnation == incarnation:
+                # A process on a machine that is cut off cannot be ended: it wakes up and must find itself refused.
+                if not left_out("end_fenced"):
+                    reader.kill()
+                fenced.append((subtask_id, ProcessEnd(reason)))
+        return fenced
+
+    def take_ended(self) -> list[tuple[int, ProcessEnd]]:
+        """Readers whose process has ended and that are not about to be replaced; the coordinator is told."""
+        ended = []
+        for subtask_id, reader in list(self.readers.items()):
+            end = reader.ended()
+            if end is not None and subtask_id not in self.due:
+                self.coordinator.reader_lost(subtask_id, reader.identity.incarnation, end.text)
+                ended.append((subtask_id, end))
+        return ended
+
+    def let_go(self, *, wanted: int, leaving: Collection[int]) -> None:
+        """Let go of readers beyond those `wanted`, once they have given everything back. Who began to leave leaves."""
+        for subtask_id in [s for s in self.readers if s >= wanted or s in leaving]:
+            if subtask_id in self.due or self.coordinator.retire(subtask_id):
+                self.due.pop(subtask_id, None)
+                self.readers.pop(subtask_id).kill()
+
+    def leave(self, patience_s: float) -> None:
+        """Have the readers leave by themselves; those that take longer are killed by `end`."""
+        self.coordinator.shutdown_readers("the job ends")
+        deadline = time.monotonic() + patience_s
+        while time.monotonic() < deadline and any(reader.ended() is None for reader in self.readers.values()):
+            time.sleep(0.02)
+
+    def end(self) -> None:
+        """Kill everything; what it had sealed stays."""
+        for reader in self.readers.values():
+            reader.kill()
+        self.coordinator.close()
+
+
+class News:
+    """What listeners are still to be told, without the supervisor's lock: processes that changed, and warnings."""
+
+    def __init__(self, settings: SupervisorSettings) -> None:
+        self._settings = settings
+        self._pending: list[Callable[[], None]] = []
+        self._pids: dict[str, Any] = {}
+        self._troubles = 0
+
+    def processes(self, coordinator: CoordinatorHandle, status: JobStatus | None) -> None:
+        """These run now."""
+        readers = [reader.pid for reader in status.readers if reader.pid] if status else []
+        pids = {"enumerator": coordinator.pid, "readers": readers}
+        if pids != self._pids:
+            self._pids = pids
+            self._pending.append(lambda: self._settings.on_processes(pids))
+
+    def trouble(self, status: JobStatus) -> None:
+        """The coordinator waits for the source, and no reader may be there to end because of it."""
+        if status.troubles > self._troubles:
+            self.warning(status.trouble)
+        self._troubles = status.troubles
+
+    def warning(self, text: str) -> None:
+        self._pending.append(lambda: self._settings.on_warning(text))
+
+    def take(self) -> list[Callable[[], None]]:
+        """Each once."""
+        pending, self._pending = self._pending, []
+        return pending
+
+
 class Supervisor:
     """See the module's docstring. Public methods may be called from any thread."""
 
@@ -58,19 +157,16 @@ class Supervisor:
         self._launcher = launcher
         self._settings = settings
         self._lock = threading.RLock()
-        self._coordinator: CoordinatorHandle | None = None
-        self._readers: dict[int, ReaderHandle] = {}
-        self._incarnations: dict[int, int] = {}
-        self._generation = 0
+        #: The newest number of a generation.
+        self.generation = 0
+        #: The one that runs.
+        self._running: Generation | None = None
         self._budgets: dict[int | None, RestartBudget] = {}
-        self._due: dict[int, float] = {}
         self._autoscaler = Autoscaler(readers_min=settings.readers_min, readers_max=settings.readers_max)
         self._error: BaseException | None = None
         self._closed = threading.Event()
         self._stopping = False
-        self._pids: dict[str, Any] = {}
-        self._troubles = 0
-        self._news: list[Callable[[], None]] = []
+        self._news = News(settings)
         try:
             self._step()
         except BaseException:
@@ -78,10 +174,6 @@ class Supervisor:
             raise
         self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
         self._thread.start()
-
-    @property
-    def generation(self) -> int:
-        return self._generation
 
     def next_sealed(self, after: int, *, wait_s: float) -> tuple[int | None, int | None]:
         """See `CoordinatorHost.next_sealed`; survives the loss of a coordinator. Raises the job's error."""
@@ -104,9 +196,9 @@ class Supervisor:
             self._handle().park_tables(refusals)
 
     def status(self) -> dict[str, Any] | None:
-        """The coordinator's status, or None while there is none."""
+        """The coordinator's status as people are shown it, or None while there is none."""
         try:
-            return self._handle().status()
+            return self._handle().status().to_json()
         except CoordinatorLostError:
             return None
 
@@ -132,53 +224,38 @@ class Supervisor:
         self._closed.set()
         self._thread.join(timeout=30)
         with self._lock:
-            # A coordinator that is gone cannot tell the readers; they are killed either way.
-            with suppress(CoordinatorLostError, ClusterLostError):
-                if self._coordinator is not None:
-                    self._coordinator.shutdown_readers("the job ends")
-                    self._wait_for_readers(2.0)
-            for reader in self._readers.values():
-                reader.kill()
-            if self._coordinator is not None:
-                self._coordinator.close()
-
-    def _wait_for_readers(self, patience_s: float) -> None:
-        deadline = time.monotonic() + patience_s
-        while time.monotonic() < deadline and any(r.ended() is None for r in self._readers.values()):
-            time.sleep(0.02)
+            if self._running is not None:
+                # A coordinator that is gone cannot tell the readers; they are killed either way.
+                with suppress(CoordinatorLostError, ClusterLostError):
+                    self._running.leave(2.0)
+                self._running.end()
 
     def _handle(self) -> CoordinatorHandle:
         with self._lock:
             if self._error is not None:
                 raise self._error
-            if self._coordinator is None:
+            if self._running is None:
                 raise CoordinatorLostError("being replaced")
-            return self._coordinator
+            return self._running.coordinator
 
     def _start_generation(self) -> None:
         with self._lock:
-            self._generation = self._settings.next_generation()
-            self._incarnations.clear()
-            self._coordinator = self._launcher.start_coordinator(
-                CoordinatorStart(self._generation, self._settings.committed())
-            )
+            self.generation = self._settings.next_generation()
+            start = CoordinatorStart(self.generation, self._settings.committed())
+            coordinator = self._launcher.start_coordinator(start)
+            self._running = Generation(self._launcher, self.generation, coordinator)
             if self._stopping:
-                self._coordinator.stop()
+                coordinator.stop()
             with suppress(RaycdcError):  # The job has failed already, which `_watch` will tell.
-                self._autoscaler.restart(self._coordinator.status())
-            self._publish_processes(self._coordinator, {"readers": []})
+                self._autoscaler.restart(coordinator.status())
+            self._news.processes(coordinator, None)
             self._budget(None).started(time.monotonic())
             self._launcher.request_readers(self._autoscaler.readers)
             for subtask_id in range(self._autoscaler.readers):
-                self._start_reader(subtask_id)
+                self._start_reader(self._running, subtask_id)
 
-    def _start_reader(self, subtask_id: int) -> None:
-        assert self._coordinator is not None
-        self._due.pop(subtask_id, None)
-        incarnation = self._incarnations.get(subtask_id, 0) + 1
-        self._incarnations[subtask_id] = incarnation
-        identity = ReaderIdentity(subtask_id, self._generation, incarnation)
-        self._readers[subtask_id] = self._launcher.start_reader(identity, self._coordinator)
+    def _start_reader(self, running: Generation, subtask_id: int) -> None:
+        running.start_reader(subtask_id)
         self._budget(subtask_id).started(time.monotonic())
 
     def _budget(self, subtask_id: int | None) -> RestartBudget:
@@ -201,49 +278,34 @@ class Supervisor:
             except CoordinatorLostError as lost:
                 self._end_generation()
                 self._pause(None, ProcessEnd(f"the coordinator was lost ({lost})"))
-            news, self._news = self._news, []
+            news = self._news.take()
         for tell in news:
             tell()
 
     def _look(self) -> None:
         self._launcher.look()
-        coordinator = self._coordinator
-        if coordinator is None:
+        running = self._running
+        if running is None:
             self._start_generation()
             return
-        for subtask_id, incarnation, reason in coordinator.take_lost():
-            reader = self._readers.get(subtask_id)
-            if reader is not None and reader.identity.incarnation == incarnation:
-                # A process on a machine that is cut off cannot be ended: it wakes up and must find itself refused.
-                if not left_out("end_fenced"):
-                    reader.kill()
-                self._schedule(subtask_id, ProcessEnd(reason))
-        for subtask_id, reader in list(self._readers.items()):
-            ended = reader.ended()
-            if ended is not None and subtask_id not in self._due:
-                coordinator.reader_lost(subtask_id, reader.identity.incarnation, ended.text)
-                self._schedule(subtask_id, ended)
-        status = coordinator.status()
-        for subtask_id in [s for s, due_s in self._due.items() if due_s <= time.monotonic()]:
-            self._start_reader(subtask_id)
-        self._tell_trouble(status)
-        self._scale(coordinator, status)
-        self._publish_processes(coordinator, status)
-
-    def _tell_trouble(self, status: dict[str, Any]) -> None:
-        """The coordinator waits for the source, and no reader may be there to end because of it."""
-        troubles, text = status.get("troubles", 0), status.get("trouble", "")
-        if troubles > self._troubles:
-            self._news.append(lambda: self._settings.on_warning(text))
-        self._troubles = troubles
+        for subtask_id, end in running.take_fenced():
+            self._schedule(subtask_id, end)
+        for subtask_id, end in running.take_ended():
+            self._schedule(subtask_id, end)
+        status = running.coordinator.status()
+        for subtask_id in [s for s, due_s in running.due.items() if due_s <= time.monotonic()]:
+            self._start_reader(running, subtask_id)
+        self._news.trouble(status)
+        self._scale(running, status)
+        self._news.processes(running.coordinator, status)
 
     def _schedule(self, subtask_id: int, end: ProcessEnd) -> None:
         """Have the reader replaced, later the more often that happened lately."""
         pause_s = self._pause(subtask_id, end)
-        self._due.setdefault(subtask_id, time.monotonic() + pause_s)
+        if self._running is not None:
+            self._running.due.setdefault(subtask_id, time.monotonic() + pause_s)
         if end.error:
-            text = f"Reader {subtask_id} ended ({end.text}); it is started again in {pause_s:g} s."
-            self._news.append(lambda: self._settings.on_warning(text))
+            self._news.warning(f"Reader {subtask_id} ended ({end.text}); it is started again in {pause_s:g} s.")
 
     def _pause(self, subtask_id: int | None, end: ProcessEnd) -> float:
         """Seconds to wait before the successor starts; raises what ends the job when there were too many."""
@@ -253,36 +315,21 @@ class Supervisor:
             raise budget.give_up(end, what="The coordinator" if subtask_id is None else "A reader", now_s=now_s)
         return pause_s
 
-    def _scale(self, coordinator: CoordinatorHandle, status: dict[str, Any]) -> None:
-        """Let go of readers beyond what is needed, start those that lack. Who began to leave leaves."""
+    def _scale(self, running: Generation, status: JobStatus) -> None:
+        """Let go of readers beyond those that are needed, and start those that lack."""
         before = self._autoscaler.readers
         wanted = self._autoscaler.look(status, now_s=time.monotonic())
         if wanted != before:
             self._launcher.request_readers(wanted)
-        leaving = {reader["subtask"] for reader in status["readers"] if reader["leaving"]}
-        for subtask_id in [s for s in self._readers if s >= wanted or s in leaving]:
-            if subtask_id in self._due or coordinator.retire(subtask_id):
-                self._due.pop(subtask_id, None)
-                self._readers.pop(subtask_id).kill()
-        for subtask_id in [s for s in range(wanted) if s not in self._readers]:
-            self._start_reader(subtask_id)
-
-    def _publish_processes(self, coordinator: CoordinatorHandle, status: dict[str, Any]) -> None:
-        pids = {"enumerator": coordinator.pid, "readers": [r["pid"] for r in status["readers"] if r["pid"]]}
-        if pids != self._pids:
-            self._pids = pids
-            self._news.append(lambda: self._settings.on_processes(pids))
+        running.let_go(wanted=wanted, leaving={reader.subtask for reader in status.readers if reader.leaving})
+        for subtask_id in [s for s in range(wanted) if s not in running.readers]:
+            self._start_reader(running, subtask_id)
 
     def _end_generation(self) -> None:
-        """Kill everything; what it had sealed stays."""
         with self._lock:
-            coordinator, self._coordinator = self._coordinator, None
-            for reader in self._readers.values():
-                reader.kill()
-            self._readers.clear()
-            self._due.clear()
-            if coordinator is not None:
-                coordinator.close()
+            running, self._running = self._running, None
+            if running is not None:
+                running.end()
 
     def _fail(self, error: BaseException) -> None:
         with self._lock:

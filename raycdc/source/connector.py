@@ -39,15 +39,21 @@ from raycdc.config import SourceConfig
 from raycdc.model import TableId, TableSchema
 from raycdc.schema.events import SchemaChangeEvent
 from raycdc.source.checks import CheckResult
-from raycdc.source.parking import Refusal, Requests
-from raycdc.source.protocol.api import ChunkSource, SourceReader, SplitEnumerator, SplitEnumeratorContext
+from raycdc.source.parking import Refusal
+from raycdc.source.protocol.api import (
+    ChunkSource,
+    EnumeratorStart,
+    SourceReader,
+    SplitEnumerator,
+    SplitEnumeratorContext,
+)
 from raycdc.source.reader.context import FetcherThreads, ReaderContext
 from raycdc.source.reader.fetcher_manager import MultiThreaded, Sequential, ThreadingModel
 from raycdc.source.selection import Selection
 from raycdc.source.snapshot.enumerator import restore_or_create
 from raycdc.source.snapshot.fetched_log import FetchedLog
-from raycdc.source.snapshot.hand_off import KeyOrder
 from raycdc.source.snapshot.incremental_reader import IncrementalReader
+from raycdc.source.snapshot.key_index import KeyOrder
 from raycdc.source.snapshot.log_unit import LogSource
 from raycdc.source.snapshot.reading import BlockingLog, ChunkReader
 from raycdc.source.snapshot.snapshot_plan import EnumeratorDialect
@@ -89,21 +95,6 @@ class SourceContext:
     def left_out(self) -> frozenset[str]:
         """Types of schema changes that reach no target; there are no rows for them either."""
         return self.rules.left_out
-
-
-@dataclass(frozen=True, slots=True)
-class EnumeratorStart:
-    """Where an enumerator begins: anew (`last` is None), or as the manifest `last` left it.
-
-    `until` bounds the run ("snapshot", "caught-up"; None: until it is stopped). `document` gives schema documents by
-    their fingerprint. `requests` are what people asked of tables, `refusals` tables that are to park at once.
-    """
-
-    until: str | None
-    last: Manifest | None
-    document: Callable[[str], dict[str, Any]]
-    requests: Requests | None = None
-    refusals: Sequence[Refusal] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,15 +238,7 @@ class IncrementalSource(Source[ConfigT]):
         """How keys of rows of the log are compared with bounds of chunks."""
 
     def create_enumerator(self, context: SplitEnumeratorContext, start: EnumeratorStart) -> SplitEnumerator:
-        return restore_or_create(
-            context,
-            self.enumerator_dialect(),
-            until=start.until,
-            last=start.last,
-            document=start.document,
-            requests=start.requests,
-            refusals=start.refusals,
-        )
+        return restore_or_create(context, self.enumerator_dialect(), start)
 
     def threading(self, fetchers: int) -> ThreadingModel:
         """How chunks are read in one reader, of which up to `fetchers` threads may read one each.

@@ -58,11 +58,6 @@ REMOVE = "remove"
 _PARKING = {PAUSE: (Phase.PAUSED, "paused by the user"), REMOVE: (Phase.REMOVED, "removed by the user")}
 
 
-def progress_of(parked: Parked) -> dict[str, Any]:
-    """What people are told about a parked table."""
-    return {"phase": str(parked.phase), "chunks_done": 0, "chunks_total": 0, "parked": parked.to_json()}
-
-
 @dataclass(frozen=True, slots=True)
 class Requests:
     """What the user, or a purged log, asks of a state at rest. Asking is harmless: a request acts once.

@@ -16,9 +16,13 @@ Theory of operation. Every table of a log is in exactly one of these states, and
 is a value: it is replaced, never changed, and its JSON is what a manifest holds. `Gone` and `Unknown` are in no
 manifest.
 
-*Announced* says that an epoch has told the targets of the table; a table's first epoch does (its CreateTableEvent), so
-the flag is part of every state. The *incarnation* counts the parkings and new beginnings of all tables: a table that
-begins again has the next number, which voids whatever was said of it before.
+*Announced* says that an epoch has told the targets of the table; a table's first epoch does (its CreateTableEvent). It
+is a flag and no state `Unannounced`, because it is independent of all that the states tell apart: a table may be
+announced, or not, while its chunks are read, while it streams, when it is parked and when it is dropped, and nothing
+that the log reader does with its rows depends on it.
+
+The *incarnation* counts the parkings and new beginnings of all tables: a table that begins again has the next number,
+which voids whatever was said of it before.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ import pytest
 
 from raycdc.config import config_from_dict
 from raycdc.pipeline import Pipeline
-from raycdc.source.snapshot.hand_off import PublishChunk
+from raycdc.source.snapshot.hand_off import HandOff, PublishChunk
 from raycdc.source.snapshot.log_reader import LogReader
 from raycdc.testing.changelog import check_changelog
 from raycdc.testing.servers import DatabaseServer, MySqlServer
@@ -73,11 +73,12 @@ class OpenChunks:
 def watched(patch: pytest.MonkeyPatch, keys: Keys) -> Iterator[OpenChunks]:
     """What the log reader has open, taken from the log reader itself."""
     chunks = OpenChunks(keys)
-    opening, carrying_out, voiding = LogReader._open, LogReader._carry_out, LogReader._voided
+    opening, carrying_out, refusing = LogReader._open, LogReader._carry_out, LogReader._refuse_chunk
+    voiding = HandOff.void_table
 
-    def opened(self: LogReader, split: Any, **named: Any) -> None:
-        chunks.open(split)
-        opening(self, split, **named)
+    def opened(self: LogReader, request: Any, **named: Any) -> None:
+        chunks.open(request.split)
+        opening(self, request, **named)
 
     def carried_out(self: LogReader, decision: Any, **named: Any) -> None:
         if isinstance(decision, PublishChunk):
@@ -88,13 +89,20 @@ def watched(patch: pytest.MonkeyPatch, keys: Keys) -> Iterator[OpenChunks]:
             chunks.met += 1
         carrying_out(self, decision, **named)
 
-    def voided(self: LogReader, split: Any, *values: Any, **named: Any) -> None:
+    def refused(self: LogReader, split: Any, *values: Any, **named: Any) -> None:
         chunks.close(split)
-        voiding(self, split, *values, **named)
+        refusing(self, split, *values, **named)
+
+    def voided(self: HandOff, table: Any, **named: Any) -> Any:
+        splits = voiding(self, table, **named)
+        for split in splits:
+            chunks.close(split)
+        return splits
 
     patch.setattr(LogReader, "_open", opened)
     patch.setattr(LogReader, "_carry_out", carried_out)
-    patch.setattr(LogReader, "_voided", voided)
+    patch.setattr(LogReader, "_refuse_chunk", refused)
+    patch.setattr(HandOff, "void_table", voided)
     yield chunks
 
 

@@ -9,7 +9,9 @@ from typing import Any
 from raycdc.checkpoint.manifest import Manifest, Segment
 from raycdc.errors import FencedError
 from raycdc.model import TableId
-from raycdc.source.protocol.coordinator import CoordinatorSettings, SourceCoordinator
+from raycdc.source.protocol.api import EnumeratorStart
+from raycdc.source.protocol.coordinator import CoordinatorSettings, Recovered, SourceCoordinator, Surroundings
+from raycdc.source.protocol.enumerator_context import EnumeratorContext
 from raycdc.source.protocol.link import Identity, Link, read_packet
 from raycdc.source.protocol.source_event import (
     AddSplits,
@@ -103,7 +105,7 @@ class FakeReader:
 
     def exchange(self) -> FakeReader:
         self.job.coordinator.receive(self.subtask, self.link.packet(), now_s=self.job.now_s)
-        answer = self.job.coordinator.outgoing(self.subtask, self.incarnation)
+        answer = self.job.coordinator.readers.outgoing(self.subtask, self.incarnation)
         if answer is None:
             raise FencedError("replaced")
         self.got.extend(self.link.receive(read_packet(answer)))
@@ -182,22 +184,17 @@ class Job:
         self.enumerator: IncrementalSnapshotEnumerator | None = None
         last = self.store.manifests[-1] if self.store.manifests else None
         self.coordinator = SourceCoordinator(
-            generation=generation,
-            enumerator=lambda context: self._enumerator(context, until, last),
-            writer=self.store,
+            lambda context: self._enumerator(context, until, last),
+            recovered=Recovered(generation, last, 0, last.epoch + 1 if last else 1),
             settings=settings,
-            last=last,
-            committed=0,
-            first_epoch=last.epoch + 1 if last else 1,
-            call_async=self._call,
-            wall_ms=lambda: 0,
+            surroundings=Surroundings(self.store, self._call, lambda: 0),
         )
         self.coordinator.start()
 
     def _enumerator(
-        self, context: SourceCoordinator, until: str | None, last: Manifest | None
+        self, context: EnumeratorContext, until: str | None, last: Manifest | None
     ) -> IncrementalSnapshotEnumerator:
-        return restore_or_create(context, self.dialect, until=until, last=last, document=self.store.document)
+        return restore_or_create(context, self.dialect, EnumeratorStart(until, last, self.store.document))
 
     def _call(self, call: Callable[[], Any], handler: Callable[[Any], None], _after_s: float) -> None:
         self._calls = [*getattr(self, "_calls", []), (call, handler)]
@@ -220,8 +217,8 @@ class Job:
 
     def begin_seal(self) -> None:
         """Make an epoch due and begin to seal it."""
-        for reader in self.coordinator.registered_readers():
-            self.coordinator._readers[reader].heartbeat = Heartbeat(10, wants_seal=False, metrics={})
+        for reader in self.coordinator.readers.registered.values():
+            reader.heartbeat = Heartbeat(10, wants_seal=False, metrics={})
         self.now_s += SETTINGS.epoch_interval_s
         self.coordinator.tick(now_s=self.now_s)
 

@@ -105,13 +105,13 @@ def test_numbers_of_dropped_epochs_are_not_given_again_and_do_not_block_sealing(
     job.begin_seal()
     log.sealed(1, at=101)
     again = Job(generation=2, store=job.store)
-    again.coordinator._sealed = 7  # as with first_epoch=8 after recovery dropped 2 to 7
+    again.coordinator.epochs.sealed = 7  # as with first_epoch=8 after recovery dropped 2 to 7
     again.coordinator.epoch_committed(1)
     reader = again.reader(0)
     again.begin_seal()
     assert reader.asked_to_seal() == [8]
     reader.sealed(8, at=102)
-    assert again.coordinator.sealed_after(1) == 8
+    assert again.coordinator.epochs.sealed_after(1) == 8
 
 
 def test_a_reader_lost_before_its_report_is_not_waited_for_and_its_rows_are_not_in_the_epoch() -> None:
@@ -156,7 +156,7 @@ def test_a_successor_that_registers_before_the_manifest_keeps_its_requests_and_c
     assert len(successor.chunks()) <= 1
     successor.send(RequestSplit(), RequestSplit())
     assert {c.index for c in successor.chunks()} <= {0, 1}
-    assert job.coordinator.status()["readers"][0]["splits"]
+    assert job.coordinator.status().readers[0].splits
 
 
 def test_a_reader_crash_after_the_report_before_its_ack_reassigns_nothing_that_was_sealed() -> None:
@@ -186,7 +186,7 @@ def test_a_silent_reader_is_fenced_at_a_seal_and_the_epoch_completed_without_it(
     log.sealed(1, at=120)
     job.now_s += 5
     job.coordinator.tick(now_s=job.now_s)
-    assert [subtask for subtask, _, _ in job.coordinator.take_lost()] == [1]
+    assert [subtask for subtask, _, _ in job.coordinator.readers.take_lost()] == [1]
     assert [m.epoch for m in job.store.manifests] == [1]
     assert other.subtask == 1
 
@@ -221,7 +221,7 @@ def test_stopping_seals_what_is_there_as_the_final_epoch() -> None:
     job.coordinator.tick(now_s=0.1)
     log.sealed(1, at=110)
     assert job.store.manifests[0].final
-    assert job.coordinator.final_epoch == 1
+    assert job.coordinator.epochs.final == 1
 
 
 def test_a_run_stopped_before_it_knew_where_to_start_starts_afresh_next_time() -> None:

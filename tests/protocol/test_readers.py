@@ -94,7 +94,7 @@ def test_a_newer_incarnation_replaces_the_older_one_and_nothing_of_that_is_accep
     job.reader(0, incarnation=2)
     with pytest.raises(FencedError, match=r"replaced by \.2"):
         old.send(RequestSplit())
-    assert job.coordinator.take_lost() == [(0, 1, "a newer incarnation registered")]
+    assert job.coordinator.readers.take_lost() == [(0, 1, "a newer incarnation registered")]
 
 
 def test_a_reader_of_another_generation_is_refused() -> None:
@@ -108,7 +108,7 @@ def test_a_reader_silent_for_too_long_is_fenced_although_it_lives() -> None:
     reader = job.reader(0)
     job.now_s += 10.5
     job.coordinator.tick(now_s=job.now_s)
-    assert job.coordinator.take_lost() == [(0, 1, "silent for 10 s")]
+    assert job.coordinator.readers.take_lost() == [(0, 1, "silent for 10 s")]
     with pytest.raises(FencedError, match="given up as lost"):
         reader.exchange()
 
@@ -120,17 +120,17 @@ def test_a_reader_whose_process_answers_but_whose_main_thread_hangs_is_fenced() 
         job.now_s += 5.1
         reader.exchange()  # The receiver thread's empty packets.
         job.coordinator.tick(now_s=job.now_s)
-    assert job.coordinator.take_lost() == [(0, 1, "stuck for 60 s")]
+    assert job.coordinator.readers.take_lost() == [(0, 1, "stuck for 60 s")]
 
 
 def test_the_end_of_an_older_process_does_not_touch_its_successor() -> None:
     job = Job()
     old = job.reader(0)
     job.reader(0, incarnation=2)
-    job.coordinator.take_lost()
+    job.coordinator.readers.take_lost()
     job.lose(old)
-    assert job.coordinator.take_lost() == []
-    assert list(job.coordinator.registered_readers()) == [0]
+    assert job.coordinator.readers.take_lost() == []
+    assert list(job.coordinator.readers.registered) == [0]
 
 
 def test_a_message_before_the_registration_is_out_of_turn() -> None:
@@ -161,8 +161,8 @@ def test_a_failed_reader_ends_the_job_with_its_error() -> None:
 def test_a_packet_for_a_replaced_reader_is_not_made() -> None:
     job = Job()
     job.reader(0)
-    assert job.coordinator.outgoing(0, 2) is None
-    assert job.coordinator.outgoing(1, 1) is None
+    assert job.coordinator.readers.outgoing(0, 2) is None
+    assert job.coordinator.readers.outgoing(1, 1) is None
 
 
 def test_identities_are_ordered_by_generation_first() -> None:
@@ -269,7 +269,7 @@ def test_the_chunks_of_a_dropped_table_are_not_read_again() -> None:
     chunks.send(RequestSplit())
     assert chunks.chunks() == []
     assert chunks.is_finished()
-    assert job.coordinator.status()["chunks_waiting"] == 0
+    assert job.coordinator.status().chunks_waiting == 0
 
 
 def test_a_successor_of_a_dead_reader_gets_its_own_requests_answered() -> None:
@@ -382,16 +382,16 @@ def test_a_reader_that_tells_of_its_cut_is_not_given_up_and_one_that_tells_nothi
         job.now_s += 9
         reader.exchange()
         job.coordinator.tick(now_s=job.now_s)
-    assert job.coordinator.take_lost() == [(0, 1, "stuck for 30 s")]
+    assert job.coordinator.readers.take_lost() == [(0, 1, "stuck for 30 s")]
 
 
 def test_the_time_in_which_the_coordinator_was_busy_itself_is_no_silence_of_its_readers() -> None:
     job = Job()
     job.reader(0)
     job.now_s += 25
-    job.coordinator.was_busy(20)
+    job.coordinator.readers.was_busy(20)
     job.coordinator.tick(now_s=job.now_s)
-    assert job.coordinator.take_lost() == []
+    assert job.coordinator.readers.take_lost() == []
 
 
 def discarded(reader: FakeReader) -> list[str]:
@@ -453,6 +453,6 @@ def test_the_death_of_the_log_reader_takes_the_chunks_of_all_other_readers() -> 
     opened(log, chunks)
     job.lose(log)
     assert idle.stream() is not None
-    readers = {reader["subtask"]: reader["splits"] for reader in job.coordinator.status()["readers"]}
+    readers = {reader.subtask: list(reader.splits) for reader in job.coordinator.status().readers}
     assert readers == {1: ["stream"], 2: []}
     assert job.coordinator.retire(2)

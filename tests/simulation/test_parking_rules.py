@@ -13,7 +13,9 @@ from raycdc.source.parking import RefusedTables, Requests
 from raycdc.source.snapshot.enumerator import IncrementalSnapshotEnumerator
 from raycdc.source.snapshot.log_reader import LogReader
 from raycdc.source.snapshot.log_unit import TableBegun, TransactionPart
+from raycdc.source.snapshot.snapshot_planning import SnapshotPlanning
 from raycdc.source.snapshot.stream_state import StreamState
+from raycdc.source.snapshot.table_changes import TableChanges
 from raycdc.source.table_life import InSnapshot, Live, Parked
 from raycdc.testing.simulation import Settings, TableKind, Visibility
 from raycdc.testing.simulation.driver import SimDriver
@@ -78,7 +80,7 @@ def pass_the_place_of_rows_that_do_not_fit_before_saying_so(patch: pytest.Monkey
 
 def take_chunks_of_any_incarnation(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(IncrementalSnapshotEnumerator, "_end_chunks", lambda self, table: None)
-    patch.setattr(IncrementalSnapshotEnumerator, "_is_of_now", lambda self, split: True)
+    patch.setattr(SnapshotPlanning, "is_of_now", lambda self, split: True)
 
 
 def forget_where_tables_are_parked(patch: pytest.MonkeyPatch) -> None:
@@ -94,15 +96,15 @@ def forget_where_tables_are_parked(patch: pytest.MonkeyPatch) -> None:
 
 def plan_anew_before_the_manifest_says_so(patch: pytest.MonkeyPatch) -> None:
     """Chunks of the new incarnation in a manifest whose log state knows only the old one."""
-    real = LogReader._begin_again
+    real = TableChanges._begin_again
 
-    def begin_again(self: LogReader, update: TableBegun) -> None:
+    def begin_again(self: TableChanges, update: TableBegun) -> None:
         real(self, update)
         begun = self._lives._states[update.table]
         assert isinstance(begun, InSnapshot)
         self._lives._states[update.table] = replace(begun, incarnation=0)
 
-    patch.setattr(LogReader, "_begin_again", begin_again)
+    patch.setattr(TableChanges, "_begin_again", begin_again)
 
 
 def carry_requests_out_again_and_again(patch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import pytest
 from raycdc.source.partitions.assigner import PartitionAssigner, moves, place
 from raycdc.source.partitions.partition_set import PartitionSet
 from raycdc.source.protocol.coordinator import SourceCoordinator
+from raycdc.source.protocol.enumerator_context import EnumeratorContext
 from raycdc.source.protocol.source_event import SplitsRemoved
 from raycdc.source.split import PartitionSplit, SourceSplit
 from raycdc.testing.simulation import SimulationError
@@ -85,7 +86,8 @@ def leave_what_leaves_out_of_the_report(patch: pytest.MonkeyPatch) -> None:
 
 def give_back_before_the_manifest(patch: pytest.MonkeyPatch) -> None:
     def give_up(self: SourceCoordinator, subtask_id: int, splits: Sequence[SourceSplit]) -> None:
-        back = [PartitionSplit(s.split_id, self._splits[s.split_id]) for s in splits if isinstance(s, PartitionSplit)]
+        states = self.epochs.splits
+        back = [PartitionSplit(s.split_id, states[s.split_id]) for s in splits if isinstance(s, PartitionSplit)]
         if back:
             self._enumerator.add_splits_back(back, subtask_id)
 
@@ -96,7 +98,7 @@ def forget_what_a_dead_reader_had(patch: pytest.MonkeyPatch) -> None:
     real = SourceCoordinator._lose
 
     def lose(self: SourceCoordinator, subtask_id: int, reason: str) -> None:
-        self._readers[subtask_id].splits.clear()
+        self.readers[subtask_id].splits.clear()
         real(self, subtask_id, reason)
 
     patch.setattr(SourceCoordinator, "_lose", lose)
@@ -126,7 +128,7 @@ def let_readers_leave_with_their_splits(patch: pytest.MonkeyPatch) -> None:
     real = SourceCoordinator.retire
 
     def retire(self: SourceCoordinator, subtask_id: int) -> bool:
-        reader = self._readers.get(subtask_id)
+        reader = self.readers.get(subtask_id)
         if reader is not None:
             reader.splits.clear()
         return real(self, subtask_id)
@@ -135,10 +137,10 @@ def let_readers_leave_with_their_splits(patch: pytest.MonkeyPatch) -> None:
 
 
 def give_splits_to_readers_that_leave(patch: pytest.MonkeyPatch) -> None:
-    def registered(self: SourceCoordinator) -> list[int]:
-        return [s for s, reader in self._readers.items() if reader.registered]
+    def registered(self: EnumeratorContext) -> list[int]:
+        return list(self._readers.registered)
 
-    patch.setattr(SourceCoordinator, "registered_readers", registered)
+    patch.setattr(EnumeratorContext, "registered_readers", registered)
 
 
 MOVES = PartitionSettings(readers=3, partitions=7, steps=900, network_faults=0.05, crashes=0.003, scaling=0.03)

@@ -19,14 +19,18 @@ from raycdc.source import table_life
 from raycdc.source.protocol.coordinator import SourceCoordinator
 from raycdc.source.protocol.link import Link, read_packet
 from raycdc.source.protocol.source_event import decode
-from raycdc.source.snapshot import hand_off, open_chunk, stream_state
+from raycdc.source.snapshot import hand_off, open_chunk, stream_state, table_chunks
+from raycdc.source.snapshot.chunk_assignments import ChunkAssignments
+from raycdc.source.snapshot.chunk_openings import ChunkOpenings
 from raycdc.source.snapshot.chunks_in_flight import ChunksInFlight
 from raycdc.source.snapshot.dropped_rows import DroppedRows
 from raycdc.source.snapshot.enumerator import IncrementalSnapshotEnumerator
-from raycdc.source.snapshot.hand_off import DROP, EMIT, HOLD, HandOff, PublishChunk
+from raycdc.source.snapshot.hand_off import HandOff, PublishChunk
 from raycdc.source.snapshot.held_rows import HeldRows
+from raycdc.source.snapshot.key_index import DROP, EMIT, HOLD
 from raycdc.source.snapshot.log_reader import LogReader
 from raycdc.source.snapshot.log_unit import SchemaChange
+from raycdc.source.snapshot.table_chunks import Removals, TableChunks
 from raycdc.testing.simulation import Settings, TableKind, Visibility, cluster
 from raycdc.testing.simulation.chunk_source import SimChunkSource
 from raycdc.testing.simulation.source import SimFailoverDialect, SimLogSource, SimReaderDialect
@@ -64,8 +68,8 @@ def recode(change: Callable[[np.ndarray], np.ndarray]) -> Switch:
     """Judge rows otherwise than the hand-off does."""
 
     def switch(patch: pytest.MonkeyPatch) -> None:
-        real = HandOff._codes
-        patch.setattr(HandOff, "_codes", lambda self, table, rows: change(real(self, table, rows)))
+        real = TableChunks._codes
+        patch.setattr(TableChunks, "_codes", lambda self, rows: change(real(self, rows)))
 
     return switch
 
@@ -122,17 +126,17 @@ def open_chunks_before_what_was_forgotten_is_visible(patch: pytest.MonkeyPatch) 
 
 
 def release_nothing_held(patch: pytest.MonkeyPatch) -> None:
-    real = HandOff._decide
+    real = TableChunks._decide
 
-    def decide(self: HandOff, *values: Any) -> Any:
+    def decide(self: TableChunks, *values: Any) -> Any:
         decision = real(self, *values)
         return PublishChunk(decision.split, decision.segments, ()) if isinstance(decision, PublishChunk) else decision
 
-    patch.setattr(HandOff, "_decide", decide)
+    patch.setattr(TableChunks, "_decide", decide)
 
 
 def keep_moves_as_updates(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(hand_off, "split_moves", lambda batch, codes, key: batch)
+    patch.setattr(table_chunks, "split_moves", lambda batch, codes, key: batch)
 
 
 def select_before_what_was_dropped_is_visible(patch: pytest.MonkeyPatch) -> None:
@@ -166,24 +170,24 @@ def remember_nothing_dropped(patch: pytest.MonkeyPatch) -> None:
 
 
 def open_chunks_right_after_a_start(patch: pytest.MonkeyPatch) -> None:
-    real = LogReader.__init__
+    real = ChunkOpenings.__init__
 
-    def init(self: LogReader, *values: Any, **named: Any) -> None:
+    def init(self: ChunkOpenings, *values: Any, **named: Any) -> None:
         real(self, *values, **named)
         self._opens_from_s = 0.0
 
-    patch.setattr(LogReader, "__init__", init)
+    patch.setattr(ChunkOpenings, "__init__", init)
 
 
 def forget_what_a_voided_chunk_held(patch: pytest.MonkeyPatch) -> None:
     # As much as there is: what does not fit has chunks wait.
     patch.setattr(cluster, "HELD_BYTES_MAX", 1 << 20)
 
-    def forget(self: HandOff, table: Any, chunk: Any, now_s: float) -> None:
-        del table.open[chunk.split.split_id]
-        table.bounds = None
+    def void(self: TableChunks, chunk: Any, *, now_s: float) -> None:
+        del self._open[chunk.split.split_id]
+        self._index = None
 
-    patch.setattr(HandOff, "_forget", forget)
+    patch.setattr(TableChunks, "void", void)
 
 
 def keep_chunks_open_over_a_schema_change(patch: pytest.MonkeyPatch) -> None:
@@ -191,22 +195,15 @@ def keep_chunks_open_over_a_schema_change(patch: pytest.MonkeyPatch) -> None:
 
 
 def remember_dropped_rows_over_a_schema_change(patch: pytest.MonkeyPatch) -> None:
-    def void_table(self: HandOff, table: Any, *, now_s: float) -> Any:
-        known = self._tables.get(table)
-        chunks = list(known.open.values()) if known else []
-        for chunk in chunks:
-            assert known is not None
-            self._forget(known, chunk, now_s)
-        return [chunk.split for chunk in chunks]
-
-    patch.setattr(HandOff, "void_table", void_table)
+    patch.setattr(DroppedRows, "clear", lambda self: None)
 
 
 def let_a_schema_change_into_the_epoch(patch: pytest.MonkeyPatch) -> None:
     real = LogReader.on_unit
 
     def on_unit(self: LogReader, unit: Any, *, now_s: float) -> None:
-        self._dirty = self._dirty and not isinstance(unit, SchemaChange)
+        if isinstance(unit, SchemaChange):
+            self._epoch.changed = self._cursor.moved = False
         real(self, unit, now_s=now_s)
 
     patch.setattr(LogReader, "on_unit", on_unit)
@@ -217,28 +214,28 @@ def cut_inside_transactions(patch: pytest.MonkeyPatch) -> None:
 
 
 def void_nothing_when_a_chunk_reader_dies(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(IncrementalSnapshotEnumerator, "_lose_chunk", lambda self, split: None)
+    patch.setattr(ChunkAssignments, "lose", lambda self, split: None)
 
 
 def keep_published_chunks_of_a_dead_log_reader(patch: pytest.MonkeyPatch) -> None:
-    real = IncrementalSnapshotEnumerator._lose_log
+    real = ChunkAssignments.lose_log
 
-    def lose_log(self: IncrementalSnapshotEnumerator, split: Any) -> None:
+    def lose_log(self: ChunkAssignments) -> None:
         published = {split_id: out for split_id, out in self._out.items() if out.published}
         for split_id in published:
             del self._out[split_id]
-        real(self, split)
+        real(self)
         self._out.update(published)
 
-    patch.setattr(IncrementalSnapshotEnumerator, "_lose_log", lose_log)
+    patch.setattr(ChunkAssignments, "lose_log", lose_log)
 
 
 def give_the_stream_back_before_the_report_counts(patch: pytest.MonkeyPatch) -> None:
     real = SourceCoordinator._lose
 
     def lose(self: SourceCoordinator, subtask_id: int, reason: str) -> None:
-        if self._sealing is not None:
-            self._sealing.reported.discard(subtask_id)
+        if self.epochs.sealing is not None:
+            self.epochs.sealing.reported.discard(subtask_id)
         real(self, subtask_id, reason)
 
     patch.setattr(SourceCoordinator, "_lose", lose)
@@ -249,8 +246,9 @@ def acknowledge_what_is_only_sealed(patch: pytest.MonkeyPatch) -> None:
 
     def complete(self: SourceCoordinator, *given: Any) -> None:
         real(self, *given)
-        if self.sealed in self._manifests:
-            self._acknowledgements.committed(self._manifests[self.sealed].to_splits)
+        manifest = self.epochs.manifest(self.epochs.sealed)
+        if manifest is not None:
+            self._surroundings.acknowledgements.committed(manifest.to_splits)
 
     patch.setattr(SourceCoordinator, "_finish_seal", complete)
 
@@ -279,14 +277,14 @@ def accept_stale_incarnations(patch: pytest.MonkeyPatch) -> None:
         packet = read_packet(data)
         try:
             real(self, subtask_id, data, now_s=now_s)
-            reader = self._readers[subtask_id]
+            reader = self.readers[subtask_id]
             links[self, subtask_id, packet.identity] = reader.link
         except FencedError:
-            stale, successor = links.get((self, subtask_id, packet.identity)), self._readers.get(subtask_id)
+            stale, successor = links.get((self, subtask_id, packet.identity)), self.readers.get(subtask_id)
             if stale is None or successor is None:
                 raise
             for message in stale.receive(packet):
-                if subtask_id in self._readers:
+                if self.readers.get(subtask_id) is not None:
                     self._handle(subtask_id, successor, message)
 
     patch.setattr(SourceCoordinator, "receive", receive)
@@ -310,7 +308,7 @@ def publish_chunks_that_rows_left(patch: pytest.MonkeyPatch) -> None:
 
 
 def publish_behind_removals_of_the_epoch(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(hand_off, "_emit", lambda table, rows: rows)
+    patch.setattr(Removals, "note", lambda self, emitted: None)
 
 
 def publish_chunks_in_the_epoch_of_a_truncation(patch: pytest.MonkeyPatch) -> None:

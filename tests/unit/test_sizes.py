@@ -48,9 +48,7 @@ LARGE_CLASSES: dict[str, str] = {
     "formats/envelope.py:EnvelopeSpec": "a description of an envelope, one value per part",
     "model/names.py:NameRules": "a list of what a target does to names",
     "pipeline.py:Pipeline": "not looked at yet",
-    "runtime/coordinator_host.py:CoordinatorHost": "not looked at yet",
     "runtime/output.py:EpochOutput": "not looked at yet",
-    "runtime/supervisor.py:Supervisor": "not looked at yet",
     "sinks/delta/sink.py:DeltaSink": "not looked at yet",
     "sinks/delta/table.py:DeltaTarget": "not looked at yet",
     "sinks/iceberg/table.py:IcebergTarget": "not looked at yet",
@@ -58,10 +56,6 @@ LARGE_CLASSES: dict[str, str] = {
     "sinks/jdbc/postgres.py:PostgresSession": "not looked at yet",
     "sinks/kafka/sink.py:KafkaSink": "not looked at yet",
     "sinks/mongodb/target.py:MongoDbSteps": "not looked at yet",
-    "source/protocol/coordinator.py:SourceCoordinator": "not looked at yet",
-    "source/snapshot/enumerator.py:IncrementalSnapshotEnumerator": "not looked at yet",
-    "source/snapshot/hand_off.py:HandOff": "not looked at yet",
-    "source/snapshot/log_reader.py:LogReader": "not looked at yet",
 }
 
 #: `place: reason`, for functions and methods.
@@ -80,11 +74,6 @@ MANY_ARGUMENTS: dict[str, str] = {
     "connectors/mysql/snapshot/visibility.py:read_chunk": "not looked at yet",
     "lookup/lookups.py:open_joiner": "not looked at yet",
     "pipeline.py:Pipeline._run_epochs": "not looked at yet",
-    "runtime/coordinator_host.py:CoordinatorHost.__init__": "not looked at yet",
-    "source/protocol/coordinator.py:SourceCoordinator.__init__": "not looked at yet",
-    "source/snapshot/enumerator.py:IncrementalSnapshotEnumerator.__init__": "not looked at yet",
-    "source/snapshot/enumerator.py:restore_or_create": "not looked at yet",
-    "source/snapshot/log_reader.py:LogReader.__init__": "not looked at yet",
 }
 
 

@@ -23,11 +23,11 @@ from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.connectors.kafka.split import PartitionState
 from raycdc.connectors.mongodb.stream.position import StreamPosition
 from raycdc.connectors.mysql.binlog.offset import BinlogOffset
-from raycdc.source.protocol.api import ReaderOutput
+from raycdc.source.protocol.api import EnumeratorStart, ReaderOutput
 from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.snapshot.enumerator import restore_or_create
-from raycdc.source.snapshot.hand_off import KeyOrder
-from raycdc.source.snapshot.log_reader import LogReader
+from raycdc.source.snapshot.key_index import KeyOrder
+from raycdc.source.snapshot.log_reader import LogReader, LogReaderSettings
 from raycdc.source.snapshot.snapshot_plan import EnumeratorDialect
 from raycdc.source.snapshot.stream_state import StreamState, stream_of
 from raycdc.source.split import STREAM_SPLIT_ID, SourceSplit, StreamSplit
@@ -90,8 +90,7 @@ def read_again(state: StreamState, documents: Mapping[str, Any]) -> StreamState:
         key_order=cast("KeyOrder", Order()),
         output=cast("ReaderOutput", Nowhere()),
         send_event=lambda _: None,
-        ring_s=0.0,
-        epoch_bytes_max=1000,
+        settings=LogReaderSettings(1000),
         now_s=0.0,
     )
     return reader.state()
@@ -101,7 +100,7 @@ def taken_over(manifest: Manifest, documents: Mapping[str, Any]) -> dict[str, An
     """The enumerator's state after one took it over, with its attempts as they were."""
     context = Context()
     enumerator = restore_or_create(
-        context, cast("EnumeratorDialect", Dialect()), until=None, last=manifest, document=documents.__getitem__
+        context, cast("EnumeratorDialect", Dialect()), EnumeratorStart(None, manifest, documents.__getitem__)
     )
     state = enumerator.snapshot_state(manifest.epoch)
     for chunk in state["unfinished"]:

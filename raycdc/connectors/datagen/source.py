@@ -31,7 +31,6 @@ from raycdc.model import RowKind, TableId, TableSchema, as_inserts, changelog_sc
 from raycdc.model.batch import BATCH_ROWS_MAX
 from raycdc.source.checks import CheckResult
 from raycdc.source.connector import (
-    EnumeratorStart,
     IncrementalSource,
     Restart,
     SourceContext,
@@ -39,7 +38,7 @@ from raycdc.source.connector import (
     SourceTable,
 )
 from raycdc.source.new_beginnings import Place, TableVersion, begin, unread
-from raycdc.source.protocol.api import SplitEnumerator, SplitEnumeratorContext
+from raycdc.source.protocol.api import EnumeratorStart, SplitEnumerator, SplitEnumeratorContext
 from raycdc.source.selection import Selection
 from raycdc.source.snapshot.chunk_key import ChunkKey
 from raycdc.source.snapshot.log_rows import LogRows

@@ -38,7 +38,7 @@ from raycdc.model import TableId, TableSchema
 from raycdc.schema import event_from_json
 from raycdc.source.parking import Refusal
 from raycdc.source.partitions.assigner import PartitionAssigner
-from raycdc.source.protocol.api import EpochShare, SplitEnumeratorContext
+from raycdc.source.protocol.api import EnumeratorStatistics, EpochShare, SplitEnumeratorContext, TableProgress
 from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.split import PartitionSplit, SourceSplit
 
@@ -131,9 +131,6 @@ class KafkaEnumerator:
     def start(self) -> None:
         """Look at the cluster now; nothing is given out before."""
         self._context.call_async(self._discover, self._on_discovered)
-
-    def close(self) -> None:
-        """Connections live only inside calls."""
 
     # -- discovery
 
@@ -363,13 +360,9 @@ class KafkaEnumerator:
 
     # -- figures
 
-    @property
-    def chunks_waiting(self) -> int:
-        """Partitions that nobody reads yet."""
-        return len(self._assigner.waiting)
-
-    def progress(self) -> dict[str, Any]:
-        return {str(table): {"phase": "stream", "chunks_done": 0, "chunks_total": 0} for table in self._schemas.tables}
+    def statistics(self) -> EnumeratorStatistics:
+        tables = {table: TableProgress("stream") for table in self._schemas.tables}
+        return EnumeratorStatistics(tables, len(self._assigner.waiting), self.problems)
 
     @property
     def problems(self) -> dict[str, str]:

@@ -24,12 +24,11 @@ from raycdc.errors import SourceError
 from raycdc.formats.warm_up import compile_all
 from raycdc.model import TableId
 from raycdc.source.connector import (
-    EnumeratorStart,
     Source,
     SourceFindings,
     SourceTable,
 )
-from raycdc.source.protocol.api import SplitEnumeratorContext
+from raycdc.source.protocol.api import EnumeratorStart, SplitEnumeratorContext
 from raycdc.source.reader.context import ReaderContext
 from raycdc.source.reader.fetcher_manager import Multiplexed
 

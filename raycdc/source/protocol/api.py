@@ -15,14 +15,18 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from raycdc.checkpoint.manifest import Segment, TableEpoch
+from raycdc.checkpoint.manifest import Manifest, Segment, TableEpoch
 from raycdc.model import TableId
-from raycdc.source.parking import Refusal
+from raycdc.source.parking import Refusal, Requests
 from raycdc.source.protocol.source_event import Heartbeat, Message, SourceEvent
 from raycdc.source.reader.availability import Availability
-from raycdc.source.snapshot.hand_off import LogRows
 from raycdc.source.snapshot.held_rows import SpilledRows
+from raycdc.source.snapshot.log_rows import LogRows
 from raycdc.source.split import OpenedAt, SnapshotSplit, SourceSplit
+from raycdc.source.table_life import Parked
+
+#: A run that ends where the log ended when it began.
+CAUGHT_UP = "caught-up"
 
 
 class InputStatus(Enum):
@@ -79,6 +83,48 @@ class EpochShare:
     final: bool | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class EnumeratorStart:
+    """Where an enumerator begins: anew (`last` is None), or as the manifest `last` left it.
+
+    `until` bounds the run ("snapshot", "caught-up"; None: until it is stopped). `document` gives schema documents by
+    their fingerprint. `requests` are what people asked of tables, `refusals` tables that are to park at once.
+    """
+
+    until: str | None
+    last: Manifest | None
+    document: Callable[[str], dict[str, Any]]
+    requests: Requests | None = None
+    refusals: Sequence[Refusal] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TableProgress:
+    """How far a table is, for people: ``"snapshot"``, ``"stream"``, or why it is `parked`."""
+
+    phase: str
+    chunks_done: int = 0
+    chunks_total: int = 0
+    parked: Parked | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        parked = {} if self.parked is None else {"parked": self.parked.to_json()}
+        return {"phase": self.phase, "chunks_done": self.chunks_done, "chunks_total": self.chunks_total, **parked}
+
+
+@dataclass(frozen=True, slots=True)
+class EnumeratorStatistics:
+    """How far an enumerator is, for people, and for the number of readers.
+
+    `chunks_waiting` are bounded splits that nobody reads yet (a lower bound, positive while there are any). `problems`
+    went wrong without harm, by place, until it is right again.
+    """
+
+    tables: Mapping[TableId, TableProgress]
+    chunks_waiting: int = 0
+    problems: Mapping[str, str] = field(default_factory=dict)
+
+
 class SplitEnumerator(Protocol):
     """Discovers splits and gives them to readers. Single-threaded; never blocks (blocking work: `call_async`)."""
 
@@ -110,21 +156,10 @@ class SplitEnumerator(Protocol):
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None: ...
 
-    @property
-    def chunks_waiting(self) -> int:
-        """Bounded splits nobody reads yet (a lower bound, positive while there are any)."""
-
-    @property
-    def problems(self) -> dict[str, str]:
-        """What went wrong without harm, by place, until it is right again; for people."""
-
     def park_tables(self, refusals: Sequence[Refusal]) -> None:
         """The driver commits no more of these tables: where single tables can be parked, their rows need not come."""
 
-    def progress(self) -> dict[str, Any]:
-        """Per table: phase and chunks done and planned, for people and `run --json`."""
-
-    def close(self) -> None: ...
+    def statistics(self) -> EnumeratorStatistics: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,17 @@
-"""The values of the source coordinator: its settings, the readers it knows, and the epoch it is sealing.
-
-Mutable records with one owner, `raycdc.source.protocol.coordinator.SourceCoordinator`; the rules are there.
-"""
+"""How a source coordinator is set up: its settings, its surroundings, and when it seals."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from raycdc.checkpoint.manifest import Manifest
-from raycdc.source.protocol.link import Link
-from raycdc.source.protocol.source_event import EpochSealed, Heartbeat
-from raycdc.source.split import PartitionSplit, SnapshotSplit, SourceSplit
+from raycdc.source.protocol.acknowledging import Acknowledgements, CallAsync, told_nobody
+from raycdc.source.protocol.live_readers import LiveReader
+
+#: A position that moved without rows is worth a manifest only now and then.
+IDLE_SEAL_INTERVAL_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,46 +42,39 @@ class ManifestWriter(Protocol):
     def write_manifest(self, manifest: Manifest) -> None: ...
 
 
-@dataclass(slots=True)
-class LiveReader:
-    """One live incarnation. `leaving`: it gets no more splits and goes when it has none; `asked_back` are under way."""
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Everything outside of a coordinator that it reaches: `acknowledgements` hear of commits."""
 
-    link: Link
-    node: str
-    pid: int
-    last_heard_s: float
-    last_spoke_s: float
-    registered: bool = False
-    leaving: bool = False
-    splits: dict[str, SourceSplit] = field(default_factory=dict)
-    asked_back: set[str] = field(default_factory=set)
-    heartbeat: Heartbeat = field(default_factory=lambda: Heartbeat(0, wants_seal=False, metrics={}))
-
-    def figures(self, subtask_id: int) -> dict[str, Any]:
-        """The reader's figures for people, JSON-able."""
-        return {
-            "subtask": subtask_id,
-            "incarnation": self.link.identity.incarnation,
-            "pid": self.pid,
-            "node": self.node,
-            "splits": sorted(self.splits),
-            "chunks": sum(isinstance(split, SnapshotSplit) for split in self.splits.values()),
-            "partitions": sum(isinstance(split, PartitionSplit) for split in self.splits.values()),
-            "leaving": self.leaving,
-            "open_bytes": self.heartbeat.open_bytes,
-            "metrics": self.heartbeat.metrics,
-        }
+    writer: ManifestWriter
+    call_async: CallAsync
+    wall_ms: Callable[[], int]
+    acknowledgements: Acknowledgements = field(default_factory=told_nobody)
 
 
-@dataclass(slots=True)
-class Sealing:
-    """An epoch on its way to its manifest: who has still to report, and what was reported."""
+class SealTimer:
+    """When the open epoch is due; see the coordinator's docstring for the rules."""
 
-    epoch: int
-    waiting: set[int]
-    reported: set[int] = field(default_factory=set)
-    reports: list[EpochSealed] = field(default_factory=list)
-    #: The log reader if it reported and died before the manifest: what it sealed counts, so the stream goes back after.
-    stream_lost_by: int | None = None
-    #: Partition splits without a reader, and who had them: they go back in the state that this manifest gives them.
-    given_up: list[tuple[int, list[PartitionSplit]]] = field(default_factory=list)
+    def __init__(self, settings: CoordinatorSettings) -> None:
+        self._settings = settings
+        self._last_s = 0.0
+
+    def restart(self, *, now_s: float) -> None:
+        """The open epoch is being sealed."""
+        self._last_s = now_s
+
+    def is_due(self, readers: Collection[LiveReader], *, asked: bool, in_flight: int, now_s: float) -> bool:
+        """Whether to seal now what these registered readers have open; `asked` are stop and enumerator."""
+        if not readers or in_flight >= self._settings.in_flight_max:
+            return False
+        if asked or any(reader.heartbeat.wants_seal for reader in readers):
+            return True
+        open_bytes = sum(reader.heartbeat.open_bytes for reader in readers)
+        enough = self._settings.epoch_bytes_max if in_flight else self._settings.epoch_bytes_idle
+        if open_bytes >= min(enough, self._settings.epoch_bytes_max):
+            return True
+        age_s = now_s - self._last_s
+        if open_bytes > 0:
+            return age_s >= self._settings.epoch_interval_s
+        dirty = any(reader.heartbeat.is_dirty for reader in readers)
+        return dirty and age_s >= max(IDLE_SEAL_INTERVAL_S, self._settings.epoch_interval_s)

@@ -176,6 +176,11 @@ class Heartbeat:
     wants_seal: bool
     metrics: Mapping[str, Any]
 
+    @property
+    def is_dirty(self) -> bool:
+        """Whether the reader's place moved since the last cut, with rows or without."""
+        return bool(self.metrics.get("dirty"))
+
 
 @dataclass(frozen=True, slots=True)
 class ReaderFailed:

@@ -20,10 +20,11 @@ goes on, dropping its rows, until it has said what became of the table; if it sa
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
+from raycdc.checkpoint.manifest import Segment
 from raycdc.model import TableId
 from raycdc.source.snapshot.log_rows import LogRows, take
-from raycdc.source.snapshot.snapshot_plan import OutChunk
 from raycdc.source.split import SnapshotSplit
 from raycdc.source.table_life import Behind
 
@@ -37,6 +38,17 @@ def have(state: Behind, rows: LogRows) -> list[bool]:
 def later(state: Behind, rows: LogRows) -> LogRows | None:
     """Those rows of a table that is behind its T which no chunk has."""
     return take(rows, rows.ordinals > state.at)
+
+
+@dataclass(slots=True)
+class OutChunk:
+    """A chunk that a reader has, or had until it died."""
+
+    split: SnapshotSplit
+    owner: int | None
+    published: bool = False
+    #: What its reader wrote last. Once it is published, or its reader is gone, no reader remembers it.
+    segments: Sequence[Segment] = ()
 
 
 class Turns:

@@ -21,8 +21,8 @@ from raycdc.source.snapshot.chunk_events import (
     LogEvent,
 )
 from raycdc.source.snapshot.chunks_in_flight import ChunksInFlight
-from raycdc.source.snapshot.hand_off import KeyOrder
-from raycdc.source.snapshot.log_reader import LogReader
+from raycdc.source.snapshot.key_index import KeyOrder
+from raycdc.source.snapshot.log_reader import LogReader, LogReaderSettings
 from raycdc.source.snapshot.log_unit import LogSource
 from raycdc.source.split import STREAM_SPLIT_ID, PartitionSplit, SnapshotSplit, SourceSplit, StreamSplit
 
@@ -174,11 +174,13 @@ class IncrementalReader(SourceReaderBase):
             key_order=self._dialect.key_order(split),
             output=self.context.output,
             send_event=self.send_event,
-            ring_s=self._dialect.ring_s,
-            epoch_bytes_max=self.context.epoch_bytes_max,
+            settings=LogReaderSettings(
+                self.context.epoch_bytes_max,
+                self._dialect.ring_s,
+                self._held_bytes_max,
+                parks=self.context.parking,
+            ),
             now_s=self.context.now_s(),
-            parking=self.context.parking,
-            held_bytes_max=self._held_bytes_max,
         )
         self._log_source = self._dialect.open_log(split)
         # Told before that there would be none; but who reads the log stays, and may be the only one.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from raycdc.checkpoint.manifest import Segment
@@ -16,8 +17,9 @@ from raycdc.errors import FencedError
 from raycdc.model import TableId
 from raycdc.runtime.output import EpochOutput, OpenSegment, SpoolAddress
 from raycdc.source.protocol.acknowledging import Acknowledgements
-from raycdc.source.protocol.api import InputStatus
-from raycdc.source.protocol.coordinator import CoordinatorSettings, SourceCoordinator
+from raycdc.source.protocol.api import EnumeratorStart, InputStatus
+from raycdc.source.protocol.coordinator import CoordinatorSettings, Recovered, SourceCoordinator, Surroundings
+from raycdc.source.protocol.enumerator_context import EnumeratorContext
 from raycdc.source.protocol.link import Identity, Link, read_packet
 from raycdc.source.protocol.source_event import Message, ReaderRegistration, Shutdown
 from raycdc.source.reader.availability import Availability
@@ -62,7 +64,7 @@ class MemoryOutput(EpochOutput):
     """The real output, with segments in memory."""
 
     def __init__(self, spool: MemorySpool, author: Author) -> None:
-        super().__init__(SpoolAddress.__new__(SpoolAddress))
+        super().__init__(SpoolAddress(Path("memory"), "memory"))
         self._counts = random.Random(str(author))
         self._memory = spool
         self._author = author
@@ -206,20 +208,19 @@ class Cluster:
         state.require_log()
         last = state.last
         self.coordinator = SourceCoordinator(
-            generation=self.generation,
-            enumerator=lambda context: self._enumerator(context, state),
-            writer=state,
+            lambda context: self._enumerator(context, state),
+            recovered=Recovered(self.generation, last, committed, state.next_epoch),
             settings=SETTINGS,
-            last=last,
-            committed=committed,
-            first_epoch=state.next_epoch,
-            call_async=lambda call, handler, _: self._calls.append(_Call(call, handler)),
-            wall_ms=lambda: int(clock.now_s * 1000),
-            acknowledgements=Acknowledgements(state.acknowledge, self._acknowledge_later),
+            surroundings=Surroundings(
+                state,
+                lambda call, handler, _: self._calls.append(_Call(call, handler)),
+                lambda: int(clock.now_s * 1000),
+                Acknowledgements(state.acknowledge, self._acknowledge_later),
+            ),
         )
         for epoch, manifest in state.manifests.items():
             if epoch > committed:
-                self.coordinator.adopt(manifest)
+                self.coordinator.epochs.adopt(manifest)
         self.coordinator.start()
         for subtask in range(readers):
             self.start_reader(subtask)
@@ -227,16 +228,12 @@ class Cluster:
     def __repr__(self) -> str:
         return f"Cluster({self.coordinator!r}, {self.enumerator!r}, {list(self.readers.values())})"
 
-    def _enumerator(self, context: SourceCoordinator, state: MemoryState) -> IncrementalSnapshotEnumerator:
+    def _enumerator(self, context: EnumeratorContext, state: MemoryState) -> IncrementalSnapshotEnumerator:
         dialect = SimFailoverDialect if self._database.fails_over else SimEnumeratorDialect
         self.enumerator = restore_or_create(
             context,
             dialect(self._database),
-            until=self.until,
-            last=state.last,
-            document=state.document,
-            requests=state.requests,
-            refusals=refusals_of(state.parked),
+            EnumeratorStart(self.until, state.last, state.document, state.requests, refusals_of(state.parked)),
         )
         return self.enumerator
 
@@ -255,7 +252,7 @@ class Cluster:
 
     def supervise(self, *, zombies: bool) -> None:
         """Replace what ended or was fenced; with `zombies` a fenced process is left running."""
-        for subtask, incarnation, _ in self.coordinator.take_lost():
+        for subtask, incarnation, _ in self.coordinator.readers.take_lost():
             fenced = self.readers.get((subtask, incarnation))
             if fenced is not None and not zombies:
                 fenced.ended = True
@@ -265,7 +262,7 @@ class Cluster:
             if reader.ended:
                 self.coordinator.reader_lost(*reader.address, "ended")
                 if self._incarnations.get(reader.address[0]) == reader.address[1]:
-                    self.coordinator.take_lost()
+                    self.coordinator.readers.take_lost()
                     self.start_reader(reader.address[0])
         for address in [a for a, r in self.readers.items() if r.ended]:
             del self.readers[address]
@@ -296,7 +293,7 @@ class Cluster:
         except FencedError:
             self._tell_fenced(datagram.reader)
             return
-        answer = self.coordinator.outgoing(subtask, incarnation)
+        answer = self.coordinator.readers.outgoing(subtask, incarnation)
         if answer is not None:
             self.network.send(Datagram(datagram.reader, to_coordinator=False, data=answer))
 

@@ -42,7 +42,7 @@ class SimDriver:
     def step(self, cluster: Cluster) -> bool:
         """Do the next thing; False when there is nothing to do."""
         if self._epoch is None:
-            epoch = cluster.coordinator.sealed_after(self._state.committed)
+            epoch = cluster.coordinator.epochs.sealed_after(self._state.committed)
             if epoch is None:
                 return False
             self._epoch = self._state.manifests[epoch]

@@ -16,7 +16,7 @@ from typing import Any
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.errors import FencedError, StateError
 from raycdc.source.protocol.api import SplitEnumeratorContext
-from raycdc.source.protocol.coordinator import CoordinatorSettings, SourceCoordinator
+from raycdc.source.protocol.coordinator import CoordinatorSettings, Recovered, SourceCoordinator, Surroundings
 from raycdc.source.protocol.link import Identity, Link, read_packet
 from raycdc.source.protocol.source_event import Message, ReaderRegistration, Shutdown
 from raycdc.testing.simulation.network import Address, Clock, Datagram, FaultyNetwork
@@ -169,7 +169,7 @@ class PartitionJob:
             self._routine()
             self._check()
             everything = all(self.read.get(p, 0) == length for p, length in self.topic.lengths.items())
-            if everything and (self.coordinator.final_epoch is not None if bounded else not self._leaving):
+            if everything and (self.coordinator.epochs.final is not None if bounded else not self._leaving):
                 return
         raise SimulationError(self._report("the job is stuck"))
 
@@ -251,15 +251,10 @@ class PartitionJob:
         self._leaving: set[int] = set()
         last = self.state.last
         self.coordinator = SourceCoordinator(
-            generation=self.state.generation,
-            enumerator=lambda context: self.make_enumerator(context, until, last),
-            writer=self.state,
+            lambda context: self.make_enumerator(context, until, last),
+            recovered=Recovered(self.state.generation, last, last.epoch if last else 0, self.state.next_epoch),
             settings=SETTINGS,
-            last=last,
-            committed=last.epoch if last else 0,
-            first_epoch=self.state.next_epoch,
-            call_async=self._call_async,
-            wall_ms=lambda: int(self.clock.now_s * 1000),
+            surroundings=Surroundings(self.state, self._call_async, lambda: int(self.clock.now_s * 1000)),
         )
         self.coordinator.start()
         self._note(f"generation {self.state.generation} starts, until={until}")
@@ -276,7 +271,7 @@ class PartitionJob:
 
     def _supervise(self) -> None:
         """Replace what ended or was fenced, some of which lives on for a while; let go of who leaves."""
-        for subtask, incarnation, reason in self.coordinator.take_lost():
+        for subtask, incarnation, reason in self.coordinator.readers.take_lost():
             self._note(f"reader {subtask}.{incarnation} lost: {reason}")
             fenced = self.processes.get((subtask, incarnation))
             if fenced is not None and self.random.random() < 0.5:
@@ -287,7 +282,7 @@ class PartitionJob:
                 process.ended = True
                 del self.processes[address]
                 self.coordinator.reader_lost(*address, "ended")
-                self.coordinator.take_lost()
+                self.coordinator.readers.take_lost()
                 self._replace(*address)
         for subtask in sorted(self._leaving):
             if self.coordinator.retire(subtask):
@@ -317,7 +312,7 @@ class PartitionJob:
         call.handler(call.result)
 
     def _commit(self) -> None:
-        epoch = self.coordinator.sealed_after(0)
+        epoch = self.coordinator.epochs.sealed_after(0)
         if epoch is not None:
             self.coordinator.epoch_committed(epoch)
 
@@ -344,7 +339,7 @@ class PartitionJob:
             return
         except StateError as error:
             raise CrashError from error
-        answer = self.coordinator.outgoing(subtask, incarnation)
+        answer = self.coordinator.readers.outgoing(subtask, incarnation)
         if answer is not None:
             self.network.send(Datagram(datagram.reader, to_coordinator=False, data=answer))
 

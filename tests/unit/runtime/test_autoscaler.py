@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from raycdc.model import TableId
 from raycdc.runtime.autoscaler import BACKLOG_TARGET, GROW_AFTER_S, SHRINK_AFTER_S, Autoscaler
+from raycdc.source.protocol.api import TableProgress
+from raycdc.source.protocol.job_status import JobStatus, ReaderStatus, TableStatus
 
 
-def reader(chunks: int = 0, partitions: int = 0, behind: int | None = None) -> dict[str, Any]:
-    return {"chunks": chunks, "partitions": partitions, "metrics": {"pendingRecords": behind}}
+def reader(chunks: int = 0, partitions: int = 0, behind: int | None = None) -> ReaderStatus:
+    return ReaderStatus(0, 1, 1, "", chunks=chunks, partitions=partitions, metrics={"pendingRecords": behind})
 
 
-def status(*readers: dict[str, Any], phase: str | None = None, waiting: int = 0, sealed: int = 1) -> dict[str, Any]:
-    tables = {} if phase is None else {"shop.orders": {"phase": phase}}
-    return {"readers": list(readers), "tables": tables, "chunks_waiting": waiting, "sealed": sealed}
+def status(*readers: ReaderStatus, phase: str | None = None, waiting: int = 0, sealed: int = 1) -> JobStatus:
+    tables = {} if phase is None else {TableId("shop", "orders"): TableStatus(TableProgress(phase))}
+    return JobStatus(1, sealed, 0, tables=tables, chunks_waiting=waiting, readers=readers)
 
 
-def lasting(scaler: Autoscaler, told: dict[str, Any], *, seconds: float, start_s: float = 0.0) -> list[int]:
+def lasting(scaler: Autoscaler, told: JobStatus, *, seconds: float, start_s: float = 0.0) -> list[int]:
     """Decisions while the status stays as it is, one per second."""
     return [scaler.look(told, now_s=start_s + second) for second in range(int(seconds) + 1)]
 

@@ -15,10 +15,10 @@ from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import SourceConfig
 from raycdc.errors import SourceError, SourceUnavailableError
 from raycdc.model import TableId
-from raycdc.runtime.coordinator_host import BUSY_S, CoordinatorHost
-from raycdc.source.connector import EnumeratorStart, Source, SourceFindings, SourceTable
+from raycdc.runtime.coordinator_host import BUSY_S, CoordinatorHost, CoordinatorStart
+from raycdc.source.connector import Source, SourceFindings, SourceTable
 from raycdc.source.protocol.acknowledging import Acknowledgements
-from raycdc.source.protocol.api import SourceReader, SplitEnumerator, SplitEnumeratorContext
+from raycdc.source.protocol.api import EnumeratorStart, SourceReader, SplitEnumerator, SplitEnumeratorContext
 from raycdc.source.protocol.coordinator import CoordinatorSettings
 from raycdc.source.reader.context import ReaderContext
 from raycdc.source.snapshot.enumerator import restore_or_create
@@ -89,19 +89,17 @@ class DialectSource(ToldSource):
         self.dialect = dialect
 
     def create_enumerator(self, context: SplitEnumeratorContext, start: EnumeratorStart) -> SplitEnumerator:
-        how: dict[str, Any] = {"until": start.until, "last": start.last, "document": start.document}
-        return restore_or_create(context, self.dialect, **how)
+        return restore_or_create(context, self.dialect, start)
 
 
 @contextmanager
 def hosted(folder: Path, dialect: Dialect) -> Iterator[CoordinatorHost]:
     store = CheckpointStore(folder, pipeline="shop")
     host = CoordinatorHost(
-        store=store,
-        generation=store.next_generation(),
-        committed=0,
-        source=DialectSource(dialect),
-        until=None,
+        store,
+        DialectSource(dialect),
+        start=CoordinatorStart(store.next_generation(), 0),
+        begin=EnumeratorStart(None, store.last_manifest(), store.document),
         settings=CoordinatorSettings(),
     )
     try:
@@ -114,7 +112,7 @@ def test_discovery_is_tried_again_while_the_source_is_away(tmp_path: Path) -> No
     dialect = Dialect(SourceUnavailableError("restarting"), SourceUnavailableError("restarting"))
     with hosted(tmp_path, dialect) as host:
         assert dialect.answered.wait(timeout=30)
-        assert host.status()["sealed"] == 0
+        assert host.status().sealed == 0
 
 
 def test_a_refusal_of_the_source_ends_the_job_at_once(tmp_path: Path) -> None:
@@ -133,7 +131,7 @@ def test_a_call_for_later_is_made_then_and_its_handler_may_ask_again(tmp_path: P
             if len(made) == 3:
                 thrice.set()
             else:
-                host._core.call_async(lambda: threading.current_thread().name, again, after_s=0.01)
+                host._calls.call_async(lambda: threading.current_thread().name, again, 0.01)
 
         with host._condition:
             again("first")
@@ -146,7 +144,7 @@ def test_what_the_coordinator_waits_for_itself_is_told_as_no_silence_of_its_read
 ) -> None:
     with hosted(tmp_path, Dialect()) as host:
         busy: list[float] = []
-        monkeypatch.setattr(host._core, "was_busy", busy.append)
+        monkeypatch.setattr(host._core.readers, "was_busy", busy.append)
         monkeypatch.setattr(host._core, "reader_lost", lambda *_: threading.Event().wait(2 * BUSY_S) and None)
         host.reader_lost(0, 1, "a slow disk")
     assert any(2 * BUSY_S <= seconds < 2 for seconds in busy)

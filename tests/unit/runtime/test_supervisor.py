@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count
 from threading import Thread
-from typing import Any
 
 import pytest
 
 from raycdc.errors import RaycdcError, SourceUnavailableError
-from raycdc.runtime.launcher import CoordinatorHandle, CoordinatorLostError, CoordinatorStart, ReaderHandle
+from raycdc.runtime.coordinator_host import CoordinatorStart
+from raycdc.runtime.launcher import CoordinatorHandle, CoordinatorLostError, ReaderHandle
 from raycdc.runtime.reader_worker import ReaderIdentity
 from raycdc.runtime.restarts import RESTARTS_MAX, ProcessEnd
 from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
 from raycdc.source.parking import Refusal
+from raycdc.source.protocol.job_status import JobStatus, ReaderStatus
 
 
 class Coordinator:
@@ -26,7 +28,7 @@ class Coordinator:
     def __init__(self, generation: int, error: Exception | None) -> None:
         self.generation = generation
         self.closed = False
-        self.told: list[dict[str, Any]] = []
+        self.told: list[ReaderStatus] = []
         self.retired: list[int] = []
         self._error = error
 
@@ -38,9 +40,9 @@ class Coordinator:
         self._check()
         return self.generation, None
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> JobStatus:
         self._check()
-        return {"tables": {}, "sealed": 0, "chunks_waiting": 0, "readers": self.told}
+        return JobStatus(self.generation, sealed=0, committed=0, readers=tuple(self.told))
 
     def take_lost(self) -> list[tuple[int, int, str]]:
         self._check()
@@ -58,7 +60,7 @@ class Coordinator:
     def retire(self, subtask_id: int) -> bool:
         """A reader that has something gives it back first."""
         self.retired.append(subtask_id)
-        self.told = [r | {"leaving": r["subtask"] == subtask_id or r["leaving"]} for r in self.told]
+        self.told = [replace(r, leaving=r.subtask == subtask_id or r.leaving) for r in self.told]
         return self.retired.count(subtask_id) > 1
 
     def stop(self) -> None: ...
@@ -212,8 +214,14 @@ def test_readers_leave_when_they_have_given_everything_back_and_come_again_when_
 
         def tell(partitions: int) -> None:
             coordinator.told = [
-                {"subtask": r.identity.subtask_id, "pid": 0, "chunks": 0, "partitions": n, "metrics": {}}
-                | {"leaving": r.identity.subtask_id in coordinator.retired}
+                ReaderStatus(
+                    r.identity.subtask_id,
+                    r.identity.incarnation,
+                    pid=0,
+                    node="",
+                    partitions=n,
+                    leaving=r.identity.subtask_id in coordinator.retired,
+                )
                 for n, r in zip([partitions, 0], [r for r in processes.readers if not r.killed], strict=False)
             ]
 

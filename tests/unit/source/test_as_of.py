@@ -9,11 +9,10 @@ import pytest
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
 from raycdc.source.protocol.source_event import AddSplits, decode, encode
-from raycdc.source.snapshot.as_of import Turns
+from raycdc.source.snapshot.as_of import OutChunk, Turns
 from raycdc.source.snapshot.chunk_events import ChunkOpened, ChunkVoided, Fate
-from raycdc.source.snapshot.log_reader import LogReader
+from raycdc.source.snapshot.log_reader import LogReader, LogReaderSettings
 from raycdc.source.snapshot.log_unit import LogPlace, SchemaChange, TableDropped, TransactionPart
-from raycdc.source.snapshot.snapshot_plan import OutChunk
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
 from tests.unit.source.test_log_reader import TABLE, Numbers, Reader
@@ -41,8 +40,7 @@ def restored(state: dict[str, Any]) -> Reader:
         key_order=Numbers(),
         output=reader.output,
         send_event=reader.said.append,
-        ring_s=0.0,
-        epoch_bytes_max=1000,
+        settings=LogReaderSettings(1000),
         now_s=0.0,
     )
     return reader
@@ -60,16 +58,16 @@ def test_the_log_stands_before_what_comes_later_until_all_chunks_are_out() -> No
     reader = begun(ahead=10)
     reader.rows(1, 20, at=105)
     reader.open(LAST)
-    assert (reader.log.ready, reader.log.ordinal) == (True, 105)
+    assert (reader.log.ready, reader.log.state().ordinal) == (True, 105)
     reader.rows(2, 21, at=111)
-    assert (reader.log.ready, reader.log.ordinal, reader.output.epoch) == (False, 105, [])
+    assert (reader.log.ready, reader.log.state().ordinal, reader.output.epoch) == (False, 105, [])
     reader.close(FIRST, high=110)
     assert reader.output.epoch == ["chunk 0"]
-    assert (reader.log.ready, reader.log.ordinal) == (False, 105)
+    assert (reader.log.ready, reader.log.state().ordinal) == (False, 105)
     reader.close(LAST, high=110)
     # Whatever chunk their keys are in.
     assert reader.output.epoch == ["chunk 0", "chunk 1", 2, 21]
-    assert (reader.log.ordinal, reader.log.ready) == (111, True)
+    assert (reader.log.state().ordinal, reader.log.ready) == (111, True)
 
 
 def test_changes_up_to_the_place_are_in_the_chunks_though_these_came_first() -> None:
@@ -148,7 +146,7 @@ def test_a_table_that_is_another_one_is_left_to_the_log() -> None:
     assert [type(event) for event in reader.said] == [ChunkVoided, ChunkVoided]
     reader.said.clear()
     # The log goes on without its rows; a chunk waits for what it says.
-    assert (reader.log.ordinal, reader.output.epoch) == (101, [])
+    assert (reader.log.state().ordinal, reader.output.epoch) == (101, [])
     assert reader.log.state().to_json()["tables"][str(TABLE)]["snapshot"]["as_of"] == {"at": 100, "lost": 120}
     again = SnapshotSplit(TABLE, 0, "id", None, 10, attempt=1, as_of=90)
     reader.open(again)

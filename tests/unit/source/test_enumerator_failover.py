@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from raycdc.source.protocol.api import EnumeratorStart
 from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.snapshot.chunk_events import StopAt
-from raycdc.source.snapshot.enumerator import IncrementalSnapshotEnumerator
+from raycdc.source.snapshot.enumerator import IncrementalSnapshotEnumerator, Restored
 from raycdc.source.snapshot.snapshot_plan import ResumePoint
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.split import SourceSplit, StreamSplit
@@ -60,10 +61,15 @@ class TwoServers(Dialect):
         return 900  # Asked while a still answered.
 
 
+def unknown(fingerprint: str) -> dict[str, Any]:
+    raise AssertionError(f"nobody needs the schema {fingerprint}")
+
+
 def restored(context: Context, *, until: str | None) -> IncrementalSnapshotEnumerator:
     state = {"version": 1, "started": True, "high": 950, "tables": {}, "unfinished": []}
-    enumerator = IncrementalSnapshotEnumerator(context, TwoServers(), until=until, restored=state)
-    enumerator.restore_stream(StreamSplit(StreamState(HERE, 900)))
+    start = EnumeratorStart(until, None, unknown)
+    restored = Restored(state, StreamSplit(StreamState(HERE, 900)))
+    enumerator = IncrementalSnapshotEnumerator(context, TwoServers(), start, restored=restored)
     enumerator.start()
     enumerator.add_reader(0)
     return enumerator

@@ -7,6 +7,7 @@ from typing import Any
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.model import TableId
+from raycdc.source.protocol.api import EnumeratorStart
 from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.snapshot.enumerator import restore_or_create
 from raycdc.source.split import STREAM_SPLIT_ID, SnapshotSplit, SourceSplit, StreamSplit
@@ -75,7 +76,7 @@ def test_a_table_left_out_meanwhile_has_ended_and_its_chunks_are_forgotten() -> 
     context, dialect = Context(), Dialect()
     dialect.left_out.add(LEFT_OUT)
 
-    enumerator = restore_or_create(context, dialect, until=None, last=last, document=lambda _: {})
+    enumerator = restore_or_create(context, dialect, EnumeratorStart(None, last, lambda _: {}))
     enumerator.start()
     enumerator.add_reader(0)
     enumerator.handle_split_request(0)
@@ -84,8 +85,8 @@ def test_a_table_left_out_meanwhile_has_ended_and_its_chunks_are_forgotten() -> 
     streams = [split for split in context.assigned if isinstance(split, StreamSplit)]
     assert [list(split.state.followed) for split in streams] == [[KEPT]]
     assert [split.table for split in context.assigned if isinstance(split, SnapshotSplit)] == [KEPT]
-    assert {name: table["phase"] for name, table in enumerator.progress().items()} == {
-        str(KEPT): "snapshot",
-        str(LEFT_OUT): "ended",
+    assert {table: progress.phase for table, progress in enumerator.statistics().tables.items()} == {
+        KEPT: "snapshot",
+        LEFT_OUT: "ended",
     }
     assert [(s.state.changes, s.state.parked[LEFT_OUT].phase) for s in streams] == [(1, Phase.ENDED)]

@@ -12,7 +12,15 @@ import pytest
 from raycdc.errors import ProtocolError
 from raycdc.model import RowKind, TableId
 from raycdc.source.snapshot.chunk_key import ChunkKey
-from raycdc.source.snapshot.hand_off import FoldChunk, HandOff, LogRows, PublishChunk, RetryChunk
+from raycdc.source.snapshot.hand_off import (
+    FoldChunk,
+    HandOff,
+    HandOffStatistics,
+    LogRows,
+    PublishChunk,
+    RetryChunk,
+    RowMemory,
+)
 from raycdc.source.split import SnapshotSplit
 from raycdc.source.table_life import InSnapshot, SnapshotState, TableLives
 from tests.protocol.pair import segment
@@ -41,7 +49,7 @@ class Numbers:
 
 def hand_off(*, key: str | None = "id", foldable: bool = True, needs_null: bool = False, **how: Any) -> HandOff:
     snapshot = SnapshotState(key, foldable=foldable, needs_null=needs_null)
-    made = HandOff(Numbers(), lives(snapshot), **how)
+    made = HandOff(Numbers(), lives(snapshot), ring_s=how.pop("ring_s", 0.0), memory=RowMemory(**how))
     made.add_table(TABLE, primary_key=("id",) if foldable else ())
     return made
 
@@ -135,9 +143,9 @@ def test_a_chunk_whose_table_did_not_fit_is_read_again_where_the_log_must_have_s
     made.open(split, now_s=0)
     made.rows(log((INSERT, 1, None), at=2), now_s=0)
     made.misfit(split.chunk_id, high=7, reason="no column b", now_s=0)
-    assert made.statistics()["held_bytes"] == 0
+    assert made.statistics().held_bytes == 0
     assert made.rows(log((INSERT, 3, None), at=6), now_s=0) is None
-    assert made.statistics() == {"tables": 1, "open_chunks": 1, "held_bytes": 0, "dropped_bytes": 0}
+    assert made.statistics() == HandOffStatistics(tables=1, open_chunks=1, held_bytes=0, dropped_bytes=0)
     assert made.advance(6, now_s=0) == []
     # The log said nothing: the change was not logged, and somebody must give up at last.
     assert made.advance(7, now_s=0) == [RetryChunk(split, "no column b")]
@@ -351,7 +359,7 @@ def spilling(**how: Any) -> tuple[HandOff, list[Down]]:
         down.append(Down(rows))
         return down[-1]
 
-    return hand_off(held_bytes_max=log((INSERT, 1, None)).batch.nbytes, spill=put_down, **how), down
+    return hand_off(bytes_max=log((INSERT, 1, None)).batch.nbytes, spill=put_down, **how), down
 
 
 def test_rows_that_were_put_down_are_folded_and_released_in_their_order_and_deleted_then() -> None:
@@ -360,7 +368,7 @@ def test_rows_that_were_put_down_are_folded_and_released_in_their_order_and_dele
     made.open(split, now_s=0)
     for number in range(1, 6):
         made.rows(log((INSERT, number, None), at=number), now_s=0)
-    assert (len(down), made.statistics()["held_bytes"] <= log((INSERT, 1, None)).batch.nbytes) == (2, True)
+    assert (len(down), made.statistics().held_bytes <= log((INSERT, 1, None)).batch.nbytes) == (2, True)
     close(made, split, high=3)
     (fold,) = made.advance(5, now_s=0)
     assert isinstance(fold, FoldChunk)
@@ -419,33 +427,33 @@ class PutDown:
 
 def test_what_is_remembered_of_dropped_rows_has_a_bound_and_chunks_open_later_instead() -> None:
     bound = 20 * log((INSERT, 1, 1)).batch.nbytes
-    made = hand_off(ring_s=60.0, held_bytes_max=bound, spill=PutDown)
+    made = hand_off(ring_s=60.0, bytes_max=bound, spill=PutDown)
     most = 0
     for number in range(2000):
         made.rows(log((INSERT, number, 1), at=number), now_s=number / 100)
-        most = max(most, made.statistics()["dropped_bytes"])
+        most = max(most, made.statistics().dropped_bytes)
     assert most == bound
     # The newest that was forgotten came with number 1979.
     assert made.opens_from_s(TABLE) == pytest.approx(19.79 + 60)
     # What is remembered is for the chunk, as before.
     assert made.open(chunk(0, None, None), now_s=80.0)
-    assert made.statistics()["held_bytes"] == 0
+    assert made.statistics().held_bytes == 0
     made.rows(log((INSERT, 5000, 1), at=5000), now_s=80.0)
-    assert made.statistics()["held_bytes"] > 0
+    assert made.statistics().held_bytes > 0
 
 
 def test_tables_share_the_bound_and_the_largest_gives_way() -> None:
     row = log((INSERT, 1, 1))
     other = TableId("shop", "items")
     both = lives(SnapshotState("id", foldable=True, needs_null=False), other)
-    made = HandOff(Numbers(), both, ring_s=60.0, held_bytes_max=3 * row.batch.nbytes, spill=PutDown)
+    made = HandOff(Numbers(), both, ring_s=60.0, memory=RowMemory(3 * row.batch.nbytes, PutDown))
     for table in both:
         made.add_table(table, primary_key=("id",))
     for second in range(3):
         made.rows(row, now_s=second)
     made.rows(LogRows(other, row.batch, row.ordinals), now_s=3)
     assert (made.opens_from_s(TABLE), made.opens_from_s(other)) == (60.0, 0.0)
-    assert made.statistics()["dropped_bytes"] == 3 * row.batch.nbytes
+    assert made.statistics().dropped_bytes == 3 * row.batch.nbytes
 
 
 def test_a_table_whose_null_chunk_is_unread_is_not_complete() -> None:
@@ -465,7 +473,7 @@ def test_only_the_attempt_that_is_open_can_be_voided_closed_or_found_misfit() ->
     made.misfit(older.chunk_id, high=1, reason="another", now_s=0)
     close(made, older, high=1)
     assert made.advance(5, now_s=0) == []
-    assert made.statistics()["held_bytes"] > 0
+    assert made.statistics().held_bytes > 0
     close(made, split, high=1)
     (decision,) = made.advance(5, now_s=0)
     assert isinstance(decision, PublishChunk)

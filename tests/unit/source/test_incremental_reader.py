@@ -29,8 +29,8 @@ from raycdc.source.protocol.source_event import (
 from raycdc.source.reader.availability import Availability
 from raycdc.source.reader.context import ReaderContext
 from raycdc.source.snapshot.chunk_events import ChunkDelta, ChunkOpened, ChunkPublished, ChunkVoided, CloseChunk
-from raycdc.source.snapshot.hand_off import KeyOrder
 from raycdc.source.snapshot.incremental_reader import IncrementalReader
+from raycdc.source.snapshot.key_index import KeyOrder
 from raycdc.source.snapshot.log_unit import LogSource
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
 from raycdc.testing.simulation.threads import NoThreads

@@ -32,7 +32,7 @@ from raycdc.source.snapshot.chunk_events import (
 from raycdc.source.snapshot.chunk_key import ChunkKey
 from raycdc.source.snapshot.hand_off import LogRows
 from raycdc.source.snapshot.held_rows import SpilledRows
-from raycdc.source.snapshot.log_reader import LogReader, LogReport
+from raycdc.source.snapshot.log_reader import LogReader, LogReaderSettings, LogReport
 from raycdc.source.snapshot.log_unit import (
     LogPlace,
     SchemaChange,
@@ -129,15 +129,14 @@ class Reader:
             key_order=Numbers(),
             output=self.output,
             send_event=self.said.append,
-            ring_s=ring_s,
-            epoch_bytes_max=1000,
+            settings=LogReaderSettings(1000, ring_s),
             now_s=0.0,
         )
 
     def rows(self, *ids: int, at: int, in_transaction: bool = False, now_s: float = 0.0) -> None:
         batch = pa.record_batch([pa.array(ids, pa.int64()), pa.array([RowKind.INSERT] * len(ids), pa.int8())], SCHEMA)
         rows = LogRows(TABLE, batch, np.full(len(ids), at, np.int64))
-        ordinal = self.log.ordinal if in_transaction else at
+        ordinal = self.log.state().ordinal if in_transaction else at
         place = LogPlace({"at": ordinal}, ordinal, event_ms=at)
         self.log.on_unit(
             TransactionPart(place, (rows,)) if in_transaction else Transactions(place, (rows,)), now_s=now_s

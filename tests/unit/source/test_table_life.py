@@ -148,6 +148,25 @@ def test_nothing_but_table_life_makes_a_state() -> None:
     assert makers - others == {"source/table_life.py"}
 
 
+def test_nothing_but_table_life_changes_a_state() -> None:
+    """`TableLives` alone puts one into its place: nobody writes its dictionary, and nobody copies a state otherwise."""
+    package = Path(raycdc.__file__).parent
+    writers = set()
+    for path in (package / "source").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            touched = isinstance(node, ast.Attribute) and node.attr == "_states"
+            if touched or (isinstance(node, ast.Call) and _copies_a_state(node)):
+                writers.add(path.relative_to(package).as_posix())
+    assert writers == {"source/table_life.py"}
+
+
+def _copies_a_state(node: ast.Call) -> bool:
+    names = {"schema", "announced", "incarnation", "snapshot", "lost", "again"}
+    called = isinstance(node.func, ast.Name) and node.func.id == "replace"
+    # A split has an incarnation, too; it is a chunk's and no table's.
+    return called and bool(names & {word.arg for word in node.keywords}) and ast.unparse(node.args[0]) != "split"
+
+
 def drawn() -> str:
     """The lives of a table and of a chunk, as ARCHITECTURE.md shows them."""
     everywhere = {Step.DROPPED, Step.PARKED, Step.BEGUN, Step.ALTERED, Step.ANNOUNCED}

@@ -125,11 +125,12 @@ class Meddler:
         opening, controlling = LogReader._open, LogReader._control
         reading, fetching = MySqlChunkReader.read, MySqlLogSplitReader.fetch
 
-        def opened(reader: LogReader, split: Any, **named: Any) -> None:
-            if split.table.table not in self._threads:
-                self._execute(split.table.table, STORIES[split.table.table].ready)
-            opening(reader, split, **named)
-            self._reach("opened", split.table.table)
+        def opened(reader: LogReader, request: Any, **named: Any) -> None:
+            table = request.split.table.table
+            if table not in self._threads:
+                self._execute(table, STORIES[table].ready)
+            opening(reader, request, **named)
+            self._reach("opened", table)
 
         def read(reader: MySqlChunkReader, split: Any, **named: Any) -> Any:
             self._reading = split.table.table

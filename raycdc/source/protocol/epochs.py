@@ -1,0 +1,153 @@
+"""The epochs of a job that the sink does not hold yet: the open one, the one being sealed, and those that are sealed.
+
+Invariant: numbers only grow, and no number is given twice, whether its epoch was dropped or not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from raycdc.checkpoint.manifest import Manifest, Segment, TableEpoch
+from raycdc.model import TableId
+from raycdc.source.protocol.source_event import EpochSealed
+from raycdc.source.split import PartitionSplit
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """Where a coordinator goes on.
+
+    `last` is the newest manifest, `committed` the newest epoch the sink holds, `first_epoch` the first number that no
+    epoch ever had (dropped ones keep theirs). The `generation` fences everybody of an earlier one.
+    """
+
+    generation: int
+    last: Manifest | None
+    committed: int
+    first_epoch: int
+
+
+@dataclass(slots=True)
+class Sealing:
+    """An epoch on its way to its manifest: who has still to report, and all that was reported."""
+
+    epoch: int
+    waiting: set[int]
+    reported: set[int] = field(default_factory=set)
+    reports: list[EpochSealed] = field(default_factory=list)
+    #: The log reader if it reported and died before the manifest: what it sealed counts, so the stream goes back after.
+    stream_lost_by: int | None = None
+    #: Partition splits without a reader, and who had them: they go back in the state that this manifest gives them.
+    given_up: list[tuple[int, list[PartitionSplit]]] = field(default_factory=list)
+
+    def take(self, subtask_id: int, report: EpochSealed) -> None:
+        """A reader that was waited for has sealed its part."""
+        self.waiting.discard(subtask_id)
+        self.reported.add(subtask_id)
+        self.reports.append(report)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return tuple(segment for report in self.reports for segment in report.segments)
+
+    @property
+    def tables(self) -> dict[TableId, TableEpoch]:
+        return {TableId.parse(table): epoch for report in self.reports for table, epoch in report.tables.items()}
+
+    @property
+    def schemas(self) -> dict[str, Any]:
+        """Documents of the schemas that readers are the first to name."""
+        return {fingerprint: document for report in self.reports for fingerprint, document in report.schemas.items()}
+
+    @property
+    def watermark_ms(self) -> int | None:
+        """All events before it are in: the least of the readers that have one."""
+        watermarks = (report.watermark_ms for report in self.reports)
+        return min((watermark for watermark in watermarks if watermark is not None), default=None)
+
+    @property
+    def read_to_end(self) -> bool:
+        """Whether every reader of an unbounded split is at the end of its input."""
+        ended = [report.end_of_input for report in self.reports if report.splits]
+        return bool(ended) and all(ended)
+
+    def states_after(self, before: Mapping[str, Any]) -> dict[str, Any]:
+        """States of the unbounded splits behind the epoch."""
+        after = dict(before)
+        for report in self.reports:
+            after.update(report.splits)
+        return after
+
+
+class Epochs:
+    """See the module's docstring."""
+
+    def __init__(self, recovered: Recovered) -> None:
+        last = recovered.last
+        #: States of the unbounded splits, as they were sealed last.
+        self.splits: dict[str, Any] = dict(last.to_splits) if last else {}
+        self.sealed = recovered.first_epoch - 1
+        self.committed = recovered.committed
+        #: The last epoch of the run, once it is sealed.
+        self.final: int | None = None
+        self.sealing: Sealing | None = None
+        self.rows: Counter[TableId] = Counter()
+        self.lost_values: Mapping[TableId, int] = dict(last.lost) if last else {}
+        self._waiting: dict[int, Manifest] = {}
+
+    def __repr__(self) -> str:
+        return f"Epochs(sealed={self.sealed}, committed={self.committed}, sealing={self.sealing is not None})"
+
+    @property
+    def open(self) -> int:
+        """The epoch that no reader was asked to seal yet."""
+        return self.sealed + (2 if self.sealing is not None else 1)
+
+    @property
+    def in_flight(self) -> int:
+        """How many sealed epochs wait for the sink."""
+        return len(self._waiting)
+
+    def adopt(self, manifest: Manifest) -> None:
+        """A sealed epoch of an earlier generation that the driver still has to commit."""
+        self._waiting[manifest.epoch] = manifest
+
+    def begin_seal(self, waiting: Iterable[int]) -> Sealing:
+        """The open epoch is sealed once all of these readers have reported."""
+        self.sealing = Sealing(self.sealed + 1, set(waiting))
+        return self.sealing
+
+    def seal(self, manifest: Manifest) -> None:
+        """The manifest is written, and with it the epoch exists."""
+        self.splits = dict(manifest.to_splits)
+        self.sealed = manifest.epoch
+        self.lost_values = manifest.lost
+        self._waiting[manifest.epoch] = manifest
+        for segment in manifest.segments:
+            self.rows[segment.table] += segment.rows
+        if manifest.final:
+            self.final = manifest.epoch
+
+    def commit(self, epoch: int) -> list[Manifest]:
+        """The sink holds everything up to `epoch`. Returns the manifests that are done with, in order."""
+        self.committed = max(self.committed, epoch)
+        return [self._waiting.pop(number) for number in sorted(self._waiting) if number <= epoch]
+
+    def sealed_after(self, epoch: int) -> int | None:
+        """The first sealed epoch after `epoch` that is not committed; numbers of dropped ones are left out."""
+        return min((number for number in self._waiting if number > epoch), default=None)
+
+    def manifest(self, epoch: int) -> Manifest | None:
+        """That of a sealed epoch that is not committed."""
+        return self._waiting.get(epoch)
+
+    def lost_with(self, segments: Iterable[Segment]) -> dict[TableId, int]:
+        """Values that were lost in all, with those of `segments`."""
+        total = dict(self.lost_values)
+        for segment in segments:
+            if segment.lost:
+                total[segment.table] = total.get(segment.table, 0) + segment.lost
+        return total

@@ -1,0 +1,162 @@
+"""The readers that a coordinator knows: which incarnation of each is live, and which were lost.
+
+| a packet from | is |
+|---|---|
+| the current incarnation | taken |
+| an older incarnation or generation | refused with `FencedError`; that process must end |
+| a newer incarnation | the first of a new link |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from raycdc.errors import FencedError
+from raycdc.source.protocol.job_status import ReaderStatus
+from raycdc.source.protocol.link import Identity, Link
+from raycdc.source.protocol.source_event import Heartbeat, RemoveSplits, Shutdown
+from raycdc.source.split import PartitionSplit, SnapshotSplit, SourceSplit
+
+
+@dataclass(slots=True)
+class LiveReader:
+    """One live incarnation. `leaving`: it gets no more splits and goes when it has none; `asked_back` are under way."""
+
+    link: Link
+    node: str
+    pid: int
+    last_heard_s: float
+    last_spoke_s: float
+    registered: bool = False
+    leaving: bool = False
+    splits: dict[str, SourceSplit] = field(default_factory=dict)
+    asked_back: set[str] = field(default_factory=set)
+    heartbeat: Heartbeat = field(default_factory=lambda: Heartbeat(0, wants_seal=False, metrics={}))
+
+    def ask_back(self, split_ids: Iterable[str]) -> None:
+        """Have it let go of these splits, those that it has and was not asked for yet."""
+        fresh = [split_id for split_id in split_ids if split_id in self.splits and split_id not in self.asked_back]
+        if fresh:
+            self.asked_back.update(fresh)
+            self.link.send(RemoveSplits(tuple(fresh)))
+
+    def status(self, subtask_id: int) -> ReaderStatus:
+        return ReaderStatus(
+            subtask=subtask_id,
+            incarnation=self.link.identity.incarnation,
+            pid=self.pid,
+            node=self.node,
+            splits=tuple(sorted(self.splits)),
+            chunks=sum(isinstance(split, SnapshotSplit) for split in self.splits.values()),
+            partitions=sum(isinstance(split, PartitionSplit) for split in self.splits.values()),
+            leaving=self.leaving,
+            open_bytes=self.heartbeat.open_bytes,
+            metrics=self.heartbeat.metrics,
+        )
+
+
+class LiveReaders:
+    """At most one live incarnation of each reader. A number that was given once is never live again after another."""
+
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+        self._live: dict[int, LiveReader] = {}
+        self._incarnations: dict[int, int] = {}
+        self._lost: list[tuple[int, int, str]] = []
+
+    def __repr__(self) -> str:
+        return f"LiveReaders(generation={self.generation}, live={sorted(self._live)})"
+
+    def __iter__(self) -> Iterator[tuple[int, LiveReader]]:
+        return iter(self._live.items())
+
+    def __getitem__(self, subtask_id: int) -> LiveReader:
+        return self._live[subtask_id]
+
+    def get(self, subtask_id: int) -> LiveReader | None:
+        return self._live.get(subtask_id)
+
+    @property
+    def registered(self) -> dict[int, LiveReader]:
+        """Those that have said what they are."""
+        return {subtask_id: reader for subtask_id, reader in self._live.items() if reader.registered}
+
+    def is_live(self, subtask_id: int, incarnation: int) -> bool:
+        """Whether that incarnation is the live one."""
+        return subtask_id in self._live and self._incarnations[subtask_id] == incarnation
+
+    def check(self, subtask_id: int, identity: Identity) -> None:
+        """Refuse a packet of a process that was replaced, or given up."""
+        if identity.generation != self.generation:
+            raise FencedError(
+                f"Reader {subtask_id} belongs to generation {identity.generation}; this is {self.generation}."
+            )
+        current = self._incarnations.get(subtask_id, 0)
+        if identity.incarnation < current:
+            raise FencedError(f"Reader {subtask_id}.{identity.incarnation} was replaced by .{current}.")
+        if identity.incarnation == current and subtask_id not in self._live:
+            raise FencedError(f"Reader {subtask_id}.{current} was given up as lost.")
+
+    def is_new(self, subtask_id: int, identity: Identity) -> bool:
+        """Whether a packet that may be taken is the first of a newer incarnation."""
+        return identity.incarnation > self._incarnations.get(subtask_id, 0)
+
+    def add(self, subtask_id: int, identity: Identity, *, now_s: float) -> None:
+        """A newer incarnation speaks, and the one before is lost."""
+        self._incarnations[subtask_id] = identity.incarnation
+        self._live[subtask_id] = LiveReader(Link(identity), node="", pid=0, last_heard_s=now_s, last_spoke_s=now_s)
+
+    def lose(self, subtask_id: int, reason: str) -> LiveReader:
+        """The reader is fenced: whatever its process says from here on is refused."""
+        reader = self._live.pop(subtask_id)
+        self._lost.append((subtask_id, reader.link.identity.incarnation, reason))
+        return reader
+
+    def let_go(self, subtask_id: int) -> None:
+        """The reader is not needed any more."""
+        del self._live[subtask_id]
+
+    def take_lost(self) -> list[tuple[int, int, str]]:
+        """(subtask, incarnation, reason) fenced or lost since the last call: the shell must end and replace them."""
+        lost, self._lost = self._lost, []
+        return lost
+
+    def silent(self, *, now_s: float, reader_timeout_s: float, progress_timeout_s: float) -> dict[int, str]:
+        """Readers to fence: their process says nothing, or its main thread makes no progress; and which of it."""
+        silent = {
+            subtask_id: f"silent for {reader_timeout_s:g} s"
+            for subtask_id, reader in self._live.items()
+            if now_s - reader.last_heard_s > reader_timeout_s
+        }
+        stuck = {
+            subtask_id: f"stuck for {progress_timeout_s:g} s"
+            for subtask_id, reader in self._live.items()
+            if now_s - reader.last_spoke_s > progress_timeout_s
+        }
+        return silent | stuck
+
+    def was_busy(self, seconds: float) -> None:
+        """The coordinator was at work for so long itself (a slow disk) and heard nobody: no reader was silent."""
+        for reader in self._live.values():
+            reader.last_heard_s += seconds
+            reader.last_spoke_s += seconds
+
+    def outgoing(self, subtask_id: int, incarnation: int) -> bytes | None:
+        """The packet to send to this incarnation now; None when it is not the current one."""
+        reader = self._live.get(subtask_id)
+        if reader is None or reader.link.identity != Identity(self.generation, incarnation):
+            return None
+        return reader.link.packet()
+
+    def has_outgoing(self, subtask_id: int) -> bool:
+        reader = self._live.get(subtask_id)
+        return reader is not None and reader.link.has_unacknowledged
+
+    def shutdown(self, reason: str) -> None:
+        """Tell every reader to leave."""
+        for reader in self._live.values():
+            reader.link.send(Shutdown(reason))
+
+    def statuses(self) -> tuple[ReaderStatus, ...]:
+        return tuple(reader.status(subtask_id) for subtask_id, reader in sorted(self._live.items()))

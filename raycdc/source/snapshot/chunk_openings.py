@@ -1,0 +1,89 @@
+"""Which chunks the log reader opens at once, which must wait, and which are opened never."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raycdc.source.snapshot.chunk_events import Fate
+from raycdc.source.snapshot.hand_off import HandOff
+from raycdc.source.split import ChunkId, SnapshotSplit
+from raycdc.source.table_life import AsOf, Parked, TableLives, Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class OpeningRequest:
+    """A chunk whose reader asked at `asked_s` for it to be opened."""
+
+    split: SnapshotSplit
+    asked_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The hand-off holds the chunk's keys from here on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The chunk is opened later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The attempt at the chunk is over; `gives_up` says whether its table cannot be read at all."""
+
+    reason: str
+    fate: Fate
+    gives_up: bool = False
+
+
+Opening = Opened | Waiting | Refused
+
+
+class ChunkOpenings:
+    """Opens chunks, or remembers those that must wait.
+
+    Where nothing tells when a transaction becomes visible (`ring_s`), chunks open only once the log reader has passed
+    the log for that long, because the transactions before are visible then.
+    """
+
+    def __init__(self, lives: TableLives, hand_off: HandOff, *, ring_s: float, now_s: float) -> None:
+        self._lives, self._hand_off = lives, hand_off
+        self.ring_s = ring_s
+        self._opens_from_s = now_s + ring_s
+        self._waiting: list[OpeningRequest] = []
+
+    def withdraw(self, chunk: ChunkId) -> None:
+        """The chunk's reader is gone: it is not to be opened any more."""
+        self._waiting = [request for request in self._waiting if request.split.chunk_id != chunk]
+
+    def take_due(self, *, now_s: float) -> list[OpeningRequest]:
+        """Requests to be asked again now, each once."""
+        due, self._waiting = (self._waiting, []) if now_s >= self._opens_from_s else ([], self._waiting)
+        return due
+
+    def ask(self, request: OpeningRequest, *, ordinal: int, now_s: float) -> Opening:
+        """Open the chunk where the log stands at `ordinal`, between two transactions, if that may be."""
+        split = request.split
+        state = self._lives[split.table]
+        if not isinstance(state, Unknown) and (isinstance(state, Parked) or state.incarnation != split.incarnation):
+            return Refused("the table begins again", Fate.NEXT_MANIFEST)
+        if isinstance(state, AsOf) and state.lost is not None:
+            if ordinal >= state.lost:
+                why = (
+                    f"{split.table} is another one than when its snapshot began, and the log does not say how. Read it "
+                    f"anew with: raycdc tables resnapshot CONFIG {split.table}"
+                )
+                return Refused(why, Fate.NEXT_MANIFEST, gives_up=True)
+            return self._wait(request)
+        hopeless = self._hand_off.would_be_read_again(split.table, now_s=now_s)
+        opens_from_s = max(self._opens_from_s, self._hand_off.opens_from_s(split.table))
+        if now_s < opens_from_s or (hopeless and now_s < request.asked_s + self.ring_s):
+            return self._wait(request)
+        if not self._hand_off.open(split, now_s=now_s, ordinal=ordinal):
+            return Refused("the table was dropped", Fate.TABLE_GONE)
+        return Opened()
+
+    def _wait(self, request: OpeningRequest) -> Waiting:
+        self._waiting.append(request)
+        return Waiting()

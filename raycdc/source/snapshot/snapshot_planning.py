@@ -1,0 +1,207 @@
+"""Which chunks of a snapshot are still to be read: planned a few at a time, and pending until a reader gets them.
+
+Invariant: a pending chunk is one of its table's present beginning, and nothing is planned or given out of a table that
+is parked, gone, or *over* (its log reader refuses its chunks, and the next manifest will say why).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from raycdc.model import TableId
+from raycdc.source.protocol.api import SplitEnumeratorContext, TableProgress
+from raycdc.source.snapshot.snapshot_plan import PLANNED_AHEAD, EnumeratorDialect, PlannedChunks, StartPoint
+from raycdc.source.snapshot.stream_state import StreamState
+from raycdc.source.split import SnapshotSplit
+from raycdc.source.table_life import AsOf, InSnapshot, Parked
+
+
+@dataclass(slots=True)
+class TablePlanning:
+    """How far a table's planning and reading are, as the enumerator counts."""
+
+    fingerprint: str
+    planner: dict[str, Any] | None
+    planned: int = 0
+    finished: int = 0
+    estimate: int = 0
+    incarnation: int = 0
+    #: Why the table is not followed, as the stream's state has it.
+    parked: Parked | None = None
+
+    def to_json(self, document: dict[str, Any] | None) -> dict[str, Any]:
+        """As manifests have it; `document` is the schema's, while it is needed for planning."""
+        return {
+            "schema": self.fingerprint,
+            "document": document,
+            "planner": self.planner,
+            "planned": self.planned,
+            "finished": self.finished,
+            "estimate": self.estimate,
+            "incarnation": self.incarnation,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TablePlanning:
+        """Inverse of `to_json`, but for the document."""
+        counts = data["planned"], data["finished"], data["estimate"]
+        return cls(data["schema"], data["planner"], *counts, incarnation=data.get("incarnation", 0))
+
+
+class SnapshotPlanning:
+    """See the module's docstring. `document` gives schemas by fingerprint; `on_planned` hears of new chunks."""
+
+    def __init__(
+        self,
+        context: SplitEnumeratorContext,
+        dialect: EnumeratorDialect,
+        *,
+        document: Callable[[str], dict[str, Any]],
+        on_planned: Callable[[], None],
+    ) -> None:
+        self._context, self._dialect = context, dialect
+        self._document = document
+        self._on_planned = on_planned
+        self._tables: dict[TableId, TablePlanning] = {}
+        self._documents: dict[str, dict[str, Any]] = {}
+        self._asked = False
+        self.pending: deque[SnapshotSplit] = deque()
+        #: Tables whose chunks the log reader refuses: the next manifest says why.
+        self.over: set[TableId] = set()
+
+    def __repr__(self) -> str:
+        return f"SnapshotPlanning(pending={len(self.pending)}, tables={len(self._tables)})"
+
+    def restore(self, tables: Mapping[str, Any], unfinished: Iterable[dict[str, Any]]) -> None:
+        """Go on from `to_json`. Chunks that were under way are read again, as another attempt."""
+        for name, table in tables.items():
+            self._tables[TableId.parse(name)] = TablePlanning.from_json(table)
+            if table["document"] is not None:
+                self._documents[table["schema"]] = table["document"]
+        for data in unfinished:
+            split = SnapshotSplit.from_json(data)
+            self.pending.append(replace(split, attempt=split.attempt + 1))
+
+    def begin(self, start: StartPoint) -> None:
+        """The source told where reading begins, and of which tables."""
+        for plan in start.tables:
+            if plan.refused:
+                self._tables[plan.table] = TablePlanning("", None, parked=plan.parked(start.position))
+                continue
+            # The key is settled here: the log reader compares by it from now on, whatever the configuration says later.
+            planner = {"key": plan.snapshot.key} if plan.snapshot is not None else None
+            self._tables[plan.table] = TablePlanning(plan.fingerprint, planner)
+            self._documents[plan.fingerprint] = plan.document
+
+    def follow(self, stream: StreamState) -> list[TableId]:
+        """Take over what the stream's state says about tables that are parked or have begun again, if it is new.
+
+        Returns the tables whose earlier chunks are over.
+        """
+        ended: list[TableId] = []
+        for table, parked in stream.parked.items():
+            planning = self._tables.get(table)
+            if planning is None or planning.parked != parked:
+                fingerprint = parked.schema or ""
+                self._tables[table] = TablePlanning(fingerprint, None, incarnation=parked.incarnation, parked=parked)
+                ended.append(table)
+        for table, state in stream.followed.items():
+            planning = self._tables.get(table)
+            if state.incarnation > (planning.incarnation if planning else 0):
+                self._documents[state.schema] = self._document(state.schema)
+                planner = {"key": state.snapshot.key} if isinstance(state, InSnapshot | AsOf) else None
+                self._tables[table] = TablePlanning(state.schema, planner, incarnation=state.incarnation)
+                ended.append(table)
+        return ended
+
+    def plan(self) -> None:
+        """Have more chunks planned, if few are pending and a table has more."""
+        # Tables that are read as of one place come one at a time, so that the place is as late as can be.
+        waits = any(split.as_of is not None for split in self.pending)
+        if self._asked or waits or len(self.pending) >= PLANNED_AHEAD // 2:
+            return
+        for table, state in self._tables.items():
+            if state.planner is not None and table not in self.over:
+                self._asked = True
+                document = self._documents[state.fingerprint]
+                plan = partial(self._dialect.plan, document, table, state.planner, state.planned)
+                self._context.call_async(plan, partial(self._take, table, state))
+                return
+
+    def _take(self, table: TableId, asked: TablePlanning, chunks: PlannedChunks) -> None:
+        self._asked = False
+        state = self._tables[table]
+        if state is asked and state.planner is not None:  # Else dropped, parked or begun again meanwhile.
+            state.planner, state.estimate = chunks.planner, chunks.estimate
+            state.planned += len(chunks.splits)
+            incarnation = state.incarnation
+            self.pending.extend(replace(split, incarnation=incarnation) for split in chunks.splits)
+        self._on_planned()
+
+    def is_of_now(self, split: SnapshotSplit) -> bool:
+        """Whether the chunk is one of the table's present beginning."""
+        state = self._tables.get(split.table)
+        return state is not None and state.parked is None and state.incarnation == split.incarnation
+
+    def put_back(self, split: SnapshotSplit) -> None:
+        """A chunk that a reader had is to be read again, by whoever asks next."""
+        if self.is_of_now(split):
+            self.pending.appendleft(replace(split, attempt=split.attempt + 1))
+
+    def leave_alone(self, split: SnapshotSplit) -> None:
+        """The log reader refuses the chunk's table; the next manifest says why."""
+        if self.is_of_now(split):
+            self.over.add(split.table)
+
+    def table_gone(self, split: SnapshotSplit) -> None:
+        """The chunk's table was dropped at the source: nothing of it is left to read."""
+        if self.is_of_now(split):
+            self._tables[split.table].planner = None
+            self.end_chunks(split.table)
+
+    def end_chunks(self, table: TableId) -> None:
+        """Pending chunks of the table are over."""
+        self.pending = deque(split for split in self.pending if split.table != table)
+
+    def finished(self, table: TableId) -> None:
+        """A chunk of the table is in a sealed manifest."""
+        self._tables[table].finished += 1
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no chunk is pending, or still to be planned."""
+        tables = self._tables.values()
+        planned = all(state.planner is None for state in tables)
+        planned = planned and not any(state.parked is not None and state.parked.again for state in tables)
+        return planned and not self.pending
+
+    @property
+    def chunks_waiting(self) -> int:
+        """Chunks nobody reads yet; how many readers the phase needs follows from it."""
+        return len(self.pending) + sum(1 for state in self._tables.values() if state.planner is not None)
+
+    def progress(self, published: Iterable[SnapshotSplit]) -> dict[TableId, TableProgress]:
+        """How far each table is, with chunks that are `published` and in no manifest yet."""
+        counts = Counter(split.table for split in published)
+        return {table: _progress(state, counts[table]) for table, state in self._tables.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """The tables of an enumerator's state."""
+        return {
+            str(table): state.to_json(self._documents[state.fingerprint] if state.planner is not None else None)
+            for table, state in self._tables.items()
+            if state.parked is None
+        }
+
+
+def _progress(state: TablePlanning, published: int) -> TableProgress:
+    if state.parked is not None:
+        return TableProgress(str(state.parked.phase), parked=state.parked)
+    done = state.finished + published
+    complete = state.planner is None and done >= state.planned
+    total = state.planned if state.planner is None else max(state.estimate, state.planned)
+    return TableProgress("stream" if complete else "snapshot", done, total)

@@ -97,10 +97,9 @@ class Ledger:
 
         Raises whatever ended the source side, and `DataError` for rows that the source cannot give.
         """
-        number, _ = self._supervisor.next_sealed(epoch, wait_s=wait_s)
-        if number is None:
+        manifest = next_manifest(self.store, self._supervisor, epoch, wait_s)
+        if manifest is None:
             return None
-        manifest = self.store.manifest(self.store.sealed_epochs(epoch)[0])
         # A consumer has no way to do without one table, so a row that it would lack in silence ends it.
         for refused in refused_missing(manifest, self._records).values():
             raise refused
@@ -145,3 +144,14 @@ class Ledger:
             after = manifest.epoch
             if self.is_end(manifest.epoch):
                 return
+
+
+def next_manifest(store: CheckpointStore, supervisor: Supervisor, after: int, wait_s: float) -> Manifest | None:
+    """The first sealed epoch after `after`, or None when there was none for `wait_s`."""
+    epoch, _ = supervisor.next_sealed(after, wait_s=wait_s)
+    if epoch is None:
+        return None
+    sealed = store.sealed_epochs(after)
+    if not sealed:
+        raise StateError(f"Epoch {epoch} was sealed, but its manifest is not in {store.path}. Is the folder shared?")
+    return store.manifest(sealed[0])

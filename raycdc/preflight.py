@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, assert_never
 
@@ -31,11 +31,13 @@ from raycdc.checkpoint.configured import (
     read_configured,
     write_configured,
 )
+from raycdc.checkpoint.names import column_names
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import PipelineConfig
 from raycdc.config.changes import Change
 from raycdc.errors import ConfigError, LogLostError, SchemaError, SinkError, SourceError
 from raycdc.model import TableId
+from raycdc.model.behavior import SchemaChangeBehavior
 from raycdc.model.selector import TableSelector
 from raycdc.model.state_key import require_state_key
 from raycdc.plugins import PluginGroup, load_plugin
@@ -80,6 +82,31 @@ def preflight(
         kept = {key: value for key, value in kept.items() if not key.startswith("sink.")}
     write_configured(store, {**kept, **configured_keys(config, has_sink=has_sink), **places})
     return full_by
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """All that a start settles before anything slow is started.
+
+    `refused` are followed tables that the source can follow no further. `make_source` makes the source in any process.
+    """
+
+    full_by: FullBy
+    naming: Naming
+    refused: tuple[Refusal, ...]
+    make_source: Callable[[], Source[Any]]
+
+
+def settle_start(
+    config: PipelineConfig, store: CheckpointStore, *, warn: Callable[[str], None], has_sink: bool = True
+) -> Settled:
+    """`preflight`, and what follows from it. Blocks while the source answers."""
+    naming = naming_of(config, column_names(store))
+    upsert = has_sink and config.sink.write == UPSERT
+    maker = partial(source_maker, config, upsert=upsert, naming=naming, has_sink=has_sink)
+    full_by = preflight(config, store, maker(full_by=FullBy.NOTHING), warn=warn, has_sink=has_sink)
+    make_source = maker(full_by=full_by)
+    return Settled(full_by, naming, refused_at_start(config, store, make_source()), make_source)
 
 
 @contextmanager
@@ -174,7 +201,7 @@ def naming_of(config: PipelineConfig, known: Mapping[str, Names]) -> Naming:
 def target_rules(config: PipelineConfig, *, upsert: bool, naming: Naming, keeps_rows: bool = False) -> TargetRules:
     """What targets can follow, and hold. `upsert`: they have one row per key."""
     left_out = config.pipeline.schema_changes_left_out
-    ignored = config.pipeline.schema_change == "ignore"
+    ignored = config.pipeline.schema_change is SchemaChangeBehavior.IGNORE
     return TargetRules(
         config.transformed(),
         config.router(),

@@ -28,10 +28,13 @@ from raycdc.errors import RaycdcError
 TABLES_PER_LOOK = 100
 
 
+Listener = Callable[[dict[str, Any]], None]
+
+
 class ProgressReporter:
     """Turns statuses and commits into events. `listener` is called from several threads, one at a time."""
 
-    def __init__(self, listener: Callable[[dict[str, Any]], None], *, driver_pid: int) -> None:
+    def __init__(self, listener: Listener, *, driver_pid: int) -> None:
         self._listener = listener
         self._driver_pid = driver_pid
         self._lock = threading.Lock()

@@ -56,11 +56,6 @@ class Start:
         sink: Sink = load_plugin(PluginGroup.SINKS, self.config.sink.type).create(self.config.sink)
         return sink
 
-    @property
-    def spark_is_here(self) -> bool:
-        """Whether Spark's tasks run on the machine with the state, which is then the node they are on."""
-        return self.config.spark.master.startswith("local")
-
 
 @dataclass(frozen=True, slots=True)
 class StartCheck:
@@ -107,7 +102,7 @@ def no_merging(config: PipelineConfig, sink: Sink) -> str:
 
 def require_known_rows(start: Start) -> None:
     """`ConfigError` where the rows that make a changelog full cannot be kept."""
-    if not start.local and not start.spark_is_here:
+    if not start.local and not start.config.spark.is_here:
         raise ConfigError(
             'source.changelog = "full" keeps rows beside the state, which needs a Spark on this machine: '
             'spark.master = "local[*]".'
@@ -159,7 +154,7 @@ def _options(start: Start) -> Iterator[CheckResult]:
             problems.append(
                 f"{place}: Spark computes its columns and filters, and --local runs without it. Run it without --local."
             )
-        elif not is_plain(transform) and not start.spark_is_here:
+        elif not is_plain(transform) and not start.config.spark.is_here:
             problems.append(
                 f"spark.master: {place} has a filter or computed columns, which need a Spark on this machine, such as "
                 '"local[*]".'
@@ -192,7 +187,7 @@ def _spark(start: Start) -> Iterator[CheckResult]:
         text = f"There are no Delta jars here: Spark fetches {DELTA_PACKAGE} from the network when it starts."
         fix = "Run make setup, or set RAYCDC_JARS to a folder that has them."
         yield CheckResult("spark", text, fix, required=False)
-    if not start.spark_is_here:
+    if not start.config.spark.is_here:
         text = f"Whether {spark.master} answers, and runs what it is given, is known when a run starts."
         yield CheckResult("spark", text, required=False)
     text = (

@@ -6,9 +6,10 @@ has the name that it had.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from raycdc.checkpoint.store import CheckpointStore
+from raycdc.model import TableId
 
 _NAME = "names.json"
 
@@ -26,3 +27,12 @@ def add_column_names(store: CheckpointStore, table: str, names: Mapping[str, str
     if new:
         store.write_figures(_NAME, {"tables": {**known, table: {**known.get(table, {}), **new}}})
     return new
+
+
+def keep_column_names(
+    store: CheckpointStore, warn: Callable[[str], None], table: TableId, names: Mapping[str, str]
+) -> None:
+    """`add_column_names` before any row of `table` is written; each new name is told once."""
+    if new := add_column_names(store, str(table), names):
+        shown = ", ".join(f"{name!r} is {made!r}" for name, made in new.items())
+        warn(f"{table}: {shown} in the target, which cannot hold the column's own name.")

@@ -17,6 +17,7 @@ from raycdc.checkpoint.recovery import another_copy
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.cli.schemas import known_naming, known_store
 from raycdc.config import PipelineConfig
+from raycdc.data_side import sink_context
 from raycdc.epochs.epoch_loop import EpochLoop
 from raycdc.epochs.known_rows import KnownRows
 from raycdc.epochs.outcomes import Outlook
@@ -27,7 +28,6 @@ from raycdc.errors import RaycdcError, SchemaError, SinkError, TableRefusedError
 from raycdc.model import TableId
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.preflight import naming_place
-from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.sinks.api import UPSERT, Sink, SinkContext
 from raycdc.source.checks import CheckResult
 from raycdc.startup_checks import no_merging
@@ -156,14 +156,8 @@ def _loop(config: PipelineConfig, store: CheckpointStore, sink: Any) -> Iterator
 
 def _context(config: PipelineConfig, store: CheckpointStore | None) -> SinkContext:
     """As a run's; without a state there is no identity yet, so nothing is ours."""
-    return SinkContext(
-        app_id=f"raycdc:{config.pipeline.name}:" if store is None else store.app_id,
-        write=config.sink.write,
-        run_tasks=run_in_process,
-        on_existing=config.pipeline.on_existing,
-        schema_change=SchemaChangeBehavior(config.pipeline.schema_change),
-        left_out=config.pipeline.schema_changes_left_out,
-    )
+    app_id = f"raycdc:{config.pipeline.name}:" if store is None else store.app_id
+    return sink_context(config, app_id, run_in_process)
 
 
 def _recorded(store: CheckpointStore) -> set[str]:

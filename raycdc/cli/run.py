@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any, Protocol, TextIO
 
 from raycdc.cli.json_view import JsonView
-from raycdc.config import Mode, PipelineConfig, load_config
+from raycdc.config import PipelineConfig, load_config
 from raycdc.errors import ConfigError, ExitCode, RaycdcError
 
 UNTIL_CAUGHT_UP = "caught-up"
@@ -58,8 +58,6 @@ def _run(path: Path, view: View | None, out: TextIO | None, *, until: str | None
         sys.stdout = out  # Its rows stand among the lines.
     for warning in config.warnings:
         print(f"Warning: {warning}", file=sys.stderr)
-    if until is None and config.pipeline.mode is Mode.UNTIL_CAUGHT_UP:
-        until = UNTIL_CAUGHT_UP
     from raycdc.pipeline import Pipeline
 
     pipeline: RunningPipeline = Pipeline.from_config(config)

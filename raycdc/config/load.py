@@ -13,7 +13,6 @@ from pydantic import BaseModel, ValidationError
 from raycdc.config.fields import Options, Secret
 from raycdc.config.model import (
     COMMON_SECTIONS,
-    PLANNED_SECTIONS,
     REPEATED_SECTIONS,
     PipelineConfig,
     SinkConfig,
@@ -29,7 +28,7 @@ from raycdc.plugins import PluginGroup, did_you_mean, load_plugin
 CONFIG_BYTES_MAX = 4 << 20
 
 _PLUGIN_SECTIONS = {"source": PluginGroup.SOURCES, "sink": PluginGroup.SINKS}
-_SECTIONS = ("pipeline", "source", "readers", *PLANNED_SECTIONS, *REPEATED_SECTIONS, "sink", "ray", "spark")
+_SECTIONS = ("pipeline", "source", "readers", *REPEATED_SECTIONS, "sink", "ray", "spark")
 
 
 def load_config(path: str | Path, *, environment: Mapping[str, str] | None = None) -> PipelineConfig:
@@ -101,10 +100,7 @@ class _Loader:
 
     def _check_sections(self) -> None:
         for name in self._data:
-            if name in PLANNED_SECTIONS:
-                brackets = f"[[{name}]]" if isinstance(self._data[name], list) else f"[{name}]"
-                self._problems.append(f"{brackets} is not supported yet ({PLANNED_SECTIONS[name]})")
-            elif name not in _SECTIONS:
+            if name not in _SECTIONS:
                 hint = did_you_mean(name, _SECTIONS)
                 self._problems.append(f"{name}: unknown section{hint or '. Known: ' + ', '.join(_SECTIONS)}")
 

@@ -22,6 +22,7 @@ from raycdc.config.problems import planned_problems
 from raycdc.config.transforms import TransformOptions
 from raycdc.errors import ConfigError
 from raycdc.model import TableId, TableSchema
+from raycdc.model.behavior import SchemaChangeBehavior
 from raycdc.model.layout import TableLayout
 from raycdc.model.mask import Masks
 from raycdc.model.names import ANY_NAMES, NAMES, NameRules
@@ -29,6 +30,7 @@ from raycdc.model.routes import Route, Router, check_target
 from raycdc.model.state_key import LENGTH_MIN as STATE_KEY_LENGTH_MIN
 from raycdc.model.state_key import StateKey
 from raycdc.model.transform import Transforms
+from raycdc.model.until import Until
 
 _NAME_CHARACTERS = "letters, digits, '-', '_' and '.'"
 
@@ -103,8 +105,8 @@ class PipelineOptions(Options):
         "option above the time that one such file takes.",
         unit="duration",
     )
-    schema_change: Literal["exception", "evolve", "try_evolve", "lenient", "ignore"] = option(
-        "lenient",
+    schema_change: SchemaChangeBehavior = option(
+        SchemaChangeBehavior.LENIENT,
         help='How the target follows when the source\'s tables change their shape (README, "When tables change").',
     )
     include_schema_changes: tuple[SchemaChange, ...] = option(
@@ -361,6 +363,11 @@ class SparkOptions(Options):
     master: str = option("local[*]", help="Spark master URL.")
     conf: dict[str, str] = option({}, help="Further Spark settings.", example={"spark.driver.memory": "4g"}, repr=False)
 
+    @property
+    def is_here(self) -> bool:
+        """Whether Spark's tasks run on the machine with the state, which is then the node they are on."""
+        return self.master.startswith("local")
+
     @field_validator("master")
     @classmethod
     def _check_master(cls, master: str) -> str:
@@ -438,6 +445,17 @@ class PipelineConfig:
         """When a run ends: as ``pipeline.mode`` says, or after the snapshot of a source that has nothing else."""
         return Mode.SNAPSHOT if self.source.bounded else self.pipeline.mode
 
+    @property
+    def until(self) -> Until | None:
+        """The end of a run, as `mode` says; None: it goes on until it is stopped."""
+        match self.mode:
+            case Mode.CONTINUOUS:
+                return None
+            case Mode.UNTIL_CAUGHT_UP:
+                return Until.CAUGHT_UP
+            case Mode.SNAPSHOT:
+                return Until.SNAPSHOT
+
     @classmethod
     def from_dict(cls, data: dict[str, object]) -> PipelineConfig:
         """Validate parsed TOML; see `raycdc.config.load.config_from_dict`."""
@@ -461,9 +479,6 @@ REPEATED_SECTIONS: dict[str, tuple[str, type[Options]]] = {
     "lookup": ("lookups", LookupOptions),
     "route": ("routes", RouteOptions),
 }
-
-#: Sections of the design that a later version brings.
-PLANNED_SECTIONS: dict[str, str] = {}
 
 
 def repeated_problems(

@@ -19,7 +19,7 @@ from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 
 from raycdc.config.fields import Options, Secret, show_duration, show_size
-from raycdc.config.model import COMMON_SECTIONS, PLANNED_SECTIONS, REPEATED_SECTIONS
+from raycdc.config.model import COMMON_SECTIONS, REPEATED_SECTIONS
 from raycdc.config.problems import show_value
 from raycdc.plugins import PluginGroup, list_plugins, load_plugin
 
@@ -55,9 +55,6 @@ def reference_page() -> str:
         parts += _section(f"[source.format], [sink.format] type = {named}", model)
     for name, (_, repeated) in REPEATED_SECTIONS.items():
         parts += _section(f"[[{name}]]", repeated)
-    if PLANNED_SECTIONS:
-        parts.append("## Not supported yet")
-        parts.append("\n".join(f"- `[[{name}]]`: {text}" for name, text in PLANNED_SECTIONS.items()))
     return "\n\n".join(parts) + "\n"
 
 

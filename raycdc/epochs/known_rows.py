@@ -36,8 +36,8 @@ from raycdc.epochs.made_segments import MadeSegments
 from raycdc.errors import DataError, SinkError, TableRefusedError, TargetGoneError, TargetTouchedError
 from raycdc.model import META_FIELDS, RowKind, TableId, changelog_schema
 from raycdc.model.batch import BATCH_ROWS_MAX
+from raycdc.model.behavior import SchemaChangeBehavior
 from raycdc.model.layout import TableLayout
-from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.schema.events import CreateTableEvent, DropTableEvent, TruncateTableEvent
 from raycdc.sinks.absence import is_absent
 from raycdc.sinks.api import UPSERT, SinkContext, TableWork

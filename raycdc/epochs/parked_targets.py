@@ -33,6 +33,7 @@ from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import PipelineOptions
 from raycdc.errors import ParkReason, TableRefusedError
 from raycdc.model import TableId
+from raycdc.model.behavior import SchemaChangeBehavior
 from raycdc.source.snapshot.stream_state import stream_of
 from raycdc.source.table_life import Parked, Phase
 from raycdc.source.table_requests import begins_again, goes_on, requests_of
@@ -64,7 +65,7 @@ def parks_of(options: PipelineOptions) -> Parks:
     """As the configuration has it."""
     return Parks(
         tables=options.on_table_error == "park",
-        changes=options.schema_change != "exception",
+        changes=options.schema_change is not SchemaChangeBehavior.EXCEPTION,
         values=options.on_bad_record != FAIL,
     )
 

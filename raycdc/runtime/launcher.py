@@ -16,6 +16,7 @@ from raycdc.bridge.access import SegmentAccess
 from raycdc.checkpoint.manifest import STATE_NODE
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.model.mask import Masks
+from raycdc.model.until import Until
 from raycdc.runtime.client import CoordinatorClient
 from raycdc.runtime.coordinator_host import CoordinatorHost, CoordinatorStart
 from raycdc.runtime.output import SpoolAddress
@@ -36,7 +37,7 @@ class JobSpec:
     state: Path
     make_source: Callable[[], Source[Any]]
     settings: CoordinatorSettings
-    until: str | None
+    until: Until | None
     #: Whether a table that cannot be followed is parked; otherwise it ends the run.
     parking: bool = True
     #: Tables that the source can follow no further, as it said at the start.

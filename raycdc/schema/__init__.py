@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from raycdc.model.behavior import SchemaChangeBehavior
 from raycdc.schema.apply import apply, apply_all, find_column
-from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.schema.events import (
     EVENT_TYPES,
     AddColumnEvent,

@@ -1,11 +1,11 @@
 """Schema-change events: one elementary change of a table's shape each (Flink CDC's nouns).
 
-A connector's DDL parser makes them, the epoch manifest carries them as JSON (`TableEpoch.changes`), `schema.behavior`
+A connector's DDL parser makes them, an epoch manifest carries them (`TableEpoch.changes`), `model.behavior`
 decides how targets follow them, and a sink carries them out (`Sink.apply_schema`, Flink CDC's MetadataApplier). They
 are pure values: `schema.apply` has the effect of each on a `TableSchema`.
 
-On the wire and in state an event is ``{"type": "add_column", "db": …, "table": …, …}``; `event_from_json` refuses a
-type it does not know by name.
+As JSON, on the wire and in state, an event is ``{"type": "add_column", "db": …, "table": …, …}``;
+`event_from_json` refuses a type it does not know by name.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ from raycdc.checkpoint.recovery import (
     CommitVector,
 )
 from raycdc.model import Column, TableId, TableSchema
+from raycdc.model.behavior import SchemaChangeBehavior
 from raycdc.model.layout import ANY_LAYOUT, TableLayout
-from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.schema.events import SchemaChangeEvent
 from raycdc.sinks.change_rules import ChangeRules
 from raycdc.sinks.plan import Input

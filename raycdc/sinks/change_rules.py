@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from raycdc.errors import SinkError
-from raycdc.schema.behavior import SchemaChangeBehavior
+from raycdc.model.behavior import SchemaChangeBehavior
 from raycdc.schema.events import DropTableEvent, SchemaChangeEvent, TruncateTableEvent
 
 ColumnT = TypeVar("ColumnT")

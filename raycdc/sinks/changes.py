@@ -14,8 +14,8 @@ from raycdc.errors import (
     TargetTakenError,
 )
 from raycdc.model import META_COLUMNS, Column, TableId, TableSchema
+from raycdc.model.behavior import SchemaChangeBehavior
 from raycdc.model.constants import constant
-from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.schema.events import AlterPrimaryKeyEvent, CreateTableEvent, RenameTableEvent
 from raycdc.sinks.api import SinkContext, TableWork
 from raycdc.sinks.change_rules import ChangeRules

@@ -24,8 +24,8 @@ from functools import partial
 
 from raycdc.errors import ChangeRefusedError, TargetTouchedError
 from raycdc.model import Column, TableId
+from raycdc.model.behavior import SchemaChangeBehavior
 from raycdc.model.types import LogicalType, TypeKind, wide_decimal
-from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.schema.events import (
     AddColumnEvent,
     AlterColumnTypeEvent,

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from raycdc.errors import ChangeRefusedError, TargetTouchedError
 from raycdc.model import Column, TableId, TableSchema
-from raycdc.schema.behavior import SchemaChangeBehavior
+from raycdc.model.behavior import SchemaChangeBehavior
 from raycdc.schema.events import (
     AddColumnEvent,
     After,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from raycdc.bridge import TaskRunner, ThreadTaskRunner
+from raycdc.config import SparkOptions
 
 
 def task_runner(session: Any) -> tuple[TaskRunner, int]:
@@ -19,6 +21,13 @@ def task_runner(session: Any) -> tuple[TaskRunner, int]:
     from raycdc.spark.stage import SparkTaskRunner
 
     return SparkTaskRunner(session), parallelism(session)
+
+
+def new_session(options: SparkOptions, state: Path) -> Any:
+    """A Spark session as the configuration has it, with its own files beside the state."""
+    from raycdc.spark.session import spark_session
+
+    return spark_session(options.master, state / "spark", options.conf)
 
 
 class SparkThread:

@@ -17,6 +17,7 @@ from raycdc.checkpoint.term import DriverTerm
 from raycdc.consumer import Epoch, Ledger
 from raycdc.model import META_COLUMNS, RowKind, TableId
 from raycdc.model.row_kind import SYMBOLS
+from raycdc.model.until import Until
 from raycdc.runtime.launcher import JobSpec, LocalLauncher
 from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
 from raycdc.source.connector import Source
@@ -54,7 +55,7 @@ class SourcePlay:
                 epoch.ack()
 
     @contextmanager
-    def running(self, *, until: str | None = "caught-up") -> Iterator[Ledger]:
+    def running(self, *, until: Until | None = Until.CAUGHT_UP) -> Iterator[Ledger]:
         """The source side alone, while the block lasts."""
         with ExitStack() as stack:
             lease = self.store.lease()

@@ -17,6 +17,7 @@ from raycdc.config import PipelineOptions
 from raycdc.errors import SinkError
 from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TableId, TypeKind
+from raycdc.model.behavior import SchemaChangeBehavior
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.schema import (
     AddColumnEvent,
@@ -250,7 +251,7 @@ def altered_world(world: World, names: list[str]) -> dict[str, Altered]:
 @pytest.mark.parametrize("behavior", BEHAVIORS[1:])
 def test_what_readers_of_a_target_see_of_each_change(world: World, behavior: str) -> None:
     if world.kind in LOOSE[:2] and behavior == "ignore":
-        options = PipelineOptions(name="shop", schema_change="ignore")
+        options = PipelineOptions(name="shop", schema_change=SchemaChangeBehavior.IGNORE)
         (problem,) = load_plugin(PluginGroup.SINKS, world.kind).config(**world.settings).problems(options, local=True)
         assert "files always have the columns of their rows" in problem
         return

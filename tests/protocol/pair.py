@@ -9,6 +9,7 @@ from typing import Any
 from raycdc.checkpoint.manifest import Manifest, Segment
 from raycdc.errors import FencedError
 from raycdc.model import TableId
+from raycdc.model.until import Until
 from raycdc.source.protocol.api import EnumeratorStart
 from raycdc.source.protocol.coordinator import CoordinatorSettings, Recovered, SourceCoordinator, Surroundings
 from raycdc.source.protocol.enumerator_context import EnumeratorContext
@@ -173,7 +174,7 @@ class Job:
         *,
         cuts: Sequence[int] = (),
         generation: int = 1,
-        until: str | None = None,
+        until: Until | None = None,
         store: Store | None = None,
         settings: CoordinatorSettings = SETTINGS,
     ) -> None:
@@ -192,7 +193,7 @@ class Job:
         self.coordinator.start()
 
     def _enumerator(
-        self, context: EnumeratorContext, until: str | None, last: Manifest | None
+        self, context: EnumeratorContext, until: Until | None, last: Manifest | None
     ) -> IncrementalSnapshotEnumerator:
         return restore_or_create(context, self.dialect, EnumeratorStart(until, last, self.store.document))
 

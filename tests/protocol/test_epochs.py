@@ -6,6 +6,7 @@ import pytest
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.errors import FencedError, ProtocolError, StateError
+from raycdc.model.until import Until
 from raycdc.source.protocol.source_event import CheckpointComplete, Heartbeat, RequestSplit, SourceEventWrapper
 from raycdc.source.snapshot.chunk_events import StopAt
 from tests.protocol.pair import SETTINGS, FakeReader, Job
@@ -235,7 +236,7 @@ def test_a_run_stopped_before_it_knew_where_to_start_starts_afresh_next_time() -
 
 
 def test_until_caught_up_stops_at_the_run_start_or_the_greatest_high_watermark_once_all_chunks_are_out() -> None:
-    job = Job(until="caught-up")
+    job = Job(until=Until.CAUGHT_UP)
     log = job.reader(0)
     log.send(RequestSplit())
     (split,) = log.chunks()
@@ -254,7 +255,7 @@ def test_until_caught_up_with_nothing_left_to_do_stops_at_once() -> None:
     log.published(split)
     job.begin_seal()
     log.sealed(1, at=150, finished=[split])
-    again = Job(generation=2, store=job.store, until="caught-up")
+    again = Job(generation=2, store=job.store, until=Until.CAUGHT_UP)
     assert StopAt in again.reader(0).events()
 
 

@@ -12,8 +12,8 @@ from deltalake import DeltaTable, QueryBuilder
 
 from raycdc.errors import SinkError
 from raycdc.model import Column, LogicalType, TypeKind
+from raycdc.model.behavior import SchemaChangeBehavior
 from raycdc.schema import AddColumnEvent, First
-from raycdc.schema.behavior import SchemaChangeBehavior
 from raycdc.sinks.api import SinkContext
 from raycdc.sinks.delta import target as delta_target
 from raycdc.sinks.delta.plugin import OptimizeOptions

@@ -52,6 +52,7 @@ CLASSES: dict[str, tuple[int, Whose]] = {
     "spark/derive.py": (2, Whose.SINK),
     "epochs/disk_patience.py": (1, Whose.SINK),
     "epochs/epoch_recovery.py": (4, Whose.STATE),
+    "epochs/lost_rows.py": (1, Whose.STATE),
     "epochs/ports.py": (1, Whose.STATE),
     "epochs/holdings.py": (3, Whose.STATE),
     "epochs/known_rows.py": (1, Whose.STATE),

@@ -19,9 +19,9 @@ from raycdc.checkpoint.manifest import Segment
 from raycdc.config import config_from_dict
 from raycdc.errors import SegmentUnavailableError
 from raycdc.model import TableId
-from raycdc.pipeline import Pipeline
 from raycdc.plugins import PluginGroup, list_plugins, load_plugin
 from raycdc.sinks.api import Sink
+from raycdc.source_side import readers_max
 from raycdc.startup_checks import START_CHECKS
 
 PACKAGE = Path(__file__).resolve().parents[2] / "raycdc"
@@ -29,7 +29,9 @@ ERRORS = set(re.findall(r"class (\w+Error)\(", (PACKAGE / "errors.py").read_text
 
 #: The modules that a start goes through before its first epoch, and of each the functions that only run later.
 STARTUP = {
-    "pipeline.py": {"Pipeline.ledger", "_begin_again", "next_manifest"},
+    "pipeline.py": {"Pipeline.ledger", "_end_of"},
+    "data_side.py": set[str](),
+    "source_side.py": set[str](),
     "preflight.py": set[str](),
     "startup_checks.py": set[str](),
     "checkpoint/changelog.py": set[str](),
@@ -170,7 +172,7 @@ def test_check_and_run_begin_with_the_same_list() -> None:
     assert "for check in START_CHECKS" in (PACKAGE / "cli" / "check.py").read_text()
     assert "for check in START_CHECKS" in (PACKAGE / "startup_checks.py").read_text()
     pipeline = (PACKAGE / "pipeline.py").read_text()
-    assert pipeline.index("begin(start)") < pipeline.index("self._open_store(stack)")
+    assert pipeline.index("begin(start)") < pipeline.index("store.lease()")
 
 
 def test_readers_that_could_have_no_connection_for_chunks_are_not_started() -> None:
@@ -178,7 +180,7 @@ def test_readers_that_could_have_no_connection_for_chunks_are_not_started() -> N
         source = {"type": "mysql", "user": "u", "tables": ["a.b"], "snapshot": snapshot}
         sink = {"type": "jsonl", "path": "x", "write": "changelog"}
         document = {"pipeline": {"name": "n"}, "source": source, "sink": sink, "readers": readers}
-        return Pipeline.from_config(config_from_dict(document)).readers_max
+        return readers_max(config_from_dict(document))
 
     assert readers({}, max=6) == 6
     assert readers({"rows_per_second": 100}, max=6) == 1

@@ -35,6 +35,7 @@ from raycdc.connectors.kafka.split import PartitionState
 from raycdc.connectors.kafka.watermark import Alignment
 from raycdc.errors import LogLostError, ProtocolError, SourceError, SourceUnavailableError, StateError
 from raycdc.model import TableId, TableSchema
+from raycdc.model.until import Until
 from raycdc.schema import event_from_json
 from raycdc.source.parking import Refusal
 from raycdc.source.partitions.assigner import PartitionAssigner
@@ -78,7 +79,7 @@ class KafkaEnumerator:
         config: KafkaSourceConfig,
         *,
         cluster: Callable[[], ClusterQuestions],
-        until: str | None,
+        until: Until | None,
     ) -> None:
         self._context = context
         self._config = config

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import field_validator
 
 from raycdc.config import Folder, PipelineOptions, SinkConfig, appends_only, option
+from raycdc.model.behavior import SchemaChangeBehavior
 from raycdc.plugins import Plugin
 
 #: Changes that every file has, because it has the columns of its rows.
@@ -33,7 +34,7 @@ class _FilesSinkConfig(_AppendingSinkConfig):
         return self.path
 
     def problems(self, pipeline: PipelineOptions, *, local: bool) -> Iterator[str]:
-        if pipeline.schema_change == "ignore":
+        if pipeline.schema_change is SchemaChangeBehavior.IGNORE:
             yield (
                 f'pipeline.schema_change = "ignore": {self.type} files always have the columns of their rows. '
                 'Set it to "lenient" or "exception".'

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from raycdc.checkpoint.manifest import Manifest, Segment, TableEpoch
 from raycdc.model import TableId
+from raycdc.model.until import Until
 from raycdc.source.parking import Refusal, Requests
 from raycdc.source.protocol.source_event import Heartbeat, Message, SourceEvent
 from raycdc.source.reader.availability import Availability
@@ -24,9 +25,6 @@ from raycdc.source.snapshot.held_rows import SpilledRows
 from raycdc.source.snapshot.log_rows import LogRows
 from raycdc.source.split import OpenedAt, SnapshotSplit, SourceSplit
 from raycdc.source.table_life import Parked
-
-#: A run that ends where the log ended when it began.
-CAUGHT_UP = "caught-up"
 
 
 class InputStatus(Enum):
@@ -87,11 +85,11 @@ class EpochShare:
 class EnumeratorStart:
     """Where an enumerator begins: anew (`last` is None), or as the manifest `last` left it.
 
-    `until` bounds the run ("snapshot", "caught-up"; None: until it is stopped). `document` gives schema documents by
+    `until` bounds the run (None: it goes on until it is stopped). `document` gives schema documents by
     their fingerprint. `requests` are what people asked of tables, `refusals` tables that are to park at once.
     """
 
-    until: str | None
+    until: Until | None
     last: Manifest | None
     document: Callable[[str], dict[str, Any]]
     requests: Requests | None = None

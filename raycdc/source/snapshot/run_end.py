@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from raycdc.source.protocol.api import CAUGHT_UP
+from raycdc.model.until import Until
 
 
 class RunEnd:
-    """The log's end when the run began ("caught-up"), and in any case behind all that chunks have seen.
+    """The log's end when the run began, and in any case behind all that chunks have seen.
 
-    `until` is None (run on), ``"caught-up"`` or ``"snapshot"``, whose run ends with the last chunk.
+    `until` is None for a run that goes on; one until the snapshot ends with the last chunk.
     """
 
-    def __init__(self, until: str | None, *, high: int, on_known: Callable[[], None]) -> None:
+    def __init__(self, until: Until | None, *, high: int, on_known: Callable[[], None]) -> None:
         """`high` is the greatest H of the chunks before; `on_known` hears when the source has told the log's end."""
         self._on_known = on_known
         self._until = until
@@ -27,7 +27,7 @@ class RunEnd:
     @property
     def asks_for_the_end(self) -> bool:
         """Whether the source must say where the log ends now."""
-        return self._until == CAUGHT_UP
+        return self._until is Until.CAUGHT_UP
 
     @property
     def place(self) -> int | None:

@@ -15,6 +15,7 @@ from typing import Any
 from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import FencedError
 from raycdc.model import TableId
+from raycdc.model.until import Until
 from raycdc.runtime.output import EpochOutput, OpenSegment, SpoolAddress
 from raycdc.source.protocol.acknowledging import Acknowledgements
 from raycdc.source.protocol.api import EnumeratorStart, InputStatus
@@ -187,7 +188,7 @@ class Cluster:
         clock: Clock,
         chance: random.Random,
         readers: int,
-        until: str | None,
+        until: Until | None,
         faults: float,
         committed: int,
     ) -> None:

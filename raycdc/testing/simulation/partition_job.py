@@ -15,6 +15,7 @@ from typing import Any
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.errors import FencedError, StateError
+from raycdc.model.until import Until
 from raycdc.source.protocol.api import SplitEnumeratorContext
 from raycdc.source.protocol.coordinator import CoordinatorSettings, Recovered, SourceCoordinator, Surroundings
 from raycdc.source.protocol.link import Identity, Link, read_packet
@@ -135,7 +136,7 @@ class PartitionJob:
     def make_reader(self, send: Callable[[Message], None], name: str) -> Any:
         return PartitionReader(self.topic, self.spool, send, name)
 
-    def make_enumerator(self, context: SplitEnumeratorContext, until: str | None, last: Manifest | None) -> Any:
+    def make_enumerator(self, context: SplitEnumeratorContext, until: Until | None, last: Manifest | None) -> Any:
         return PartitionEnumerator(context, self.topic, until=until, last=last)
 
     def run(self) -> None:
@@ -163,7 +164,7 @@ class PartitionJob:
             process.paused_until_s, process.dies_at_s = 0.0, math.inf
         bounded = self.random.random() < 0.5
         if bounded:
-            self._start(until="caught-up")
+            self._start(until=Until.CAUGHT_UP)
         for _ in range(CALM_STEPS_MAX):
             self.clock.advance(self.random.uniform(0, 0.05))
             self._routine()
@@ -240,7 +241,7 @@ class PartitionJob:
 
     # -- processes --------------------------------------------------------------------------------------------------
 
-    def _start(self, until: str | None) -> None:
+    def _start(self, until: Until | None) -> None:
         """A new generation: coordinator and readers start from the last manifest."""
         self.state.generation += 1
         self.network = FaultyNetwork(self.random, self.settings.network_faults)

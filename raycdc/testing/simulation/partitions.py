@@ -16,6 +16,7 @@ from typing import Any
 from raycdc.checkpoint.manifest import Manifest, Segment, TableEpoch
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
+from raycdc.model.until import Until
 from raycdc.source.parking import Refusal
 from raycdc.source.partitions.assigner import PartitionAssigner
 from raycdc.source.partitions.partition_set import PartitionSet
@@ -61,7 +62,7 @@ class PartitionEnumerator:
     """The `SplitEnumerator` of a `Topic`. `until` other than None ends a run where partitions end now."""
 
     def __init__(
-        self, context: SplitEnumeratorContext, topic: Topic, *, until: str | None, last: Manifest | None
+        self, context: SplitEnumeratorContext, topic: Topic, *, until: Until | None, last: Manifest | None
     ) -> None:
         self._context = context
         self._topic = topic

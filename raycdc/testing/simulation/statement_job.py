@@ -29,6 +29,7 @@ from raycdc.formats.api import MessageBatch, Origin
 from raycdc.formats.plugins import load_format
 from raycdc.model import RowKind, TableId
 from raycdc.model.row_kind import SYMBOLS
+from raycdc.model.until import Until
 from raycdc.schema import AddColumnEvent, DropTableEvent, SchemaChangeEvent, TruncateTableEvent
 from raycdc.source.protocol.api import SplitEnumeratorContext
 from raycdc.source.protocol.source_event import Heartbeat, Message
@@ -190,7 +191,7 @@ class StatementJob(PartitionJob):
         return StatementReader(self, send, name)
 
     def make_enumerator(
-        self, context: SplitEnumeratorContext, until: str | None, last: Manifest | None
+        self, context: SplitEnumeratorContext, until: Until | None, last: Manifest | None
     ) -> KafkaEnumerator:
         made = KafkaEnumerator(context, CONFIG, cluster=lambda: SimulatedCluster(self.topic), until=until)
         if last is not None:

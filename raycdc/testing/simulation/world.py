@@ -13,6 +13,7 @@ from dataclasses import replace
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.errors import FencedError, StateError
 from raycdc.model import TableId
+from raycdc.model.until import Until
 from raycdc.source.parking import RESNAPSHOT
 from raycdc.source.snapshot.stream_state import stream_of
 from raycdc.source.table_life import AsOf, InSnapshot
@@ -99,7 +100,7 @@ class Simulation:
         again = self.random.random() < 0.5 or bool(self._parked())
         if again:
             self._ask(self._parked())
-            self._restart(until="caught-up")
+            self._restart(until=Until.CAUGHT_UP)
         for _ in range(CALM_STEPS_MAX):
             self.clock.advance(self.random.uniform(0, 0.05))
             self._routine()
@@ -109,7 +110,7 @@ class Simulation:
             if self.driver.finished or (self._parked() and self._is_at_the_end()):
                 again = True
                 self._ask(self._parked())
-                self._restart(until="caught-up")
+                self._restart(until=Until.CAUGHT_UP)
         raise SimulationError(self._report("the job is stuck"))
 
     def _is_at_the_end(self) -> bool:
@@ -270,7 +271,7 @@ class Simulation:
                 self.zombies.append(self.cluster)
             self._restart(until=self._until())
 
-    def _restart(self, *, until: str | None) -> None:
+    def _restart(self, *, until: Until | None) -> None:
         """The coordinator or the driver died: everything of this generation is over, state and segments stay."""
         driver_too = self.driver.finished or self.random.random() < 0.6
         if driver_too:
@@ -323,7 +324,7 @@ class Simulation:
 
     # -- helpers ----------------------------------------------------------------------------------------------------
 
-    def _start(self, until: str | None = None) -> Cluster:
+    def _start(self, until: Until | None = None) -> Cluster:
         return Cluster(
             database=self.database,
             state=self.state,
@@ -340,8 +341,8 @@ class Simulation:
         self.pace = pace
         self.database.log_silence = pace.log_silence
 
-    def _until(self) -> str | None:
-        return self.random.choice([None, None, "caught-up"])
+    def _until(self) -> Until | None:
+        return self.random.choice([None, None, Until.CAUGHT_UP])
 
     def _look_at_manifest(self, manifest: Manifest) -> None:
         self._note(

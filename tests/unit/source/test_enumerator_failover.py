@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from raycdc.model.until import Until
 from raycdc.source.protocol.api import EnumeratorStart
 from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.snapshot.chunk_events import StopAt
@@ -65,7 +66,7 @@ def unknown(fingerprint: str) -> dict[str, Any]:
     raise AssertionError(f"nobody needs the schema {fingerprint}")
 
 
-def restored(context: Context, *, until: str | None) -> IncrementalSnapshotEnumerator:
+def restored(context: Context, *, until: Until | None) -> IncrementalSnapshotEnumerator:
     state = {"version": 1, "started": True, "high": 950, "tables": {}, "unfinished": []}
     start = EnumeratorStart(until, None, unknown)
     restored = Restored(state, StreamSplit(StreamState(HERE, 900)))
@@ -92,6 +93,6 @@ def test_the_stream_is_given_away_only_with_a_place_of_the_server_that_answers()
 
 def test_a_bounded_run_stops_where_the_new_servers_log_ends() -> None:
     context = Context()
-    restored(context, until="caught-up")
+    restored(context, until=Until.CAUGHT_UP)
     context.make_calls()
     assert [event for event in context.events if isinstance(event, StopAt)] == [StopAt(50)]

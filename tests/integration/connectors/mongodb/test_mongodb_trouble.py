@@ -11,6 +11,7 @@ from typing import Any
 import bson
 import pytest
 
+from raycdc.checkpoint.changelog import FullBy
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import Secret
@@ -19,10 +20,18 @@ from raycdc.connectors.mongodb.large import LargeDocuments
 from raycdc.connectors.mongodb.stream.causal import Found, log_end, look_up
 from raycdc.errors import ConfigError, LogLostError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
+from raycdc.pipeline import Pipeline
+from raycdc.preflight import source_maker
+from raycdc.source.connector import Source
 from raycdc.testing.servers import MongoDb, MongoDbServer
 from tests.integration.followed import catch_up, changes, pipeline, require_equal
 
 pytestmark = pytest.mark.server
+
+
+def source_of(job: Pipeline) -> Source[Any]:
+    """The source of a pipeline, as its start makes it."""
+    return source_maker(job.config, upsert=job.config.sink.write == "upsert", full_by=FullBy.NOTHING)()
 
 
 @pytest.fixture
@@ -89,7 +98,7 @@ def test_a_server_that_was_set_back_is_told_by_its_time(mongodb: MongoDb, databa
     last = store.last_manifest()
     assert last is not None
     (state,) = last.to_splits.values()
-    source = job._make_source()()
+    source = source_of(job)
     source.preflight(last)
 
     def moved(**position: Any) -> Manifest:
@@ -112,7 +121,7 @@ def test_a_stream_that_cannot_be_opened_now_is_tried_again(
         client[database].orders.insert_one({"_id": 1, "n": 1})
     emulated.fail(["aggregate"], times=-1, errorCode=code)
     with pytest.raises(SourceUnavailableError, match=str(code)):
-        pipeline(tmp_path, emulated, database)._make_source()().preflight(None)
+        source_of(pipeline(tmp_path, emulated, database)).preflight(None)
     emulated.unfail()
     catch_up(tmp_path, emulated, database)
     require_equal(tmp_path, emulated, database)

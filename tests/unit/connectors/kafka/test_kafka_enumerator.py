@@ -16,6 +16,7 @@ from raycdc.connectors.kafka.plugin import KafkaSourceConfig, StopMode, StopOpti
 from raycdc.connectors.kafka.split import PartitionState
 from raycdc.errors import DataError, LogLostError, SourceUnavailableError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
+from raycdc.model.until import Until
 from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.split import PartitionSplit, SourceSplit
 
@@ -99,7 +100,7 @@ class Context:
 
 
 def start(
-    cluster: Cluster, *, readers: int = 1, until: str | None = None, last: Manifest | None = None, **options: Any
+    cluster: Cluster, *, readers: int = 1, until: Until | None = None, last: Manifest | None = None, **options: Any
 ) -> tuple[KafkaEnumerator, Context]:
     settings = {"topics": sorted(cluster.partitions), "discovery_interval": "1ms", **options}
     config = KafkaSourceConfig(bootstrap_servers="k:1", **{"format": {"type": "maxwell-json"}, **settings})
@@ -212,10 +213,10 @@ def test_a_sealed_position_that_a_partition_does_not_have_is_refused_or_set_by_p
     last = seal(enumerator, context, states(context, p0=40))
     cluster.low, cluster.high = low, high
     with pytest.raises(LogLostError, match=rf"m:0@40 is not in the topic.* it holds {low} to {high}"):
-        start(cluster, last=last, until="caught-up")
+        start(cluster, last=last, until=Until.CAUGHT_UP)
     moved = {}
     for policy in ("earliest", "latest"):
-        _, again = start(cluster, last=last, until="caught-up", on_out_of_range=policy)
+        _, again = start(cluster, last=last, until=Until.CAUGHT_UP, on_out_of_range=policy)
         found = again.assigned.get(0, {}).get("m:0")
         moved[policy] = None if found is None else found.state["position"]["offset"]
     # From the end there is nothing to read in a run up to the end.
@@ -228,7 +229,7 @@ def test_a_position_set_anew_is_in_the_state_before_anybody_read_from_there() ->
     sealed = states(context, p0=40, p1=30)
     last = seal(enumerator, context, sealed)
     cluster.high = 30
-    again, _ = start(cluster, last=last, until="caught-up", on_out_of_range="latest")
+    again, _ = start(cluster, last=last, until=Until.CAUGHT_UP, on_out_of_range="latest")
     last = seal(again, Context(), sealed, epoch=2)
     # Had the position been kept, what comes now up to it would be passed over in silence.
     cluster.high = 60
@@ -247,11 +248,11 @@ def test_a_bounded_run_is_over_when_every_partition_was_sealed_at_its_end() -> N
 
 def test_a_run_until_caught_up_ends_at_the_positions_of_its_start_even_with_nothing_to_read() -> None:
     cluster = Cluster(m=1)
-    enumerator, context = start(cluster, until="caught-up")
+    enumerator, context = start(cluster, until=Until.CAUGHT_UP)
     assert context.assigned[0]["m:0"].until == 100
     last = seal(enumerator, context, states(context, p0=100))
     assert last.final
-    again, later = start(cluster, until="caught-up", last=last)
+    again, later = start(cluster, until=Until.CAUGHT_UP, last=last)
     assert (later.assigned, again.wants_seal) == ({}, True)
     assert seal(again, later, dict(last.to_splits), epoch=2).final
     assert not again.wants_seal
@@ -259,12 +260,12 @@ def test_a_run_until_caught_up_ends_at_the_positions_of_its_start_even_with_noth
 
 def test_a_run_that_began_at_the_end_and_read_nothing_is_gone_on_from_there() -> None:
     cluster = Cluster(m=1)
-    enumerator, context = start(cluster, until="caught-up", start="latest")
+    enumerator, context = start(cluster, until=Until.CAUGHT_UP, start="latest")
     assert context.assigned == {}
     last = seal(enumerator, context, {})
     assert last.final
     cluster.high = 120
-    _, again = start(cluster, until="caught-up", start="latest", last=last)
+    _, again = start(cluster, until=Until.CAUGHT_UP, start="latest", last=last)
     assert again.assigned[0]["m:0"].state["position"]["offset"] == 100
 
 

@@ -1,0 +1,112 @@
+"""The data side of a run: the sink, and everything that rows go through on their way to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from raycdc.bridge.access import ANYWHERE, SegmentAccess
+from raycdc.bridge.bad_rows import DEAD_LETTER, BadRecords
+from raycdc.bridge.tasks import TaskRunner
+from raycdc.checkpoint.changelog import FullBy
+from raycdc.checkpoint.names import keep_column_names
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.config import PipelineConfig
+from raycdc.epochs.known_rows import KnownRows
+from raycdc.epochs.routing import Routing
+from raycdc.epochs.sieve import Sieve
+from raycdc.lookup import open_joiner
+from raycdc.preflight import Settled
+from raycdc.sinks.api import UPSERT, Sink, SinkContext
+from raycdc.spark.lifecycle import task_runner
+from raycdc.startup_checks import no_merging, order_by
+from raycdc.transform import PlainResolver, Resolver, TransformedTables, TransformUse
+
+
+def bad_records(config: PipelineConfig, state: Path) -> BadRecords:
+    """The treatment of bad rows, as the configuration has it."""
+    action = config.pipeline.on_bad_record
+    letters = str(state / "dead_letters") if action == DEAD_LETTER else ""
+    return BadRecords(action, letters, config.sink.write == UPSERT, config.source.repeats_inserts)
+
+
+def sink_context(config: PipelineConfig, app_id: str, run_tasks: TaskRunner) -> SinkContext:
+    """All that a sink is told which the configuration says."""
+    return SinkContext(
+        app_id=app_id,
+        write=config.sink.write,
+        run_tasks=run_tasks,
+        on_existing=config.pipeline.on_existing,
+        schema_change=config.pipeline.schema_change,
+        left_out=config.pipeline.schema_changes_left_out,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DataSide:
+    """The parts of one run's data side. `session` is Spark's; without one (None) threads of this process do its work.
+
+    `access` is how this process reaches segments.
+    """
+
+    config: PipelineConfig
+    store: CheckpointStore
+    settled: Settled
+    access: SegmentAccess
+    session: Any
+
+    @property
+    def is_here(self) -> bool:
+        """Whether tasks run on the machine with the state, which is then the node they are on."""
+        return self.session is None or self.config.spark.is_here
+
+    def open(self, stack: ExitStack, sink: Sink, warn: Callable[[str], None]) -> Routing:
+        """Open `sink`, and whatever else rows need on their way; `stack` closes it all."""
+        run_tasks, at_once = task_runner(self.session)
+        here = self.config.spark.is_here
+        context = replace(
+            sink_context(self.config, self.store.app_id, run_tasks),
+            parallelism=self.config.sink.parallelism or at_once,
+            access=self.access if here else replace(self.access, node=ANYWHERE),
+            spark=self.session,
+            order_by=order_by(self.config),
+            private=str(self.store.path / "private"),
+        )
+        sink.open(context)
+        stack.callback(sink.close)
+        known = None
+        if self.settled.full_by is FullBy.KNOWN_ROWS:
+            known = KnownRows.opened(self.store.path, context)
+            stack.callback(known.close)
+        records = bad_records(self.config, self.store.path)
+        routing = replace(self._routing(sink, records, warn), known=known)
+        lookups, path = self.config.lookups, self.store.path
+        return replace(routing, joiner=open_joiner(stack, lookups, path, records, self.access, self.is_here, warn))
+
+    def _routing(self, sink: Sink, records: BadRecords, warn: Callable[[str], None]) -> Routing:
+        """The targets of tables, and what their rows become on the way."""
+        config = self.config
+        upsert = config.sink.write == UPSERT
+        unmerged = no_merging(config, sink) if upsert else ""
+        transforms, masks, naming = config.transformed(), config.masked(), self.settled.naming
+        folder = self.store.path / "derived"
+        sieve = Sieve(records, folder, access=self.access, local=self.is_here)
+        if not (transforms or masks or naming.acts):
+            return Routing(config.router(), upsert, unmerged, sieve=sieve, records=records)
+        adopts = config.pipeline.on_existing == "merge"
+        use = TransformUse(upsert, unmerged, order_by(config), records.leaves_out, config.sink.no_layout, adopts)
+        resolver: Resolver = PlainResolver()
+        deriver = None
+        if self.session is not None:
+            from raycdc.spark.derive import Deriver
+            from raycdc.spark.transforms import SparkResolver
+
+            resolver = SparkResolver(self.session, transforms)
+            deriver = Deriver(self.session, folder, access=self.access, upsert=upsert, records=records)
+        on_names = partial(keep_column_names, self.store, warn)
+        tables = TransformedTables(transforms, resolver, use, masks, naming, on_names)
+        return Routing(config.router(), upsert, unmerged, tables, deriver, sieve, records)

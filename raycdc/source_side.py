@@ -1,0 +1,120 @@
+"""The source side of a run: what its processes are made from, what starts them, and who watches over them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.parked import ParkedTarget
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.checkpoint.term import DriverTerm
+from raycdc.config import PipelineConfig
+from raycdc.consumer import next_manifest
+from raycdc.epochs.outcomes import EpochStatistics
+from raycdc.epochs.parked_targets import parks_of
+from raycdc.errors import ParkReason
+from raycdc.model.until import Until
+from raycdc.preflight import Settled
+from raycdc.progress import ProgressReporter
+from raycdc.runtime.launcher import JobSpec, Launcher, LocalLauncher
+from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
+from raycdc.sinks.api import UPSERT
+from raycdc.source.protocol.coordinator import CoordinatorSettings
+from raycdc.source.table_requests import refusals_of, settle
+
+
+class SourceSide:
+    """The epoch loop's way to the source side: a recovery precedes it, and then there is nobody to ask or to tell."""
+
+    def __init__(self, store: CheckpointStore, reporter: ProgressReporter) -> None:
+        self._store = store
+        self._reporter = reporter
+        self.supervisor: Supervisor | None = None
+
+    def next_sealed(self, after: int, wait_s: float) -> Manifest | None:
+        """The first sealed epoch after `after`, or None when there was none for `wait_s`."""
+        assert self.supervisor is not None
+        return next_manifest(self._store, self.supervisor, after, wait_s)
+
+    def committed(self, figures: EpochStatistics) -> None:
+        """The source side reads the record of what a recovery commits when it starts."""
+        if self.supervisor is not None:
+            settle(self._store, figures.epoch)
+            self.supervisor.epoch_committed(figures.epoch)
+            self._reporter.committed(figures)
+
+    def parked(self, entries: Mapping[str, ParkedTarget]) -> None:
+        """Targets were parked; without a supervisor the source side reads the record at its start."""
+        for name, entry in sorted(entries.items()):
+            self._reporter.warning(f"{name} is parked: {entry.text}")
+        if self.supervisor is not None:
+            self.supervisor.park_tables(refusals_of(entries))
+
+
+def job_spec(
+    config: PipelineConfig, store: CheckpointStore, settled: Settled, *, until: Until | None, has_sink: bool
+) -> JobSpec:
+    """The description from which every process of the run is made. Its token is new, so it is this run's alone."""
+    options = config.pipeline
+    return JobSpec(
+        state=store.path,
+        make_source=settled.make_source,
+        refused=settled.refused,
+        settings=CoordinatorSettings(
+            epoch_interval_s=options.epoch_interval.total_seconds(),
+            epoch_bytes_max=options.epoch_bytes_max,
+            reader_timeout_s=options.reader_timeout.total_seconds(),
+            progress_timeout_s=options.progress_timeout.total_seconds(),
+        ),
+        until=until or config.until,
+        parking=parks_of(options)(ParkReason.CHANGE),
+        partitioned=has_sink and config.sink.write == UPSERT,
+        masks=config.masked(),
+        token=secrets.token_urlsafe(24),
+    )
+
+
+def readers_max(config: PipelineConfig) -> int:
+    """As many readers as there may be, and as can have work."""
+    readers = config.readers
+    return max(readers.min, min(readers.max, config.source.readers_max or readers.max))
+
+
+def new_launcher(
+    config: PipelineConfig, spec: JobSpec, store: CheckpointStore, *, local: bool, warn: Callable[[str], None]
+) -> Launcher:
+    """The launcher of the run's processes. Ray's processes die with the thread that calls this."""
+    if local:
+        return LocalLauncher(spec)
+    from raycdc.runtime.ray_environment import prepare
+
+    prepare(config.ray.address)
+    from raycdc.runtime.ray_launcher import RayLauncher
+    from raycdc.runtime.ray_spools import SpoolSettings
+
+    options = config.ray
+    readers = readers_max(config) if store.last_manifest() is None else config.readers.min
+    spools = SpoolSettings(
+        store.path, store.checkpoint, spec.token or "", options.spool, network=options.flight == "network"
+    )
+    alone = options.address == "local" and config.spark.is_here
+    return RayLauncher(spec, address=options.address, readers=readers, spools=None if alone else spools, warn=warn)
+
+
+def new_supervisor(
+    config: PipelineConfig, launcher: Launcher, store: CheckpointStore, term: DriverTerm, reporter: ProgressReporter
+) -> Supervisor:
+    """The supervisor of coordinator and readers, which starts them."""
+    record = store.last_commit
+    return Supervisor(
+        launcher,
+        SupervisorSettings(
+            readers_min=config.readers.min,
+            readers_max=readers_max(config),
+            next_generation=term.for_coordinator,
+            committed=lambda: commit.epoch if (commit := record()) else 0,
+            on_processes=reporter.processes,
+            on_warning=reporter.warning,
+        ),
+    )

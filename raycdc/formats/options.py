@@ -35,17 +35,17 @@ class FormatOptions(Options):
     include: tuple[TablePattern, ...] = option((), help="Tables to take: names or patterns as in source.tables.")
     exclude: tuple[TablePattern, ...] = option((), help="Tables to leave out.")
     on_error: Literal["fail", "skip", "dead-letter"] = option(
-        "fail", help="What becomes of a message that cannot be decoded."
+        "fail", help="The treatment of a message that cannot be decoded."
     )
     before_image: Literal["required", "optional"] = option(
         "required",
-        help="optional: an update that does not say what the row was before is its new row alone, which is enough for "
-        "a target with a key.",
+        help="optional: an update without the row as it was before counts as its new row alone, which is enough for a "
+        "target with a key.",
     )
     ddl: Literal["follow", "ignore"] = option(
         "follow",
-        help="What becomes of DDL messages. follow: schemas, defaults of new columns, emptied tables; what cannot be "
-        "followed ends the run. ignore: only rows count.",
+        help="The treatment of DDL messages. follow: schemas, defaults of new columns and emptied tables are followed; "
+        "any other statement ends the run. ignore: only rows count.",
     )
     case_sensitive: bool = option(default=False, help="Whether fields must be spelled exactly as the columns.")
     metadata: dict[str, str] = option(

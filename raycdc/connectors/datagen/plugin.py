@@ -17,7 +17,8 @@ class FaultOptions(Options):
     disconnects: float = option(0.0, help="How likely each read of the log or of a chunk fails.", ge=0, lt=1)
     acknowledged: FilePath | None = option(
         None,
-        help="A file that keeps how far the sink is; the log before that is gone, as that of a replication slot.",
+        help="A file that keeps how far the sink is. The log before that place is gone, as it is with a replication "
+        "slot.",
         example="acknowledged.json",
     )
 
@@ -29,9 +30,9 @@ class DatagenSourceConfig(SourceConfig):
     tables: tuple[str, ...] = option(help="Names of tables, DATABASE.TABLE.", example=["shop.orders"], min_length=1)
     rows: int = option(1_000, help="Rows that each table begins with.", unit="rows", ge=0)
     new_rows: int = option(250, help="Other keys of each table, which changes may insert.", unit="rows", ge=1)
-    seed: int = option(1, help="Another one gives other rows and changes.", ge=0)
+    seed: int = option(1, help="Another seed gives other rows and changes.", ge=0)
     events: int | None = option(
-        None, help="So many transactions follow the snapshot; 0: the snapshot alone. Default: without end.", ge=0
+        None, help="How many transactions follow the snapshot; 0: the snapshot alone. Default: without end.", ge=0
     )
     per_second: float = option(
         10.0,

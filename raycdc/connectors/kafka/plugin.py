@@ -83,11 +83,11 @@ class AlignmentOptions(Options):
     """Keep partitions together in event time."""
 
     max_drift: Duration | None = option(
-        None, help="A partition whose events are this much later than the slowest one's waits.", unit="duration"
+        None, help="A partition waits if its events are this much later than those of the slowest one.", unit="duration"
     )
     idle_after: Duration = option(
         timedelta(seconds=30),
-        help="A partition without messages for this long holds no other one back.",
+        help="A partition without messages for this long holds back no other one.",
         unit="duration",
     )
 
@@ -110,30 +110,33 @@ class KafkaSourceConfig(SourceConfig):
     start: StartOptions = option(StartOptions(), help="Where to begin.", example={"mode": "earliest"})
     stop: StopOptions = option(StopOptions(), help="Where to stop.", example={"mode": "latest"})
     discovery_interval: Duration | None = option(
-        timedelta(seconds=30), help='How often new topics and partitions are looked for; "off" never.', unit="duration"
+        timedelta(seconds=30),
+        help='How often new topics and partitions are searched for; "off": never.',
+        unit="duration",
     )
     isolation: Literal["read_committed", "read_uncommitted"] = option(
         "read_committed", help="Whether messages of transactions wait for their commit."
     )
     on_out_of_range: Literal["fail", "earliest", "latest"] = option(
-        "fail", help="What happens when a topic does not have the offset to read from: it is gone, or beyond the end."
+        "fail",
+        help="The reaction when a topic does not have the offset to read from, because it is gone or beyond the end.",
     )
     same_key: Literal["refuse", "trust"] = option(
         "refuse",
-        help="What happens when changes of one key lie in two partitions. refuse: found out among the keys of one run. "
-        "trust: any order between them is fine.",
+        help="The treatment of changes of one key that lie in two partitions. refuse: the run ends if one run reads "
+        "both. trust: any order between them is accepted.",
     )
     order_by: str | None = option(
         None,
-        help="Column by which changes of one key in several partitions are ordered: an upsert target holds the row "
-        "with its greatest value. For tables whose rows are not deleted.",
+        help="Column that orders the changes of one key in several partitions: an upsert target holds the row with its "
+        "greatest value. It is for tables whose rows are not deleted.",
         example="version",
         min_length=1,
     )
     changelog: Literal["upsert", "full"] = option(
         "upsert",
-        help="upsert: changes as the messages say them. full: each change says what was there before, from the last "
-        "row of each key, which is kept under pipeline.state. For tables with a key.",
+        help="upsert: changes as the messages have them. full: each change says what was there before, from the last "
+        "row of each key, which is kept under pipeline.state. It is for tables with a key.",
     )
     alignment: AlignmentOptions = option(AlignmentOptions(), help="Keep partitions together in event time.")
     properties: dict[str, str] = option(

@@ -71,7 +71,10 @@ class StartupOptions(Options):
         "then the run ends. latest: changes from now on. timestamp: changes from timestamp_ms on.",
     )
     timestamp_ms: int | None = option(
-        None, help="Time to start at, with mode = timestamp; the whole second it is in counts.", unit="ms", ge=0
+        None,
+        help="Time to start at, with mode = timestamp; the start is at the beginning of its second.",
+        unit="ms",
+        ge=0,
     )
 
     @model_validator(mode="after")
@@ -92,19 +95,19 @@ class SchemaOptions(Options):
     json_: Spelling | None = option(
         None,
         alias="json",
-        help="How columns of JSON, _rest and document are spelled: relaxed or canonical Extended JSON v2, or bson: "
-        "bytes as they are, with which a MongoDB sink makes the same documents again. By default bson for that sink, "
+        help="How columns of JSON, _rest and document are spelled: relaxed or canonical Extended JSON v2, or bson: the "
+        "bytes as they are, of which a MongoDB sink makes the same documents again. Default: bson for a MongoDB sink, "
         "relaxed for others.",
     )
     sample: int = option(
-        1000, help="Documents looked at to infer a collection's columns.", unit="documents", ge=1, le=100_000
+        1000, help="How many documents are read to infer a collection's columns.", unit="documents", ge=1, le=100_000
     )
     fields_max: int = option(500, help="At most so many inferred columns; rarer fields go to _rest.", ge=1, le=2000)
     on_conflict: OnConflict = option(
         OnConflict.UNION,
-        help="A value in a change that its field's inferred column cannot hold. union: a column of JSON beside it, "
-        "NAME__other, has such values. text: the column becomes JSON and the collection is read again, in upsert "
-        "targets. rest: it stays in _rest.",
+        help="The treatment of a value in a change that its field's inferred column cannot hold. union: it goes to a "
+        "column of JSON beside it, NAME__other. text: the column becomes JSON and the collection is read again (upsert "
+        "targets only). rest: it stays in _rest.",
     )
 
 
@@ -113,9 +116,9 @@ class SnapshotOptions(Options):
 
     strategy: Strategy = option(
         Strategy.AUTO,
-        help="sharded: the cluster's own chunks; by a shard key that may change as of one time, while changes wait. "
-        "splitVector: the server's cuts, which need a privilege. sample: quantiles of sampled keys. single: one chunk. "
-        "auto: the first of them that works without such a wait.",
+        help="sharded: the cluster's own chunks; if the shard key may change, its chunks are read as of one time, "
+        "while changes wait. splitVector: the server's cuts, which need a privilege. sample: quantiles of sampled "
+        "keys. single: one chunk. auto: the first of these strategies that works without such a wait.",
     )
     per_collection: dict[str, Strategy] = option(
         {}, help="Another strategy per collection.", example={"shop.orders": "single"}
@@ -125,8 +128,8 @@ class SnapshotOptions(Options):
 
     filter: dict[str, str] = option(
         {},
-        help='With startup = "snapshot": documents to read per collection, as a query in Extended JSON that the server '
-        "answers.",
+        help='With startup = "snapshot": the documents to read per collection, as a query in Extended JSON, which '
+        "the server applies.",
         example={"shop.orders": '{"status": {"$ne": "draft"}, "at": {"$gte": {"$date": "2024-01-01T00:00:00Z"}}}'},
     )
     fields: dict[str, tuple[str, ...]] = option(
@@ -137,7 +140,8 @@ class SnapshotOptions(Options):
     )
     limit: dict[str, int] = option(
         {},
-        help='With startup = "snapshot": documents to read per collection at most. They are read as one chunk.',
+        help='With startup = "snapshot": how many documents to read per collection at most. Such a collection is one '
+        "chunk.",
         example={"shop.orders": 1000},
         unit="documents",
     )
@@ -198,20 +202,21 @@ class MongoDbSourceConfig(SourceConfig):
     )
     on_misfit: OnMisfit = option(
         OnMisfit.FAIL,
-        help="A value that its declared column cannot hold exactly. fail: an error that names it. null: NULL, counted. "
-        "rest: NULL, and the value in the column _rest, together with all fields that have no column. Collections "
-        "with inferred columns always have _rest.",
+        help="The treatment of a value that its declared column cannot hold exactly. fail: the run ends, and the error "
+        "names the document. null: the column is NULL, and a figure counts such values. rest: the column is NULL, and "
+        "the value is in the column _rest, together with all fields that have no column. Collections with inferred "
+        "columns always have _rest.",
     )
     changelog: Changelog = option(
         Changelog.UPSERT,
-        help="upsert: changes as the server tells them, by which rows are updated. full: each change says what was "
-        "there before, from the images that all captured collections keep, or else from the last row of each document, "
-        "which is kept under pipeline.state.",
+        help="upsert: changes as the server reports them, by which rows are updated. full: each change says what was "
+        "there before, from the images if all captured collections keep them, or else from the last row of each "
+        "document, which is kept under pipeline.state.",
     )
     metadata: dict[str, str] = option(
         {},
-        help="What is known of a change as columns: name of the field, name of the column. Fields are database, "
-        "collection, op_time, cluster_time, wall_time, txn_number.",
+        help="Facts about a change that become columns: name of the field, name of the column. The fields are "
+        "database, collection, op_time, cluster_time, wall_time and txn_number.",
         example={"txn_number": "_txn"},
     )
     startup: StartupOptions = option(StartupOptions(), help="Where to begin.", example={"mode": "snapshot"})

@@ -74,8 +74,8 @@ class StartupOptions(Options):
     file: str | None = option(None, help="Binlog file to start in, with mode = offset.", example="binlog.000007")
     pos: int = option(4, help="Position in that file, between two transactions.", ge=4)
     gtid_set: str | None = option(None, help="GTID set to start after, with mode = offset.")
-    skip_events: int = option(0, help="Events of the log to leave out after the offset.", ge=0)
-    skip_rows: int = option(0, help="Changed rows of the next event to leave out.", ge=0)
+    skip_events: int = option(0, help="How many events of the log to leave out after the offset.", ge=0)
+    skip_rows: int = option(0, help="How many changed rows of the next event to leave out.", ge=0)
     timestamp_ms: int | None = option(None, help="Commit time to start at, with mode = timestamp.", unit="ms", ge=0)
 
     @model_validator(mode="after")
@@ -112,22 +112,22 @@ class SnapshotOptions(Options):
     )
     rows_per_second: int = option(
         0,
-        help="At most so many rows of chunks per second, in the whole job, to spare the source; 0: as fast as it goes. "
-        "The connections share it alike.",
+        help="At most so many rows of chunks per second are read in the whole job, to spare the source; 0: as many as "
+        "possible. All connections share this rate.",
         unit="rows",
         ge=0,
     )
     connections: int = option(
         0,
-        help="Read chunks over at most so many connections at once; 0: one for each of readers.max readers, or one "
-        "alone with rows_per_second. Following the log takes up to three more, planning one.",
+        help="Chunks are read over at most so many connections at once; 0: one for each of readers.max readers, or a "
+        "single one with rows_per_second. Following the log takes up to three more, and planning takes one.",
         ge=0,
     )
     visible_within: Duration = option(
         timedelta(seconds=60),
-        help="MySQL without GTIDs only: a transaction is visible to queries at the latest this long after it is in the "
-        "binlog; more than any semi-synchronous timeout is safe. Without the PROCESS privilege the first chunk waits "
-        "for that long.",
+        help="MySQL without GTIDs only: how long after its entry in the binlog a transaction becomes visible to "
+        "queries at the latest. A time above every semi-synchronous timeout is safe. Without the PROCESS privilege the "
+        "first chunk waits for that long.",
         unit="duration",
     )
 
@@ -147,11 +147,14 @@ class TypesOptions(Options):
 
     invalid_dates: Literal["null", "error", "text"] = option(
         "null",
-        help="Zero, partial and impossible dates (0000-00-00, 2024-00-10): null (counted), error, or text: all DATE, "
-        "DATETIME and TIMESTAMP columns become text as the server prints them.",
+        help="The treatment of zero, partial and impossible dates (0000-00-00, 2024-00-10). null: NULL, and a figure "
+        "counts them. error: the run ends. text: all DATE, DATETIME and TIMESTAMP columns become text as the server "
+        "prints it.",
     )
     invalid_text: Literal["replace", "error"] = option(
-        "replace", help="Bytes that are no characters of their set: U+FFFD in their place (counted), or error."
+        "replace",
+        help="The treatment of bytes that are no characters of their set: U+FFFD in their place, and a figure counts "
+        "them, or error.",
     )
     tinyint1: Literal["integer", "boolean"] = option(
         "integer", help="TINYINT(1), alias BOOLEAN. As boolean, a value other than 0 and 1 is an error."
@@ -174,7 +177,7 @@ class MySqlSourceConfig(SourceConfig):
     user: str = option(help="Account with the privileges that `raycdc check` lists.", example="cdc", min_length=1)
     password: Secret = option(Secret(""), help="Its password, by reference.", example="${env:MYSQL_PASSWORD}")
     server_id: ServerIds = option(
-        ServerIdRange(5400, 5499), help="Replica ids to use; must not be those of other replicas.", example="5400-5499"
+        ServerIdRange(5400, 5499), help="Replica ids to use; no other replica may use them.", example="5400-5499"
     )
     tables: tuple[TablePattern, ...] = option(
         help="Tables to capture: names or regular expressions that match DATABASE.TABLE as a whole.",
@@ -195,11 +198,11 @@ class MySqlSourceConfig(SourceConfig):
     snapshot: SnapshotOptions = option(SnapshotOptions(), help="Chunks of the snapshot.")
     on_cascade: Literal["refuse", "accept"] = option(
         "refuse",
-        help="What happens when a foreign key changes rows of a captured table by cascade and the server does not log "
+        help="The treatment of a captured table whose rows a foreign key changes by cascade without the server logging "
         "it (MySQL before 9.7, MariaDB). refuse: the table is parked. accept: the target may keep rows that are gone.",
     )
     heartbeat: Duration = option(
-        timedelta(seconds=30), help="How often an idle log connection proves it lives.", unit="duration"
+        timedelta(seconds=30), help="How often an idle log connection proves that it is alive.", unit="duration"
     )
 
     @property

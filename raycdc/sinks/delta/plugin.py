@@ -21,14 +21,16 @@ VACUUM_MIN = timedelta(hours=1)
 class OptimizeOptions(Options):
     """``optimize = { … }``: upkeep of the tables by the pipeline itself, after a commit to each."""
 
-    every: Duration = option(timedelta(hours=1), help="How often, at most.")
-    target_file: Size = option(128 << 20, help="Small files are made larger ones, up to this size.", ge=1 << 20)
+    every: Duration = option(timedelta(hours=1), help="How often upkeep is done, at most.")
+    target_file: Size = option(128 << 20, help="Small files are rewritten as larger ones, up to this size.", ge=1 << 20)
     z_order: tuple[str, ...] = option(
         (),
         help="Columns (whole numbers, dates) by which Spark clusters rows, which copies the table each time.",
     )
     vacuum: Duration | None = option(
-        None, help="Delete files that were taken out so long ago; nothing is deleted without.", example="7d"
+        None,
+        help="Delete files that were taken out of the table so long ago. Without it nothing is deleted.",
+        example="7d",
     )
 
     @field_validator("vacuum")
@@ -45,7 +47,7 @@ class DeltaSinkConfig(SinkConfig):
     type: Literal["delta"] = option("delta", help="Delta Lake tables.")
     path: Folder = option(help="Folder of the lake.", example="./lake", min_length=1)
     optimize: OptimizeOptions | None = option(
-        None, help="Upkeep on a schedule; none without.", example={"every": "1h", "target_file": "128MiB"}
+        None, help="Upkeep on a schedule. Without it there is none.", example={"every": "1h", "target_file": "128MiB"}
     )
 
     @property

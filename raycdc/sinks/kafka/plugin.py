@@ -32,15 +32,14 @@ class KafkaSinkConfig(SinkConfig):
     include_schema: bool = option(default=False, help="Put the schema into every message (Debezium).")
     ddl_topic: str | None = option(
         None,
-        help="Topic for schema changes, where the format has messages for them. A change comes a second time where its "
-        "epoch was lost, with a node or a spool, and read again.",
+        help="Topic for schema changes, where the format has messages for them. A change may come a second time, if "
+        "its epoch was lost with a node or a spool and is read again.",
     )
     partitions: int = option(1, help="Partitions of topics that are created.", ge=1, le=10_000)
-    replication_factor: int = option(-1, help="Their replicas; -1 leaves it to the broker.")
+    replication_factor: int = option(-1, help="Replicas of topics that are created; -1 leaves it to the broker.")
     task_bytes: Size = option(
         TASK_BYTES_MIN,
-        help="So many bytes of an epoch are worth a task and a transaction of their own, in topics with several "
-        "partitions.",
+        help="So many bytes of an epoch get a task and a transaction of their own, in topics with several partitions.",
         unit="size",
     )
     properties: dict[str, str] = option({}, help="Further properties of librdkafka: TLS, SASL and tuning.", repr=False)

@@ -16,7 +16,7 @@ class MongoDbSinkConfig(SinkConfig):
 
     type: Literal["mongodb"] = option("mongodb", help="Collections of a MongoDB replica set or sharded cluster.")
     uri: Secret = option(
-        help="Where the servers are and who connects, with secrets by reference.",
+        help="Connection string: the servers and the account, with secrets by reference.",
         example="mongodb://cdc:${env:MONGODB_PASSWORD}@127.0.0.1:27017/?replicaSet=rs0&authSource=admin",
     )
     record: str = option(

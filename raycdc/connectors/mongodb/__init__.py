@@ -8,13 +8,13 @@ of what each event about a collection does: every collection that appears is par
 
 **Changes without documents.** An event that is too large for an answer is asked for without documents (a *lean*
 answer), and the documents are then read from the collection by its UUID. A document that is not found has been deleted
-since, and the stream says so before it passes the time of that reading. This is checked (`stream/look_ups.py`): such a
-change waits in the stream's state. If nothing in the stream settles it, its document is read again; if it is still not
-found, the change is a *missing row*. A missing row becomes the deletion of its key, with an entry in the stream's
-state of that epoch (`raycdc.checkpoint.missing`), and the epoch loop treats the entry as a bad row before the commits.
-The ordinal stays before whatever waits, so no run ends on it. If megabytes wait, because much was changed and then
-deleted, the log is read ahead once with lean answers. *Rejected:* holding the unit back, because everything up to the
-deletion would be held with it.
+since, and the stream says so before it passes the time of that reading. This is checked (`stream/document_reads.py`):
+such a change waits in the stream's state. If nothing in the stream settles it, its document is read again; if it is
+still not found, the change is a *missing row*. A missing row becomes the deletion of its key, with an entry in the
+stream's state of that epoch (`raycdc.checkpoint.missing`), and the epoch loop treats the entry as a bad row before the
+commits. The ordinal stays before whatever waits, so no run ends on it. If megabytes wait, because much was changed and
+then deleted, the log is read ahead once with lean answers. *Rejected:* holding the unit back, because everything up to
+the deletion would be held with it.
 
 **The start.** Before a run, a first `getMore` asks whether the log reaches back, because `on_log_lost` acts there and
 a server opens a stream at any place. Equal numbers are one key, also as text (`bson/number_loops.py`). The server

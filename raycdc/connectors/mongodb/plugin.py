@@ -71,10 +71,7 @@ class StartupOptions(Options):
         "then the run ends. latest: changes from now on. timestamp: changes from timestamp_ms on.",
     )
     timestamp_ms: int | None = option(
-        None,
-        help="Time to start at, with mode = timestamp; the start is at the beginning of its second.",
-        unit="ms",
-        ge=0,
+        None, help="Time to start at, with mode = timestamp; the whole second it is in counts.", unit="ms", ge=0
     )
 
     @model_validator(mode="after")

@@ -30,12 +30,12 @@ from raycdc.connectors.mongodb.layout import REST, Layout, Spelling
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
 from raycdc.connectors.mongodb.snapshot.chunk_reader import MongoDbChunkReader
 from raycdc.connectors.mongodb.snapshot.keys import SnapshotKeyOrder, StreamKeyOrder
-from raycdc.connectors.mongodb.stream.causal import log_end, look_up
+from raycdc.connectors.mongodb.stream.causal import log_end, read_documents
 from raycdc.connectors.mongodb.stream.change_stream import ChangeStreamReader
+from raycdc.connectors.mongodb.stream.document_reads import DocumentReads
 from raycdc.connectors.mongodb.stream.drift import Widening
 from raycdc.connectors.mongodb.stream.events import Scanner
 from raycdc.connectors.mongodb.stream.followed import FollowedCollections
-from raycdc.connectors.mongodb.stream.look_ups import LookUps
 from raycdc.connectors.mongodb.stream.new_beginnings import NewBeginnings
 from raycdc.connectors.mongodb.stream.position import StreamPosition, is_bounded
 from raycdc.connectors.mongodb.stream.raw_stream import (
@@ -183,7 +183,7 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
                 start=StreamPosition.from_json(split.state.position),
                 followed=followed,
                 scanner=Scanner(captures),
-                look_ups=LookUps(partial(look_up, client), split.state.source),
+                document_reads=DocumentReads(partial(read_documents, client), split.state.source),
                 large=self._large,
                 whole_when_idle=not info.is_mongos,
                 close=client.close,

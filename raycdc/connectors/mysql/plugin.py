@@ -74,8 +74,8 @@ class StartupOptions(Options):
     file: str | None = option(None, help="Binlog file to start in, with mode = offset.", example="binlog.000007")
     pos: int = option(4, help="Position in that file, between two transactions.", ge=4)
     gtid_set: str | None = option(None, help="GTID set to start after, with mode = offset.")
-    skip_events: int = option(0, help="How many events of the log to leave out after the offset.", ge=0)
-    skip_rows: int = option(0, help="How many changed rows of the next event to leave out.", ge=0)
+    skip_events: int = option(0, help="Events of the log to leave out after the offset.", ge=0)
+    skip_rows: int = option(0, help="Changed rows of the next event to leave out.", ge=0)
     timestamp_ms: int | None = option(None, help="Commit time to start at, with mode = timestamp.", unit="ms", ge=0)
 
     @model_validator(mode="after")

@@ -26,7 +26,7 @@ MAJORITY = ReadConcern("majority")
 TIME_LOST = frozenset({239, 246, 250})
 #: Keys asked for at once: a query is far from the largest message then.
 _KEYS_AT_ONCE = 1000
-#: Names that a collection may have while documents are looked up in it.
+#: Names that a collection may have while documents are read in it.
 _NAMES = 5
 
 
@@ -73,7 +73,7 @@ def log_end(client: Client) -> int:
     return _time(client, answer.get("operationTime"))
 
 
-def look_up(
+def read_documents(
     client: Client, table: TableId, uuid: str, keys: list[Any], cluster_time: int, *, singly: bool = False
 ) -> Found:
     """Documents by their keys, as they are at the cluster time or later, together or each `singly`.
@@ -86,7 +86,7 @@ def look_up(
     )
     database: Database[RawBSONDocument] = client.get_database(table.db, options)  # type: ignore[assignment]
     found: dict[bytes, bytes] = {}
-    with session_after(client, cluster_time) as session, errors(client, f"looking up documents of {table}"):
+    with session_after(client, cluster_time) as session, errors(client, f"reading documents of {table}"):
         name = _name_of(client, table, uuid)
         for _ in range(_NAMES):
             if name is None:
@@ -101,7 +101,7 @@ def look_up(
             before, name = name, _name_of(client, table, uuid)
             if name == before:
                 return Found(found, _time(client, session.operation_time))
-    raise SourceUnavailableError(f"{table} had another name each time its documents were looked up.")
+    raise SourceUnavailableError(f"{table} had another name each time its documents were read.")
 
 
 def _name_of(client: Client, table: TableId, uuid: str) -> str | None:

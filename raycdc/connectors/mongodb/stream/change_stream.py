@@ -16,11 +16,11 @@ that a quiet collection keeps its place; behind a ``mongos`` it says that all *b
 A document that does not fit its columns parks its collection; others go on.
 
 An update comes with the document as the server has it when it answers, which may be later than the event, or, where
-every collection keeps images, with the documents before and after it. Where neither is there the document is looked up
-by its key, not before the event (`raycdc.connectors.mongodb.stream.look_ups`).
+every collection keeps images, with the documents before and after it. Where neither is there the document is read
+by its key, not before the event (`raycdc.connectors.mongodb.stream.document_reads`).
 
 An event too large for any answer comes without its documents: the stream is opened lean for one answer, whose documents
-are looked up.
+are read.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from pymongo.errors import PyMongoError
 from raycdc.checkpoint.missing import MissingRow
 from raycdc.connectors.mongodb.bson import code_loops as codes
 from raycdc.connectors.mongodb.large import LargeDocuments
+from raycdc.connectors.mongodb.stream.document_reads import DocumentReads, Stream
 from raycdc.connectors.mongodb.stream.events import Batch, Scanner
 from raycdc.connectors.mongodb.stream.followed import FollowedCollections
 from raycdc.connectors.mongodb.stream.fragments import Fragments
-from raycdc.connectors.mongodb.stream.look_ups import LookUps, Stream
 from raycdc.connectors.mongodb.stream.position import StreamPosition
 from raycdc.connectors.mongodb.stream.raw_stream import EventTooLargeError, RawBatch, StreamEndedError
 from raycdc.connectors.mongodb.stream.token import cluster_time_of, seconds_of
@@ -99,7 +99,7 @@ class ChangeStreamReader:
         start: StreamPosition,
         followed: FollowedCollections,
         scanner: Scanner,
-        look_ups: LookUps,
+        document_reads: DocumentReads,
         large: LargeDocuments,
         whole_when_idle: bool,
         close: Callable[[], None],
@@ -113,7 +113,7 @@ class ChangeStreamReader:
         self._open_stream = open_stream
         self._followed = followed
         self._scanner = scanner
-        self._look_ups = look_ups
+        self._document_reads = document_reads
         self._large = large
         self._whole_when_idle = whole_when_idle
         #: What was passed on as a whole, and from where the stream is opened anew: behind what waits.
@@ -146,7 +146,7 @@ class ChangeStreamReader:
         if not self._units and not self._closed.is_set():
             self._read()
         if not self._units and not self._open and self._told < self._ordinal:
-            state = self._look_ups.state()
+            state = self._document_reads.state()
             self._units.append(Progress(LogPlace(self._position.to_json(), self._ordinal, source_state=state)))
         if not self._units:
             return None
@@ -157,7 +157,7 @@ class ChangeStreamReader:
     @property
     def _ordinal(self) -> int:
         """All up to it was read, and what became of each change is known: so nobody ends before that."""
-        return min(self._position.cluster_time, self._look_ups.settled_to)
+        return min(self._position.cluster_time, self._document_reads.settled_to)
 
     def wake_up(self) -> None:
         self._closed.set()
@@ -184,7 +184,7 @@ class ChangeStreamReader:
             if self._lean:
                 raise SourceError(str(refused)) from refused
             self._lean = True
-            _log.warning("%s The next documents are looked up by their keys.", refused)
+            _log.warning("%s The next documents are read by their keys.", refused)
             return
         self._reopened = 0
         read_to = self._read_to
@@ -255,7 +255,7 @@ class ChangeStreamReader:
         moved = passed != self._position.cluster_time
         self._position = self._read_to = replace(self._position, token=token, cluster_time=passed)
         if moved:
-            state = self._look_ups.state()
+            state = self._document_reads.state()
             place = LogPlace(self._position.to_json(), self._ordinal, fetched_ms=_now_ms(), source_state=state)
             self._units.append(Progress(place))
 
@@ -324,7 +324,7 @@ class ChangeStreamReader:
             new += [self._followed.unfit(table, why, place) for table, why in self._unfit.items()]
             self._new.clear()
             self._unfit.clear()
-        state = None if open_ else self._look_ups.state()
+        state = None if open_ else self._document_reads.state()
         at = LogPlace(self._position.to_json(), self._ordinal, event_ms, _now_ms(), state)
         if open_:
             self._units.append(TransactionPart(at, rows, known_bytes))
@@ -340,7 +340,7 @@ class ChangeStreamReader:
             self._numbered += len(change.rows)
             update = change.update
             if not isinstance(update, TableAltered):
-                self._look_ups.forget(update.table)
+                self._document_reads.forget(update.table)
             place = LogPlace(self._position.to_json(), self._ordinal, event_ms, _now_ms())
             self._units.append(SchemaChange(place, (update,), change.rows))
 
@@ -354,19 +354,19 @@ class ChangeStreamReader:
     def _look_again(self) -> None:
         """Between two transactions: changes whose document was not found, and nothing says why."""
         at = self._position.cluster_time
-        due = self._look_ups.unexplained(at, self._followed.writer)
-        if not due and self._look_ups.full:
+        due = self._document_reads.unexplained(at, self._followed.writer)
+        if not due and self._document_reads.full:
             stream = self._open_stream(self._position, lean=True)
             # Where it breaks it is read again, as the stream itself is.
             with closing(stream), suppress(StreamEndedError):
-                self._look_ups.read_ahead(
+                self._document_reads.read_ahead(
                     stream, self._scanner.scan, whole_when_idle=self._whole_when_idle, stopped=self._closed.is_set
                 )
-        for settled in self._look_ups.again(due, at=at):
+        for settled in self._document_reads.again(due, at=at):
             rows, known_bytes = self._rows(self._scanner.scan(settled.events), rank=0)
             missing = {table: iter(told) for table, told in settled.missing.items()}
             told = [next(missing[part.table]) for part in rows for _ in range(part.batch.num_rows)] if missing else []
-            self._look_ups.settled(settled)
+            self._document_reads.settled(settled)
             self._append(rows, known_bytes, event_ms=None, missing=tuple(told))
 
     def _widen(self) -> None:
@@ -400,7 +400,7 @@ class ChangeStreamReader:
                     self._new[table] = None
                 continue
             own = (named == number) & (kinds != codes.OTHER)
-            data, events = self._look_ups.filled(batch, np.flatnonzero(own), writer)
+            data, events = self._document_reads.filled(batch, np.flatnonzero(own), writer)
             self._large.look_at(table, data, events[:, codes.E_AFTER])
             if self._demands_images and _lacks_images(batch.events[own]):
                 self._unfit.setdefault(table, _NO_IMAGES.format(table))

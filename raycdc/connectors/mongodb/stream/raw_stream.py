@@ -34,7 +34,7 @@ from raycdc.model.selector import TableSelector
 AWAIT_MS = 200
 #: Events in an answer at most; 0: as many as fit in 16 MiB.
 EVENTS_MAX = 0
-#: Events without documents in an answer: all of them are looked up, and each may have one of 16 MiB. Few of
+#: Events without documents in an answer: all of them are read by their keys, and each may have one of 16 MiB. Few of
 #: them may be too large: the stream is opened anew, with documents, behind each such answer.
 _LEAN_EVENTS_MAX = 64
 

@@ -1,4 +1,4 @@
-"""An update whose document is not found: settled by what the stream says, or looked up again, or told; never lost."""
+"""An update whose document is not found: settled by what the stream says, or read again, or told; never lost."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_a_full_changelog_stays_one_without_the_row(emulated: MongoDbServer, dat
         catch_up(tmp_path, emulated, database, **options)
         emulated.hide(f"{database}.orders", times=-1)
         orders.update_one({"_id": 1}, {"$set": {"n": -1}})
-        # A run may end before the stream has passed what its last look-up saw; the next one goes on with the question.
+        # A run may end before the stream has passed what its last read saw; the next one goes on with the question.
         for _ in range(10):
             catch_up(tmp_path, emulated, database, **options)
             if letters(tmp_path):

@@ -17,7 +17,7 @@ from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import Secret
 from raycdc.connectors.mongodb.client import connect
 from raycdc.connectors.mongodb.large import LargeDocuments
-from raycdc.connectors.mongodb.stream.causal import Found, log_end, look_up
+from raycdc.connectors.mongodb.stream.causal import Found, log_end, read_documents
 from raycdc.errors import ConfigError, LogLostError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.pipeline import Pipeline
@@ -135,10 +135,10 @@ def test_a_document_is_looked_up_in_its_own_collection_by_whatever_name(mongodb:
         client[database].orders.rename("away")
         client[database].orders.insert_many([{"_id": 1, "n": 2}, {"_id": 2, "n": 2}])
         table = TableId(database, "orders")
-        found = look_up(ours, table, uuid, [1, 2], log_end(ours))
+        found = read_documents(ours, table, uuid, [1, 2], log_end(ours))
         assert found.documents == {bson.encode({"_id": 1}): bson.encode({"_id": 1, "n": 1})}
         client[database].away.drop()
-        gone = look_up(ours, table, uuid, [1, 2], log_end(ours))
+        gone = read_documents(ours, table, uuid, [1, 2], log_end(ours))
         assert gone == Found({}, log_end(ours))
 
 

@@ -13,9 +13,9 @@ from raycdc.connectors.mongodb.large import LargeDocuments
 from raycdc.connectors.mongodb.layout import Layout, OnMisfit, Spelling, declared, parse_type
 from raycdc.connectors.mongodb.stream.causal import Found
 from raycdc.connectors.mongodb.stream.change_stream import ChangeStreamReader
+from raycdc.connectors.mongodb.stream.document_reads import DocumentReads, ReadDocuments
 from raycdc.connectors.mongodb.stream.events import RowWriter, Scanner
 from raycdc.connectors.mongodb.stream.followed import FollowedCollections
-from raycdc.connectors.mongodb.stream.look_ups import LookUp, LookUps
 from raycdc.connectors.mongodb.stream.position import StreamPosition
 from raycdc.connectors.mongodb.stream.raw_stream import EventTooLargeError, RawBatch, Scope, StreamEndedError
 from raycdc.connectors.mongodb.stream.token import ordinal_of
@@ -103,7 +103,7 @@ def reader(
     look: LookAt[Layout] = lambda _: None,
     found: dict[bytes, bytes] | None = None,
     follows: bool = True,
-    look_up: LookUp | None = None,
+    read_documents: ReadDocuments | None = None,
     state: dict[str, Any] | None = None,
     start: StreamPosition = BEGIN,
 ) -> ChangeStreamReader:
@@ -116,7 +116,7 @@ def reader(
         start=start,
         followed=FollowedCollections(layouts, captures=captures, terms=ParkingTerms({}, look)),
         scanner=Scanner(captures),
-        look_ups=LookUps(look_up or (lambda *_, **__: Found(found or {}, NOW)), state or {}),
+        document_reads=DocumentReads(read_documents or (lambda *_, **__: Found(found or {}, NOW)), state or {}),
         large=LargeDocuments(),
         whole_when_idle=not sharded,
         close=lambda: None,

@@ -1,13 +1,13 @@
 """Documents of changes that came without them, and what becomes of changes whose document was not found.
 
-A document that is not found was deleted since, and the stream says so up to the cluster time that the look-up has seen.
+A document that is not found was deleted since, and the stream says so up to the cluster time that the read has seen.
 So nothing is passed on for such a change, and it is *absent* until the stream brings
 
 | what | and it is |
 |---|---|
 | a deletion of the key, or a later event with the document | settled: that is the row |
 | the end, or a new beginning, of the collection | settled |
-| all up to what the look-up has seen, and none of these | looked up again, by its key alone |
+| all up to the time that the read has seen, and none of these | read again, by its key alone |
 
 One that is found then is passed on as the change; one that is not is a row that the source cannot give: told, with the
 deletion of the key (`raycdc.checkpoint.missing`). Absent changes are state of the stream: after a crash they are
@@ -48,7 +48,7 @@ VERSION = 1
 WAITING_BYTES_MAX = 4 << 20
 #: Bytes of an absent change beside its key.
 _BYTES_EACH = 80
-#: Changes looked up again in one go.
+#: Changes whose documents are read again in one go.
 _AGAIN_MAX = 1000
 
 #: Behind all cluster times.
@@ -57,8 +57,8 @@ _NEVER = (1 << 63) - 1
 _ENDS = frozenset({"drop", "rename", "create", "reshardCollection"})
 
 
-class LookUp(Protocol):
-    """`raycdc.connectors.mongodb.stream.causal.look_up` of a client."""
+class ReadDocuments(Protocol):
+    """`raycdc.connectors.mongodb.stream.causal.read_documents` of a client."""
 
     def __call__(
         self, table: TableId, uuid: str, keys: list[Any], cluster_time: int, *, singly: bool = False
@@ -76,7 +76,7 @@ class Stream(Protocol):
 @dataclass(frozen=True, slots=True)
 class Absent:
     """A change whose document was not found. `key` is BSON (``{_id: …}``), `time` its cluster time, `wall_ms` its wall
-    time (-1: not told), and `seen` the cluster time that the look-up has seen. It is `due` where the log up to that was
+    time (-1: not told), and `seen` the cluster time that the read has seen. It is `due` where the log up to that was
     read already.
     """
 
@@ -100,7 +100,7 @@ class Absent:
     def missing(self) -> MissingRow:
         key = json_util.dumps(bson.decode(self.key), json_options=json_util.RELAXED_JSON_OPTIONS)
         reason = (
-            f"its document was not there when it was looked up, nor by its _id again later, and the change stream "
+            f"its document was not there when it was read, nor by its _id again later, and the change stream "
             f"brought no deletion of it up to what was read then ({_text(self.seen)})"
         )
         ms = self.wall_ms if self.wall_ms >= 0 else seconds_of(self.time)[0] * 1000
@@ -118,17 +118,17 @@ class Settled:
     missing: dict[TableId, list[MissingRow]]
 
 
-class LookUps:
+class DocumentReads:
     """See the module's docstring."""
 
-    def __init__(self, look_up: LookUp, state: Mapping[str, Any]) -> None:
+    def __init__(self, read_documents: ReadDocuments, state: Mapping[str, Any]) -> None:
         """`state` as `state` gave it; empty where there was none. Raises `StateError` for one of a newer raycdc."""
         if state.get("version", VERSION) > VERSION:
             raise StateError(
                 "The stream's state was written by a newer raycdc. Upgrade raycdc, or start under another "
                 "pipeline.state with a new snapshot."
             )
-        self._look_up = look_up
+        self._read_documents = read_documents
         self._absent: dict[TableId, dict[bytes, Absent]] = {}
         #: Up to where the first of them waits, and the bytes of all.
         self._first_seen: int | None = None
@@ -144,7 +144,7 @@ class LookUps:
         self._changed = False
 
     def __repr__(self) -> str:
-        return f"LookUps(absent={sum(map(len, self._absent.values()))})"
+        return f"DocumentReads(absent={sum(map(len, self._absent.values()))})"
 
     @property
     def settled_to(self) -> int:
@@ -173,7 +173,7 @@ class LookUps:
             return batch.data, events
         keys = {int(n): batch.key(int(own[n])) for n in bare}
         last = int(batch.times[own[bare[-1]]])
-        found = self._look_up(writer.table, writer.layout.uuid, list(keys.values()), last)
+        found = self._read_documents(writer.table, writer.layout.uuid, list(keys.values()), last)
         parts, end = [batch.data], len(batch.data)
         places: dict[bytes, int] = {}
         for key, document in found.documents.items():
@@ -211,7 +211,7 @@ class LookUps:
         self, stream: Stream, scan: Callable[[bytes], Batch], *, whole_when_idle: bool, stopped: Callable[[], bool]
     ) -> None:
         """Settle what waits by the log beyond the stream's place, which `stream` has without documents. What is left
-        when that has passed all look-ups is due. Blocks; raises what `stream` does.
+        when that has passed all reads is due. Blocks; raises what `stream` does.
         """
         end = max((one.seen for own in self._absent.values() for one in own.values()), default=0)
         reached = 0
@@ -242,7 +242,7 @@ class LookUps:
         for table, uuid in dict.fromkeys((one.table, one.uuid) for one in due):
             own = [one for one in due if (one.table, one.uuid) == (table, uuid)]
             keys = [RawBSONDocument(one.key, RAW)["_id"] for one in own]
-            documents = self._look_up(table, uuid, keys, at, singly=True).documents
+            documents = self._read_documents(table, uuid, keys, at, singly=True).documents
             for one, key in zip(own, keys, strict=True):
                 document = documents.get(bson.encode({"_id": key}))
                 if document is None:
@@ -250,7 +250,7 @@ class LookUps:
                 else:
                     found.append((one, document))
         if found:
-            _log.info("%d documents were not there when they were first looked up, and are now", len(found))
+            _log.info("%d documents were not there when they were first read, and are now", len(found))
             events = [_event(one, document, at=at) for one, document in found]
             self._passing = True
             yield Settled([one for one, _ in found], b"".join(events), {})
@@ -277,7 +277,7 @@ class LookUps:
                 continue
             own = batch.events[named == number]
             whole = np.isin(own[:, codes.E_KIND], (codes.INSERT, codes.REPLACE))
-            # These come with their document, or are looked up when the stream is there.
+            # These come with their document, or are read when the stream is there.
             own[:, codes.E_AFTER] = np.where(whole, 1, 0)
             self._settle(table, batch.data, own, {})
         for number in np.flatnonzero(batch.events[:, codes.E_KIND] == codes.OTHER):

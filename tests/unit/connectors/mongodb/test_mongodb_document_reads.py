@@ -9,7 +9,7 @@ import bson
 import pytest
 
 from raycdc.checkpoint.missing import MissingRow
-from raycdc.connectors.mongodb.stream import look_ups
+from raycdc.connectors.mongodb.stream import document_reads
 from raycdc.connectors.mongodb.stream.causal import Found
 from raycdc.connectors.mongodb.stream.position import StreamPosition
 from raycdc.connectors.mongodb.stream.token import ordinal_of
@@ -24,7 +24,9 @@ def update(second: int, key: int, place: int = 1) -> dict[str, Any]:
 
 
 class Server:
-    """What look-ups find, and which were asked for: cluster time, keys, whether singly. `seen` is in seconds."""
+    """What reads of documents find, and which were asked for: cluster time, keys, whether singly.
+    `seen` is in seconds.
+    """
 
     def __init__(self, seen: int, *found: list[int]) -> None:
         self.seen = seen
@@ -53,7 +55,7 @@ def waiting(passed: list[LogUnit]) -> list[int]:
     """Keys of the changes that wait behind what was passed, as state has it."""
     state = [unit.place.source_state for unit in passed if unit.place.source_state is not None]
     entries = state[-1].get("absent", []) if state else []
-    return [bson.decode(look_ups.Absent.from_json(entry).key)["_id"] for entry in entries]
+    return [bson.decode(document_reads.Absent.from_json(entry).key)["_id"] for entry in entries]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +72,7 @@ def test_what_the_stream_says_settles_a_change(later: list[Any], expected: list[
     answers = [[update(11, 1), *later]] if together else [[update(11, 1)], *([one] for one in later)]
     script = Script(*(answer(*some) for some in answers), answer(behind=token(40)))
     server = Server(30)
-    passed = units(reader(script, look_up=server), script)
+    passed = units(reader(script, read_documents=server), script)
     assert rows(passed) == expected
     assert waiting(passed) == []
     assert server.asked == [(11, [1], False)]
@@ -80,14 +82,14 @@ def test_what_the_stream_says_settles_a_change(later: list[Any], expected: list[
 def test_a_change_after_the_last_deletion_is_not_settled_by_it() -> None:
     events = [update(11, 1), event(12, 1, "delete", key=1), event(13, 1, key=1), update(14, 1)]
     script = Script(answer(*events), answer(behind=token(20)))
-    passed = units(reader(script, look_up=Server(30)), script)
+    passed = units(reader(script, read_documents=Server(30)), script)
     assert waiting(passed) == [1]
 
 
 def test_a_change_that_nothing_explains_is_looked_up_again_and_then_told() -> None:
     script = Script(answer(update(11, 1), update(11, 2, place=2), update(11, 3, place=3)), answer(behind=token(30)))
     server = Server(30, [3], [1])
-    passed = units(reader(script, look_up=server), script)
+    passed = units(reader(script, read_documents=server), script)
     assert server.asked == [(11, [1, 2, 3], False), (30, [1, 2], True)]
     assert rows(passed) == [(RowKind.UPDATE_AFTER, 3), (RowKind.UPDATE_AFTER, 1), (RowKind.DELETE, 2)]
     # Before it is known what became of all changes the stream has not passed what was seen.
@@ -109,7 +111,7 @@ def test_a_reader_that_goes_on_settles_what_waited(left: int) -> None:
         answer(behind=token(30)),
     ]
     script = Script(*answers)
-    passed = units(reader(script, look_up=Server(30)), script)[: left + 1]
+    passed = units(reader(script, read_documents=Server(30)), script)[: left + 1]
     state: Mapping[str, Any] = {}
     for unit in passed:
         state = state if unit.place.source_state is None else unit.place.source_state
@@ -123,7 +125,7 @@ def test_a_reader_that_goes_on_settles_what_waited(left: int) -> None:
         ]
     ]
     script = Script(*rest)
-    more = units(reader(script, look_up=Server(30), state=dict(state), start=begin), script)
+    more = units(reader(script, read_documents=Server(30), state=dict(state), start=begin), script)
     expected = [(RowKind.INSERT, 9), (RowKind.DELETE, 1), (RowKind.DELETE, 2)]
     assert rows([*passed, *more]) == expected
     assert [row.key for unit in more for row in missing_of(unit)] == ['{"_id": 2}']
@@ -133,13 +135,13 @@ def test_a_reader_that_goes_on_settles_what_waited(left: int) -> None:
 def test_one_that_changes_all_the_time_and_is_never_found_is_told() -> None:
     script = Script(*(answer(update(second, 1)) for second in range(11, 40)), answer(behind=token(50)))
     server = Server(20)
-    passed = units(reader(script, look_up=server), script)
+    passed = units(reader(script, read_documents=server), script)
     assert [row.pos for unit in passed for row in missing_of(unit)][:1] == ["20.1"]
     assert waiting(passed) == []
 
 
 def test_where_many_wait_the_log_is_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(look_ups, "WAITING_BYTES_MAX", 200)
+    monkeypatch.setattr(document_reads, "WAITING_BYTES_MAX", 200)
     events = [update(11, key, place=key) for key in (1, 2, 3, 4)]
     lean_insert = {name: value for name, value in event(15, 1, key=3).items() if name != "fullDocument"}
     script = Script(
@@ -151,7 +153,7 @@ def test_where_many_wait_the_log_is_read_ahead(monkeypatch: pytest.MonkeyPatch) 
         answer(event(14, 1, "delete", key=1), event(14, 2, "delete", key=2), event(15, 1, key=3), behind=token(30)),
     )
     server = Server(30)
-    passed = units(reader(script, look_up=server), script)
+    passed = units(reader(script, read_documents=server), script)
     assert script.lean == [1]
     assert [row.key for unit in passed for row in missing_of(unit)] == ['{"_id": 4}']
     assert sorted(rows(passed)) == sorted(
@@ -164,14 +166,14 @@ def test_where_many_wait_the_log_is_read_ahead(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_end_of_a_collection_settles_its_changes() -> None:
     script = Script(answer(update(11, 1)), answer(event(12, 1, "drop")), answer(behind=token(40)))
-    passed = units(reader(script, look_up=Server(30)), script)
+    passed = units(reader(script, read_documents=Server(30)), script)
     assert not any(missing_of(unit) for unit in passed)
     assert waiting(passed) == []
 
 
 def test_a_state_of_a_newer_raycdc_is_refused() -> None:
     with pytest.raises(StateError, match="newer raycdc"):
-        reader(Script(), state={"version": look_ups.VERSION + 1})
+        reader(Script(), state={"version": document_reads.VERSION + 1})
 
 
 KEYS: list[Any] = [
@@ -184,7 +186,7 @@ KEYS: list[Any] = [
 def test_a_key_is_the_same_with_and_without_the_fields_of_a_shard_key(key: Any) -> None:
     plain = bson.encode({"_id": key})
     found = [
-        look_ups._key(b"before" + bson.encode(document) + b"after", 6)
+        document_reads._key(b"before" + bson.encode(document) + b"after", 6)
         for document in ({"_id": key}, {"_id": key, "shard": 1}, {"shard": "x", "_id": key})
     ]
     assert found == [plain] * 3

@@ -5,7 +5,7 @@ A place that can be left out (`left_out`) knows the action ``skip`` as well.
 Set ``RAYCDC_FAILPOINTS="after_seal=kill@3,before_commit=stop"`` and ``RAYCDC_FAILPOINT_DIR`` to a directory all
 processes of the job share. ``@n`` means the n-th time one process reaches the point (default 1). The process that
 acts first leaves ``<name>.hit`` (holding its pid) there, and no other process, nor its own successor, acts again.
-Without the variables `reach` is one dictionary look-up.
+Without the variables `reach` is one access to a dictionary.
 """
 
 from __future__ import annotations

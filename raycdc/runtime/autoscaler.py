@@ -7,7 +7,7 @@
 | one log | `readers_min` |
 | partitions | as many as keep the backlog of each below `BACKLOG_TARGET`, one partition each at most |
 
-A phase that needs fewer lets readers go at once. What only the backlog asks for must last: more readers after
+A phase that needs fewer lets readers go at once. A demand by the backlog alone must last: more readers after
 `GROW_AFTER_S`, fewer, one at a time, after `SHRINK_AFTER_S`; starting one costs seconds and moves partitions.
 """
 

@@ -1,4 +1,4 @@
-"""What sinks make of changelog batches: the rows as events, or the last row of each key. Pure Arrow, no I/O.
+"""Changelog batches as sinks need them: the rows as events, or the last row of each key. Pure Arrow, no I/O.
 
 Called inside stage tasks. Neither function looks at a row in Python.
 """

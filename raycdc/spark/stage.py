@@ -23,7 +23,7 @@ from raycdc.errors import RaycdcError, SinkError, error_by_name
 IN_PROCESS_BYTES_MAX = 4 << 20
 IN_PROCESS_THREADS = 4
 
-#: What a task costs besides reading its input, as if it were input: a file is made and synced.
+#: The cost of a task besides reading its input, in bytes of input: a file is made and synced.
 TASK_COST_BYTES = 1 << 20
 
 #: Tasks that share one of Spark's are not larger than this together: a retry repeats them all.

@@ -58,7 +58,7 @@ class Job:
     #: Whether each run starts from nothing. Local ones are else forked from a process that has imported everything.
     cold: bool = False
     started: int = field(default=0)
-    #: What was started, in order.
+    #: The started processes, in order.
     runs: list[Run] = field(default_factory=list)
 
     @property

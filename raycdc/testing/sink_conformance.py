@@ -1,4 +1,4 @@
-"""What every sink must pass: the same epochs, crashes and replaced drivers, played with the real epoch loop.
+"""The stories that every sink must pass: the same epochs, crashes and replaced drivers, with the real epoch loop.
 
 A test module of a sink of your own has::
 

@@ -48,7 +48,7 @@ def wanted(row: Row) -> bool:
 
 @dataclass
 class TransformedWorld(World):
-    """A world with routes, transforms and look-ups; `spark` is None without it."""
+    """A world with routes, transforms and lookups; `spark` is None without it."""
 
     transforms: tuple[Transform, ...] = (ORDERS,)
     spark: Any = None

@@ -1,4 +1,4 @@
-"""What a collection's documents become: columns with their types, and what happens to values that fit none.
+"""Layouts: the columns of a collection's documents with their types, and the treatment of values that fit none.
 
 A layout is settled when a collection is first read and kept in its schema document, so that every chunk of it is read
 alike, whatever the configuration says later.
@@ -59,7 +59,7 @@ class Spelling(StrEnum):
 
 
 class OnMisfit(StrEnum):
-    """What happens to a value that its column cannot hold exactly."""
+    """The treatment of a value that its column cannot hold exactly."""
 
     FAIL = "fail"
     NULL = "null"
@@ -67,7 +67,7 @@ class OnMisfit(StrEnum):
 
 
 class OnConflict(StrEnum):
-    """What becomes of a value that the inferred column of its field cannot hold."""
+    """The treatment of a value that the inferred column of its field cannot hold."""
 
     UNION = "union"
     TEXT = "text"
@@ -79,7 +79,7 @@ VALUE = LogicalType(TypeKind.BINARY, native="bson")
 FIELDS = LogicalType(TypeKind.BINARY, native="bson document")
 #: How types of columns begin that are filled from the event, and from no document.
 METADATA = "metadata "
-#: What such columns have (`raycdc.connectors.mongodb.stream.metadata`).
+#: The fields of such columns (`raycdc.connectors.mongodb.stream.metadata`).
 METADATA_FIELDS: Mapping[str, LogicalType] = {
     "database": LogicalType(TypeKind.STRING),
     "collection": LogicalType(TypeKind.STRING),

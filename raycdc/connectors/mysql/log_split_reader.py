@@ -147,7 +147,7 @@ class MySqlLogSplitReader:
             self._units.append(Progress(place))
 
     def _believed(self, item: RowsItem) -> LogRows | None:
-        """What of the item comes before anything that made its table unbelievable."""
+        """The part of the item before the place where its table became unbelievable."""
         batch, row_pos = item.batch, item.row_pos
         last = self._history.misfits.believed_up_to(item.table)
         if last is not None:
@@ -166,7 +166,7 @@ class MySqlLogSplitReader:
         fetched_ms: int,
         state: dict[str, Any] | None,
     ) -> None:
-        """What a statement changed; one about a tool's table changes nothing but what the next start must know."""
+        """The changes of a statement; one about a tool's table changes only the facts that the next start must know."""
         # CREATE TABLE … SELECT of MySQL 8.0.21 and later is one transaction with its rows.
         self._position, self._open = item.before if item.in_transaction else item.position, item.in_transaction
         place = LogPlace(

@@ -1,6 +1,6 @@
 """Schema changes carried out on a Delta table: what ``pipeline.schema_change`` makes of them, in one commit.
 
-Called by `sink`. What becomes of the columns is planned by `raycdc.sinks.lake_columns`. New columns at the end are
+Called by `sink`. `raycdc.sinks.lake_columns` plans the columns. New columns at the end are
 added as metadata, anything else (a wider type, a new name, place or absence of a column) writes the table anew,
 streamed through this process: Delta without column mapping knows no other way that every reader understands.
 

@@ -52,7 +52,7 @@ SMALL_FILES_MAX = 8
 _DESCRIBED = ["path", "size_bytes", "num_records"]
 _PARTITION = "partition."
 
-#: What a table may have beside plain files and columns; anything else is delta-rs's to keep to.
+#: Features of a table that plain rewriting respects; a table with any other one is left to delta-rs.
 _PLAIN_FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz"})
 #: Names that every writer spells in one way in the log: there a percent sign of the disk is %25.
 _PLAIN_NAME = re.compile(r"(?:[A-Za-z0-9_.=~\-]|%25)+(/(?:[A-Za-z0-9_.=~\-]|%25)+)*")
@@ -60,7 +60,7 @@ _SPECIAL_SETTINGS = ("delta.constraints.", "delta.columnMapping.mode", "delta.en
 
 
 def rewrite(table: DeltaTable, folder: Path, changes: pa.Table, key: Sequence[str]) -> list[Action] | None:
-    """What merges compacted `changes` (with `DELETED`) into the snapshot that `table` has; None: not in this way.
+    """The rewrite that merges compacted `changes` (with `DELETED`) into the snapshot of `table`; None: not in this way.
 
     Rows of a partition are rewritten by themselves; one that moves to another leaves its file and is in a new one. A
     commit that fails leaves files that nobody reads, for VACUUM to find: whether it failed before it was in the log or

@@ -7,7 +7,7 @@ at the vector of the very snapshot it commits against.
 
 A handle does not see its own commits until it is refreshed; `refresh` comes before everything else.
 
-What delta-rs does not do, and is done here:
+These things are done here, because delta-rs does not do them:
 
 * It sees no conflict between replacing all rows and another writer's commit meanwhile (an OPTIMIZE would bring the old
   rows back), so those commits are for the very next version or fail, and are tried again.
@@ -138,7 +138,7 @@ class DeltaTarget:
         return self._table
 
     def vector(self) -> CommitVector | None:
-        """What the snapshot of the last `refresh` holds of this pipeline."""
+        """The vector of this pipeline in the snapshot of the last `refresh`."""
         snapshot = self.table.version()
         if self._vector is None or self._vector[0] != snapshot:
             version = self.table.transaction_version(self.app_id)
@@ -310,7 +310,7 @@ class DeltaTarget:
         """
         columns = [name for name in source.column_names if name != DELETED]
         values = {quote(name): f"s.{quote(name)}" for name in columns}
-        # What the source has no value for any more is null, in changed rows as in new ones.
+        # A column for which the source has no value any more is null, in changed rows as in new ones.
         updates = values | {quote(name): "NULL" for name in self.arrow().names if name not in columns}
         alive = f"NOT s.{quote(DELETED)}"
         by = quote(order_by)

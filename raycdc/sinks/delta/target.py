@@ -1,4 +1,4 @@
-"""The verbs of `raycdc.sinks.steps` for a Delta table. What each commit is made of is `table`'s business.
+"""The verbs of `raycdc.sinks.steps` for a Delta table. The module `table` makes each commit.
 
 Log rows of an upsert table are merged in one of three ways, as `raycdc.sinks.delta.sink` says.
 """

@@ -36,7 +36,7 @@ class FileSink(ExactlyOnceSink[FileSteps]):
     """Subclasses say how a file is written, joined from parts, and how an empty one looks."""
 
     writes: ClassVar[tuple[str, ...]] = (CHANGELOG,)
-    #: What Spark calls such files.
+    #: Spark's name of such files.
     spark_format: ClassVar[str]
 
     def __init__(self, config: ParquetSinkConfig | JsonlSinkConfig) -> None:
@@ -64,7 +64,7 @@ class FileSink(ExactlyOnceSink[FileSteps]):
 
     @abstractmethod
     def shares(self, work: TableWork) -> Sequence[list[Input]]:
-        """What each of the tasks reads that write the parts of `work`."""
+        """The inputs of each of the tasks that write the parts of `work`."""
 
     @abstractmethod
     def task(self, table: TableInput, path: str) -> StageTask[Part]:

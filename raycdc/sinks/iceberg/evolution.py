@@ -5,7 +5,7 @@ long as it is the same column, under whatever name and at whatever place: then t
 files are written anew where rows get a value that no file has: a constant default, a type that Iceberg does not read
 the old values as (a decimal's scale), a second column with the values of one.
 
-What becomes of the columns is planned by `raycdc.sinks.lake_columns`. A column that begins anew does so under a new id.
+`raycdc.sinks.lake_columns` plans the columns. A column that begins anew does so under a new id.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def no_layout(layout: TableLayout, schema: TableSchema) -> str:
 
 
 def partition_name(field: PartitionField) -> str:
-    """What a partition is called in the table."""
+    """The name of a partition in the table."""
     return field.column + _SUFFIXES.get(field.kind, f"_{field.kind}")
 
 

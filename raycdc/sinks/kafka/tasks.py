@@ -206,7 +206,7 @@ def renew(target: Target) -> None:
 
 
 def held(target: Target) -> CommitVector | None:
-    """What a table holds, after fencing everybody who might still write to it.
+    """The vector of a table, after fencing everybody who might still write to it.
 
     `STEP_APPEND` where parts hold more than the table's record; rows count more than tombstones beside them.
     """
@@ -214,7 +214,7 @@ def held(target: Target) -> CommitVector | None:
 
 
 def seen(target: Target) -> CommitVector | None:
-    """What `held` would say now, without fencing anybody: it may change the next moment."""
+    """The answer of `held` now, without fencing anybody: it may change the next moment."""
     return _held(target, look)
 
 

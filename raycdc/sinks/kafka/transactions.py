@@ -75,7 +75,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What an identity's group says: how far it is (None: nowhere), and of a whole table how it is cut."""
+    """The record in an identity's group: how far it is (None: nowhere), and for a whole table how it is cut."""
 
     vector: CommitVector | None = None
     cut: Cut = Cut()
@@ -114,7 +114,7 @@ class Transactions:
         self._consumer.close()
 
     def record(self) -> Record:
-        """What the target holds. Nobody else can change it before our commit."""
+        """The record of the target. Nobody else can change it before our commit."""
         return _read_record(self._target, self._consumer)
 
     def held(self) -> CommitVector | None:
@@ -189,7 +189,7 @@ class Transactions:
 
 
 def look(target: Target) -> Record:
-    """What `target` holds, without fencing anybody: it may change the next moment."""
+    """The record of `target`, without fencing anybody: it may change the next moment."""
     consumer = _consumer(target)
     try:
         return _read_record(target, consumer)
@@ -253,7 +253,7 @@ _OF_A_TOPIC: dict[int, type[SinkError]] = {
 
 
 def topic_error(target: Target, error: KafkaError) -> SinkError:
-    """What a broker has against a topic: its own trouble where `_OF_A_TOPIC` says so, else the whole sink's."""
+    """The named error of a broker's refusal: the topic's own where `_OF_A_TOPIC` says so, else the whole sink's."""
     if error.code() in _FENCED:
         return SinkError(f"Topic {target.topic}: another process took over its transactions.")
     servers = target.properties.get("bootstrap.servers")

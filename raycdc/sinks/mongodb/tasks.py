@@ -39,12 +39,12 @@ def merged_rows(table: TableInput, origins: Origins | None) -> pa.Table:
 
 
 def merges(layout: Layout, rows: pa.Table) -> Iterator[Statement]:
-    """What writes `merged_rows` that are there."""
+    """The statements that write `merged_rows` that are there."""
     return layout.merges(rows.to_batches(max_chunksize=ROW_GROUP_ROWS))
 
 
 def deletions(layout: Layout, rows: pa.Table) -> Iterator[Statement]:
-    """What deletes `merged_rows` that are gone; before `merges`."""
+    """The statements that delete `merged_rows` that are gone; before `merges`."""
     return layout.deletions(rows.to_batches(max_chunksize=ROW_GROUP_ROWS))
 
 

@@ -1,8 +1,8 @@
 """The source reader for incremental snapshots: chunks, and in one of the readers also the log.
 
-It is a `SourceReaderBase`. What blocks (sockets, SELECTs) is behind `LogSource` and `ChunkSource`, which run in fetcher
-threads and are polled. What a chunk goes through is `raycdc.source.snapshot.chunks_in_flight`; what the log's rows go
-through, `raycdc.source.snapshot.log_reader`, which is the emitter of the stream split.
+It is a `SourceReaderBase`. Blocking work (sockets, SELECTs) is behind `LogSource` and `ChunkSource`, which run in
+fetcher threads and are polled. What a chunk goes through is `raycdc.source.snapshot.chunks_in_flight`; what the log's
+rows go through, `raycdc.source.snapshot.log_reader`, which is the emitter of the stream split.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from raycdc.source.split import STREAM_SPLIT_ID, PartitionSplit, SnapshotSplit, 
 
 
 class ReaderDialect(Protocol):
-    """What a connector gives its readers. Opening may not block; errors surface through ``poll``."""
+    """The connector's side of its readers. Opening may not block; errors surface through ``poll``."""
 
     @property
     def ring_s(self) -> float:

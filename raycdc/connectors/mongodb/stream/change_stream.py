@@ -116,7 +116,8 @@ class ChangeStreamReader:
         self._document_reads = document_reads
         self._large = large
         self._whole_when_idle = whole_when_idle
-        #: What was passed on as a whole, and from where the stream is opened anew: behind what waits.
+        #: The position up to which everything was passed on, from which the stream is opened anew; changes that wait
+        #: are behind it.
         self._position = start
         self._read_to = start
         self._told = self._ordinal

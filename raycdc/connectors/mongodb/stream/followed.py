@@ -75,7 +75,7 @@ class FollowedCollections:
         return f"FollowedCollections({len(self._writers)}, waiting={sorted(map(str, self._parked.waiting))})"
 
     def writer(self, table: TableId) -> RowWriter | None:
-        """What makes rows of the collection's changes; None where it has none."""
+        """The writer of the collection's rows; None where it has none."""
         return self._writers.get(table)
 
     def is_new(self, table: TableId) -> bool:
@@ -138,7 +138,7 @@ class FollowedCollections:
         return RowWriter(table, layout, watched=self._widenings.watches(table))
 
     def change(self, event: Mapping[str, Any], place: Place, *, seq: int, whole: bool = True) -> list[TableChange]:
-        """What an event that is no change of a document comes to.
+        """The effect of an event that is no change of a document.
 
         Where it is not `whole`, because rows of its transaction were passed on, nothing but parking can be said.
         """

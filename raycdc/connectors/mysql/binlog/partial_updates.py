@@ -25,7 +25,7 @@ _SCRATCH_FIRST = 1 << 16
 _GROWTH_MAX = 16
 
 #: The decoder's knowledge of a table map: (whether its rows are wanted, how its columns lie), None if it is new.
-MapLookup = Callable[[npt.NDArray[np.uint8]], tuple[bool, WirePlan | None] | None]
+MapByContent = Callable[[npt.NDArray[np.uint8]], tuple[bool, WirePlan | None] | None]
 
 
 class PartialUpdates:
@@ -48,7 +48,7 @@ class PartialUpdates:
         verify: bool,
         position: int = -1,
         by_id: Callable[[int], tuple[bool, WirePlan | None] | None],
-        by_content: MapLookup,
+        by_content: MapByContent,
     ) -> npt.NDArray[np.uint8]:
         """The events from `at` on without checksums, as far as their table maps are known and the copy is not large.
 

@@ -119,19 +119,19 @@ def apply_ddl(
     table: MySqlTable | None,
     ddl: TableDdl,
     *,
-    lookup: Callable[[TableId], MySqlTable | None] | None = None,
+    find_table: Callable[[TableId], MySqlTable | None] | None = None,
     dialect: DdlDialect = _DEFAULT_DIALECT,
     default_charset: tuple[str, str] = ("utf8mb4", ""),
 ) -> AppliedDdl:
     """`table` (None: it does not exist) after `ddl`, which must be about it.
 
-    `lookup` finds the other table of CREATE TABLE … LIKE; `default_charset` is the database's character set and
+    `find_table` finds the other table of CREATE TABLE … LIKE; `default_charset` is the database's character set and
     collation, for a CREATE TABLE that names none. Raises `SchemaError` when the statement cannot have succeeded on
     this table.
     """
     match ddl:
         case CreateTable():
-            return _create(table, ddl, lookup=lookup, dialect=dialect, default_charset=default_charset)
+            return _create(table, ddl, find_table=find_table, dialect=dialect, default_charset=default_charset)
         case AlterTable():
             if table is None and ddl.if_exists:
                 return AppliedDdl(None)
@@ -160,7 +160,7 @@ def _create(
     table: MySqlTable | None,
     ddl: CreateTable,
     *,
-    lookup: Callable[[TableId], MySqlTable | None] | None,
+    find_table: Callable[[TableId], MySqlTable | None] | None,
     dialect: DdlDialect,
     default_charset: tuple[str, str],
 ) -> AppliedDdl:
@@ -170,7 +170,7 @@ def _create(
         raise SchemaError(f"{ddl.table} is created, but exists already")
     dropped: tuple[SchemaChangeEvent, ...] = () if table is None else (DropTableEvent(ddl.table),)
     if ddl.like is not None:
-        other = lookup(ddl.like) if lookup is not None else None
+        other = find_table(ddl.like) if find_table is not None else None
         if other is None:
             raise UnknownShapeError(f"{ddl.table} is created like {ddl.like}, whose columns are not known here")
         created = replace(other, id=ddl.table)

@@ -102,7 +102,7 @@ class DdlCatalogue:
         applied = apply_ddl(
             self.tables.get(name),
             ddl,
-            lookup=self.tables.get,
+            find_table=self.tables.get,
             dialect=dialect,
             default_charset=self.databases.get(name.db, self._server_charset),
         )

@@ -79,7 +79,7 @@ class FollowedTables(Mapping[TableId, MySqlTable]):
         self._rows = [rows for rows in self._rows if rows.table != table]
 
     def take(self) -> tuple[tuple[SchemaUpdate, ...], tuple[LogRows, ...]]:
-        """What the last statement changed, and the rows that say it truncated, once; nothing for other statements."""
+        """The changes of the last statement, and the rows that say it truncated, once; none for other statements."""
         taken = tuple(self._updates), tuple(self._rows)
         self._updates, self._rows = [], []
         return taken

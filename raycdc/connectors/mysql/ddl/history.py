@@ -1,9 +1,9 @@
 """The schemas in force while the log is decoded: each DDL applied at its place, or refused by name.
 
 Called by the decoder at each statement of the log, before any row after it is decoded; the log reader fetches what
-came of it. What cannot be followed parks the captured tables it is about (`raycdc.source.parking`): one whose rows a
-statement rewrites without logging them begins again, and so does one that gets another table's rows; others wait for
-somebody to decide. Statements about parked tables are noted, not followed.
+came of it. A statement that cannot be followed parks the captured tables it is about (`raycdc.source.parking`): one
+whose rows a statement rewrites without logging them begins again, and so does one that gets another table's rows;
+others wait for somebody to decide. Statements about parked tables are noted, not followed.
 
 Tables of schema change tools are followed beside the captured ones (`tool_tables`). `take_state` is what of this a
 restart must know.
@@ -109,11 +109,13 @@ class DdlHistory:
         return self._tables.get(table) or self.misfits.schema(table)
 
     def take_updates(self) -> tuple[tuple[SchemaUpdate, ...], tuple[LogRows, ...]]:
-        """What the last statement changed, and the rows that say it truncated, once; nothing for other statements."""
+        """The changes of the last statement, and the rows that say it truncated, once; none for other statements."""
         return self._tables.take()
 
     def take_state(self) -> dict[str, Any] | None:
-        """What a restart after the last statement must know beside the tables, once; None when that is as it was."""
+        """The facts beside the tables that a restart after the last statement must know, once; None if they are as
+        before.
+        """
         notes = (self._tools.shadows, self._defaults, self._masked, self._dropped)
         if not any(note.changed for note in notes):
             return None
@@ -205,7 +207,7 @@ class DdlHistory:
             return
         try:
             applied = apply_ddl(
-                present, ddl, lookup=self._tools.shape, dialect=dialect, default_charset=default_charset
+                present, ddl, find_table=self._tools.shape, dialect=dialect, default_charset=default_charset
             )
         except SchemaError as cause:
             unknown = isinstance(ddl, CreateTable) or isinstance(cause, UnknownShapeError)

@@ -194,7 +194,7 @@ class ShadowTables:
         owner: TableId,
         ddl: CreateTable,
         *,
-        lookup: Callable[[TableId], MySqlTable | None],
+        find_table: Callable[[TableId], MySqlTable | None],
         dialect: DdlDialect,
         default_charset: tuple[str, str],
     ) -> None:
@@ -205,14 +205,14 @@ class ShadowTables:
                 self.put(ddl.table, Shadow(owner, None, f"{ddl.table} may have been there before it was created"))
             return
         try:
-            applied = apply_ddl(None, ddl, lookup=lookup, dialect=dialect, default_charset=default_charset)
+            applied = apply_ddl(None, ddl, find_table=find_table, dialect=dialect, default_charset=default_charset)
         except SchemaError as cause:
             self.put(ddl.table, Shadow(owner, None, str(cause)))
             return
         assert applied.table is not None
         shadow = Shadow(owner, applied.table, comment=ddl.comment or None)
         if ddl.like is None:
-            shadow = replace(shadow, **_added(ddl, applied.table, lookup(owner), dialect))
+            shadow = replace(shadow, **_added(ddl, applied.table, find_table(owner), dialect))
         elif ddl.like in self._tables:
             shadow = replace(self._tables[ddl.like], owner=owner, table=applied.table)
         self.put(ddl.table, shadow)

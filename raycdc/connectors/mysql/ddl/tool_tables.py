@@ -58,7 +58,7 @@ class ToolTables:
         return self.shadows.get(table) is not None or role_of(table, self._tables) is not None
 
     def state(self) -> dict[str, Any]:
-        """What a restart must know."""
+        """The facts that a restart must know."""
         return {"shadows": self.shadows.state(), "away": sorted(map(str, self._away))}
 
     def shape(self, table: TableId) -> MySqlTable | None:
@@ -80,7 +80,9 @@ class ToolTables:
         role = role_of(ddl.table, self._tables)
         match ddl:
             case CreateTable() if role is not None and role[1] != "notes":
-                self.shadows.create(role[0], ddl, lookup=self.shape, dialect=dialect, default_charset=default_charset)
+                self.shadows.create(
+                    role[0], ddl, find_table=self.shape, dialect=dialect, default_charset=default_charset
+                )
             case AlterTable():
                 self.shadows.alter(ddl, dialect=dialect)
             case DropTable():

@@ -18,7 +18,7 @@ from raycdc.source.new_beginnings import TableVersion
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """What of a table is captured: rows that meet `filter`, and of its columns those in `columns` (None: all).
+    """The captured part of a table: rows that meet `filter`, and of its columns those in `columns` (None: all).
 
     It belongs to the state as the schema does: the target was begun with it.
     """
@@ -58,7 +58,7 @@ def version_of(table: MySqlTable) -> TableVersion:
 
 
 def capture_of(document: Mapping[str, Any]) -> Capture:
-    """What the document's table was captured by."""
+    """The capture by which the document's table was read."""
     listed = document.get("listed")
     return Capture(document.get("filter"), None if listed is None else tuple(listed))
 

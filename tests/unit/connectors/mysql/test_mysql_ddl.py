@@ -183,7 +183,7 @@ def test_keys_and_constraints_are_no_columns() -> None:
 def test_created_like_another_table() -> None:
     (ddl,) = parse_ddl("CREATE TABLE copy LIKE orders", "shop") or ()  # type: ignore[misc]
     copy = TableId("shop", "copy")
-    applied = apply_ddl(None, ddl, lookup={ORDERS: BASE}.get)
+    applied = apply_ddl(None, ddl, find_table={ORDERS: BASE}.get)
     assert applied.events == (CreateTableEvent(copy, BASE.schema()),)
     with pytest.raises(SchemaError, match=r"shop.copy is created like shop.orders, whose columns are not known"):
         apply_ddl(None, ddl)

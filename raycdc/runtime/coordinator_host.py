@@ -189,7 +189,9 @@ class CoordinatorHost:
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
-        """What the core does may block on the disk (a manifest's sync), and nobody is heard meanwhile."""
+        """Note how long the core is busy: it may block on the disk (a manifest's sync), and nobody
+        is heard meanwhile.
+        """
         began_s = time.monotonic()
         try:
             yield

@@ -77,7 +77,7 @@ class Boundedness(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SourceContext:
-    """What a source knows of the pipeline that it is part of, given when it is made. Picklable; ``repr`` has no key.
+    """A source's knowledge of its pipeline, given when it is made. Picklable; ``repr`` has no key.
 
     `rules` say what targets can follow and hold, and which schema changes are left out (`left_out`); `hiding` what no
     state may have in the clear; `sink` is the sink's type, empty where epochs are taken by hand. With `demands_before`
@@ -112,7 +112,7 @@ class SourceTable:
 
 @dataclass(frozen=True, slots=True)
 class SourceFindings:
-    """What `Source.check` found, and the tables that the source captures now."""
+    """The findings of `Source.check`, and the tables that the source captures now."""
 
     results: Sequence[CheckResult]
     tables: Sequence[TableId]
@@ -181,7 +181,7 @@ class Source(ABC, Generic[ConfigT]):
         """
 
     def selection(self) -> Selection | None:
-        """What there is of what the configuration selects; None for a source whose tables reading alone tells."""
+        """The existing tables among those that the configuration selects; None if only reading tells the tables."""
         return None
 
     def restart(self, last: Manifest) -> Restart | None:

@@ -12,8 +12,8 @@ begin *again* goes back to "all chunks unopened" under a new incarnation, in thi
 can be decoded, and statements followed |
 | 4. an epoch begins with the truncation of its target; every chunk is unopened | rows that are gone must vanish |
 
-What makes a table begin again: a statement that rewrites rows without logging them, another table that takes its name,
-a log that was purged, and a request of the user. Each step is one transition of the state that manifests hold, so a
+A table begins again because a statement rewrote rows without logging them, another table took its name, the log was
+purged, or the user asked for it. Each step is one transition of the state that manifests hold, so a
 crash leaves the table at the last one that was sealed. Pure; the looks block (they run in the log's fetcher thread).
 """
 
@@ -49,18 +49,19 @@ from raycdc.source.table_life import (
     incarnation_of,
 )
 
-#: What a user may ask for (`Requests.tables`).
+#: The requests that a user may make (`Requests.tables`).
 RESNAPSHOT = "resnapshot"
 PAUSE = "pause"
 REMOVE = "remove"
 
-#: What parks a table at the user's request: its phase from there, and the reason.
+#: The requests that park a table, each with its phase and reason.
 _PARKING = {PAUSE: (Phase.PAUSED, "paused by the user"), REMOVE: (Phase.REMOVED, "removed by the user")}
 
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """What the user, or a purged log, asks of a state at rest. Asking is harmless: a request acts once.
+    """Requests of the user, or because of a purged log, to a state at rest. Asking twice is harmless: a request acts
+    once.
 
     `tables` maps names to an action; each acts on the table as `number` (the state's ``changes`` at the time) or before
     left it. `start` is where the log is to be read from instead: position and ordinal.
@@ -85,8 +86,8 @@ class Requests:
         return Requests(state.changes, {**left.tables, **dict.fromkeys(tables, action)}, left.start)
 
     def left(self, state: StreamState) -> Requests:
-        """What of them a stream split's `state` still has to do. Once that is committed the rest may be forgotten, and
-        must be: a table that is dropped and made again is not known as one that has begun again.
+        """The requests that a stream split's `state` still has to do. Once that is committed the rest may be forgotten,
+        and must be: a table that is dropped and made again is not known as one that has begun again.
         """
         waiting = {name: what for name, what in self.tables.items() if self.acts_on(name, state)}
         return replace(self, tables=waiting, start=self.start if state.changes <= self.number else None)
@@ -116,7 +117,7 @@ def with_requests(state: StreamState, requests: Requests) -> StreamState:
         state = state.park(TableId.parse(name), parking, number=number)
     state = replace(state, changes=max(number, requests.number + 1))
     if start is not None:
-        # What the source noted of the log before is of no use behind a gap.
+        # The source's notes about the log before a gap are of no use behind it.
         state = replace(state, source={}, position=dict(start[0]), ordinal=start[1])
     return state
 
@@ -188,7 +189,7 @@ class RefusedTables:
         self._tables.add(table)
 
     def without(self, unit: LogUnit) -> LogUnit:
-        """What of the unit is to be followed; itself where nothing was refused."""
+        """The part of the unit that is to be followed; the unit itself where nothing was refused."""
         if not self._tables:
             return unit
         match unit:

@@ -47,7 +47,8 @@ class OutChunk:
     split: SnapshotSplit
     owner: int | None
     published: bool = False
-    #: What its reader wrote last. Once it is published, or its reader is gone, no reader remembers it.
+    #: The segments that its reader wrote last. Once they are published, or the reader is gone, no reader remembers
+    #: them.
     segments: Sequence[Segment] = ()
 
 

@@ -262,7 +262,7 @@ def restore_or_create(
 
 
 def _captured(state: Mapping[str, Any], dialect: EnumeratorDialect) -> dict[str, Any]:
-    """What of an enumerator's state is about tables that are still selected."""
+    """The part of an enumerator's state whose tables are still selected."""
     tables = {name: table for name, table in state["tables"].items() if dialect.captures(TableId.parse(name))}
     unfinished = [split for split in state["unfinished"] if dialect.captures(TableId.parse(split["table"]))]
     return {**state, "tables": tables, "unfinished": unfinished}

@@ -222,8 +222,8 @@ class TableChunks:
         self._index = None
         held = chunk.let_go()
         if self._ring_s > 0:
-            # What was held is dropped now, and may be as invisible to the next SELECT as any dropped row. What was
-            # recalled is in the ring still, or has become visible meanwhile.
+            # Held rows are dropped now, and may be as invisible to the next SELECT as any dropped row. Recalled rows
+            # are still in the ring, or have become visible meanwhile.
             self.dropped.add(held.newest, now_s=now_s)
             if held.spilled:
                 # Nor is it read back: the next SELECT waits until it is visible.

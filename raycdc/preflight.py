@@ -1,4 +1,4 @@
-"""What is asked and settled before anything slow is started, in this order, and each refusal by name.
+"""The questions that are asked and decided before anything slow is started, in this order, with named refusals.
 
 Called by `raycdc.pipeline` at every start, under the lease; parts of it by ``raycdc check``, which changes nothing.
 
@@ -127,7 +127,7 @@ def settle_place(config: PipelineConfig, store: CheckpointStore) -> None:
 
 
 def require_fitting(config: PipelineConfig, store: CheckpointStore, *, has_sink: bool = True) -> list[Difference]:
-    """What is different from when the state was made, and may be. `ConfigError` with all that may not, and ways out;
+    """The allowed differences from the configuration of the state. `ConfigError` with all others, and ways out;
     `StateError` for another ``pipeline.state_key``.
     """
     was, last = read_configured(store), store.last_manifest()
@@ -170,7 +170,7 @@ def _other_reader(was: Mapping[str, Any], *, has_sink: bool) -> str:
 
 
 def told(changed: list[Difference]) -> list[str]:
-    """What a changed key does to a state, for people."""
+    """The effect of a changed key on a state, for people."""
     said = []
     for difference in changed:
         match difference.change:
@@ -199,7 +199,7 @@ def naming_of(config: PipelineConfig, known: Mapping[str, Names]) -> Naming:
 
 
 def target_rules(config: PipelineConfig, *, upsert: bool, naming: Naming, keeps_rows: bool = False) -> TargetRules:
-    """What targets can follow, and hold. `upsert`: they have one row per key."""
+    """The rules about changes that targets can follow and names they can hold. `upsert`: they have one row per key."""
     left_out = config.pipeline.schema_changes_left_out
     ignored = config.pipeline.schema_change is SchemaChangeBehavior.IGNORE
     return TargetRules(
@@ -219,7 +219,7 @@ def target_rules(config: PipelineConfig, *, upsert: bool, naming: Naming, keeps_
 def source_maker(
     config: PipelineConfig, *, upsert: bool, full_by: FullBy, naming: Naming | None = None, has_sink: bool = True
 ) -> Callable[[], Source[Any]]:
-    """What makes the configured source in every process. `upsert`: its targets hold one row per key."""
+    """The factory of the configured source in every process. `upsert`: its targets hold one row per key."""
     plugin = load_plugin(PluginGroup.SOURCES, config.source.type)
     keeps_rows = full_by is FullBy.KNOWN_ROWS
     context = SourceContext(
@@ -240,7 +240,7 @@ def _read_statement(statement: str, default_db: str) -> tuple[SchemaChangeEvent,
 
 
 def selection_of(source: Source[Any], store: CheckpointStore | None) -> Selection | None:
-    """What the source has of what is selected; None for one whose tables are known by reading alone.
+    """The existing tables among the selected ones; None for a source whose tables only reading tells.
 
     `SourceError` for names that are nobody's.
     """
@@ -253,7 +253,7 @@ def selection_of(source: Source[Any], store: CheckpointStore | None) -> Selectio
 
 
 def selection_changes(config: PipelineConfig, store: CheckpointStore, selection: Selection) -> SelectionChanges:
-    """What a start makes of the selection. `ConfigError` for tables that cannot begin by themselves."""
+    """The effect of a start on the selection. `ConfigError` for tables that cannot begin by themselves."""
     before = _selector_before(store)
     changes = changes_of(selection, store.last_manifest(), requests_of(store), config.source.captures)
     rules = TargetRules(router=config.router(), upsert=config.sink.write == UPSERT)
@@ -264,13 +264,13 @@ def selection_changes(config: PipelineConfig, store: CheckpointStore, selection:
         how = dict.fromkeys(named, "is selected now")
         texts = (f"{selection.place}: {n} {how.get(n, 'was put back')}, but {why}." for n, why in shared.items())
         raise ConfigError(*texts)
-    # What was selected before, and is new and merged with others, was created since, so the log has all of it.
+    # A table that was selected before, and is new and merged with others, was created since, so the log has all of it.
     new = tuple(name for name in changes.new if not rules.shared(TableId.parse(name), every))
     return replace(changes, new=new)
 
 
 def _selector_before(store: CheckpointStore) -> TableSelector | None:
-    """What the configuration selected at the last start; None where the state does not say."""
+    """The patterns of the configuration at the last start; None where the state does not say."""
     was = read_configured(store) or {}
     tables = was.get("source.tables") or was.get("source.collections")
     return TableSelector(tables, was.get("source.exclude") or ()) if tables else None
@@ -301,7 +301,7 @@ def refused_at_start(config: PipelineConfig, store: CheckpointStore, source: Sou
 
 
 def described(changes: SelectionChanges) -> list[str]:
-    """What becomes of tables at this start, for people."""
+    """The effect of this start on tables, for people."""
     said = {
         "selected and new to this pipeline: read with a snapshot while the others go on": changes.new,
         "selected again: read anew while the others go on": changes.back,

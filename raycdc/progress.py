@@ -1,4 +1,4 @@
-"""What a running pipeline tells about itself: the events of ``raycdc run --json`` and of the screen.
+"""The reports of a running pipeline: the events of ``raycdc run --json`` and of the screen.
 
 | event | when | fields |
 |---|---|---|
@@ -119,7 +119,7 @@ class ProgressReporter:
                 self._tell({"event": "parked", "table": name, **told})
 
     def _tell_problems(self, problems: Mapping[str, str]) -> None:
-        """What the source noted that does no harm: a warning each, and again when it went away and came back."""
+        """Harmless notes of the source: a warning for each, and again when it went away and came back."""
         for place, text in sorted(problems.items()):
             if self._problems.get(place) != text:
                 self.warning(f"{place}: {text}")
@@ -174,7 +174,7 @@ class ProgressReporter:
 
 
 def _of_readers(readers: Sequence[Mapping[str, Any]], table: str) -> dict[str, int]:
-    """What sources count of a table, in all readers since these began; nothing where there is nothing."""
+    """The sources' figures about a table, in all readers since these began; empty where there are none."""
     total: Counter[str] = Counter()
     for reader in readers:
         for name, counts in reader["metrics"].get("source", {}).items():

@@ -1,4 +1,4 @@
-"""The source side of a run: what its processes are made from, what starts them, and who watches over them."""
+"""The source side of a run: the values that its processes are made from, their launcher, and their supervisor."""
 
 from __future__ import annotations
 

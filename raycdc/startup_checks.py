@@ -1,4 +1,5 @@
-"""What is asked before a pipeline starts, in this order: ``raycdc check`` prints all of it, and a run begins with it.
+"""The questions before a pipeline starts, in this order: ``raycdc check`` prints all of them, and a run begins with
+them.
 
 A `StartCheck` looks at one thing and changes nothing; a run ends at the first that fails (`begin`), in its words. So
 what a run would refuse is what `check` has said, and a refusal that only a run knew is a hole in this list
@@ -12,8 +13,8 @@ what a run would refuse is what `check` has said, and a refusal that only a run 
 | state, sink folder | a folder that cannot be written is not worth reading a server for |
 | pipeline | what another pipeline's state, or a damaged one, says is of no use |
 
-What the source, its tables, transforms, look-ups and the sink's server say follows (`raycdc.preflight`, `raycdc.cli`).
-All of these together take milliseconds: `run --local` starts in about a second.
+The questions to the source, its tables, transforms, lookups and the sink's server follow (`raycdc.preflight`,
+`raycdc.cli`). All of these together take milliseconds: `run --local` starts in about a second.
 """
 
 from __future__ import annotations
@@ -65,10 +66,10 @@ class StartCheck:
     look: Callable[[Start], Iterator[CheckResult]]
 
     def results(self, start: Start) -> list[CheckResult]:
-        """What it found, each with the error that a run would end with."""
+        """The findings, each with the error that a run would end with."""
         found: list[CheckResult] = []
         try:
-            # What was found before an error stays.
+            # Findings before an error stay.
             found.extend(self.look(start))
         except RaycdcError as error:
             found.append(CheckResult(self.name, str(error), error=type(error)))
@@ -136,7 +137,7 @@ def _plug_ins(start: Start) -> Iterator[CheckResult]:
 
 
 def _options(start: Start) -> Iterator[CheckResult]:
-    """What sink, Spark, or its absence, cannot do of what the configuration asks."""
+    """The parts of the configuration that the sink, or a run with or without Spark, cannot carry out."""
     config = start.config
     if not start.has_sink:
         return
@@ -176,7 +177,7 @@ def _java(start: Start) -> Iterator[CheckResult]:
 
 
 def _spark(start: Start) -> Iterator[CheckResult]:
-    """What of Spark's start can be told without it: the rest is known when it starts."""
+    """The findings about Spark's start that need no Spark; the rest is known when it starts."""
     if start.local or not start.has_sink:
         return
     from raycdc.spark.session import DELTA_PACKAGE, check_settings, delta_jars

@@ -59,7 +59,7 @@ _META = tuple(field.name for field in META_FIELDS)
 
 
 def slot_of(table: TableId) -> TableId:
-    """What recovery and commit records call the known rows of `table`."""
+    """The name of the known rows of `table` in recovery and commit records."""
     return TableId(f"{_SLOT}{table.db}", table.table)
 
 
@@ -91,7 +91,7 @@ class KnownRows(MadeSegments):
     def opened(cls, state: Path, context: SinkContext) -> KnownRows:
         """Those of the pipeline whose state is at `state` and whose sink has `context`."""
         sink = DeltaSink(DeltaSinkConfig(path=str(state / "known")))
-        # What empties no target leaves its rows known.
+        # A change that empties no target leaves the rows known.
         left_out = context.left_out & {TruncateTableEvent.type, DropTableEvent.type}
         sink.open(
             replace(
@@ -107,7 +107,7 @@ class KnownRows(MadeSegments):
         return cls(sink, state / "exact", app_id=context.app_id, access=context.access, empties=empties)
 
     def committed(self, table: TableId) -> CommitVector | None:
-        """What the known rows of `table` hold."""
+        """The vector of the known rows of `table`."""
         target = self._target(table)
         return target.vector() if target.refresh() else None
 
@@ -238,7 +238,7 @@ class KnownRows(MadeSegments):
         self._cleaned_s[table] = now_s
         target = self._target(table)
         if target.refresh():
-            # What commits took out, and nothing that is being staged.
+            # This deletes files that commits took out, and no file that is being staged.
             target.table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=False)
 
 

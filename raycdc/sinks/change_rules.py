@@ -1,6 +1,6 @@
-"""What every target makes of its source's schema changes: which it follows, and whether one that cannot be done counts.
+"""The rules by which a target follows its source's schema changes, and whether one that cannot be done counts.
 
-What a change makes of a target's columns is planned by `columns` (databases) and `lake_columns` (Delta, Iceberg).
+`columns` (databases) and `lake_columns` (Delta, Iceberg) plan the effect of a change on a target's columns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every sink makes of schema changes before it carries them out: what it refuses, and columns it leaves out."""
+"""The common treatment of schema changes before a sink carries them out: refusals, and columns that are left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What schema changes make of a database table: its next columns and where their values come from. Pure.
+"""The effect of schema changes on a database table: its next columns and where their values come from. Pure.
 
 Called by `sink`; the databases turn the difference into statements.
 
@@ -95,7 +95,7 @@ def plan(
 
 
 def key_after(key: Sequence[str], planned: Sequence[Planned]) -> tuple[str, ...]:
-    """What the columns of a `key` are called once it was `planned` so."""
+    """The names of the columns of a `key` after the `planned` changes."""
     names = {p.origin: p.column.name for p in planned}
     return tuple(names.get(name, name) for name in key)
 

@@ -1,4 +1,4 @@
-"""What schema changes make of the columns of a lake's table, Delta or Iceberg: one plan, which both carry out. Pure.
+"""The effect of schema changes on the columns of a lake's table, Delta or Iceberg: one plan for both. Pure.
 
 A column of the plan says whose values it has; how a table comes to it is its format's business.
 
@@ -72,7 +72,7 @@ class LakePlan:
 
 @dataclass(frozen=True, slots=True)
 class LakeFormat:
-    """What the formats differ in: their name, and the type in which they store one."""
+    """The differences of the formats: their name, and the type in which they store a type."""
 
     name: str
     stored: Callable[[pa.DataType], pa.DataType] = lambda arrow: arrow

@@ -42,7 +42,7 @@ Key = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """What must be known of a `target` that several tables go to, or one under another key (`alone`). It has no row of
+    """The facts about a `target` that several tables go to, or one under another key (`alone`). It has no row of
     the tables `beginning`.
     """
 

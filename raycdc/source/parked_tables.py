@@ -25,7 +25,7 @@ from raycdc.transform.followed import TargetRules
 
 
 class Standing(Enum):
-    """What a parked table waits for: a look at it, somebody who decides, or another table that takes its name."""
+    """The event that a parked table waits for: a look at it, a decision, or another table that takes its name."""
 
     BEGINS_AGAIN = auto()
     UNDECIDED = auto()
@@ -33,7 +33,7 @@ class Standing(Enum):
 
 
 def standing_of(parked: Parked | Parking) -> Standing:
-    """What a table that is `parked` so waits for."""
+    """The event that a table which is `parked` so waits for."""
     if parked.again:
         return Standing.BEGINS_AGAIN
     return Standing.ENDED if parked.phase is Phase.ENDED else Standing.UNDECIDED
@@ -81,7 +81,7 @@ class ParkedTables(Generic[DescribedT]):
         return iter(self._standing)
 
     def __getitem__(self, table: TableId) -> Standing | None:
-        """What the table waits for; None where it is not parked."""
+        """The event that the table waits for; None where it is not parked."""
         return self._standing.get(table)
 
     @property

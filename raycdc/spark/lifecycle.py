@@ -13,7 +13,7 @@ from raycdc.config import SparkOptions
 
 
 def task_runner(session: Any) -> tuple[TaskRunner, int]:
-    """What runs a sink's tasks, and how many at once: Spark, or threads where there is none."""
+    """The runner of a sink's tasks, and how many run at once: Spark, or threads where there is none."""
     if session is None:
         threads = os.cpu_count() or 1
         return ThreadTaskRunner(threads), threads

@@ -32,7 +32,7 @@ SHARED_BYTES_MAX = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a task returned, or by what error of ours it ended."""
+    """The result of a task, or the named error by which it ended."""
 
     result: Any = None
     error: str = ""

@@ -29,7 +29,7 @@ from typing import IO, Any
 
 #: Longest request: the arguments and the environment of one command.
 _REQUEST_BYTES = 1 << 20
-#: What the commands have imported when they are forked.
+#: The modules that the commands have imported when they are forked.
 _IMPORTS = (
     "raycdc.cli.app",
     "raycdc.cli.run",

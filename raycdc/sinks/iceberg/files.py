@@ -65,7 +65,7 @@ class StoredColumn:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What a manifest says of a data file's columns, by their ids; bounds are as Iceberg stores them."""
+    """A manifest's figures about a data file's columns, by their ids; bounds are as Iceberg stores them."""
 
     sizes: dict[int, int] = field(default_factory=dict)
     values: dict[int, int] = field(default_factory=dict)

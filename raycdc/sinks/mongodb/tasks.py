@@ -26,7 +26,7 @@ Mode = Literal["insert", "merge", "delete", "check"]
 
 
 def statements(layout: Layout, table: TableInput) -> Iterator[Statement]:
-    """What writes every row of `table`, as it came."""
+    """The statements that write every row of `table`, as it came."""
     for entry in table.inputs:
         batches = replace(table, inputs=(entry,)).rows(changelog=layout.changelog)
         yield from layout.inserts(batches, split=entry.segment.split_id)

@@ -1,8 +1,8 @@
 """The source reader for incremental snapshots: chunks, and in one of the readers also the log.
 
 It is a `SourceReaderBase`. Blocking work (sockets, SELECTs) is behind `LogSource` and `ChunkSource`, which run in
-fetcher threads and are polled. What a chunk goes through is `raycdc.source.snapshot.chunks_in_flight`; what the log's
-rows go through, `raycdc.source.snapshot.log_reader`, which is the emitter of the stream split.
+fetcher threads and are polled. The way of a chunk is in `raycdc.source.snapshot.chunks_in_flight`, the way of the log's
+rows in `raycdc.source.snapshot.log_reader`, which is the emitter of the stream split.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from raycdc.source.table_life import AsOf, InSnapshot, Reading, TableLives
 
 
 class Removals:
-    """What the open epoch has removed of a table: a chunk that is published with it would come before that."""
+    """The removals of a table's rows in the open epoch: a chunk that is published with it would come before them."""
 
     def __init__(self, *, movable: bool) -> None:
         """`movable`: one row may be in several chunks over time, so each removal counts."""
@@ -83,7 +83,7 @@ class TableChunks:
 
     @property
     def held(self) -> list[HeldRows]:
-        """What each open chunk holds."""
+        """The held rows of each open chunk."""
         return [chunk.rows for chunk in self._open.values()]
 
     @property

@@ -36,7 +36,7 @@ TRACE_LENGTH = 60
 
 @dataclass(frozen=True, slots=True)
 class PartitionSettings:
-    """What a run is like; probabilities are per step, and per packet (`network_faults`)."""
+    """The settings of a run; probabilities are per step, and per packet (`network_faults`)."""
 
     readers: int
     partitions: int

@@ -65,7 +65,7 @@ class FollowedTables(Mapping[TableId, MySqlTable]):
         return self._tables.pop(table, None)
 
     def tell(self, change: TableChange) -> None:
-        """What the log says of a table at the last statement."""
+        """The log's version of a table at the last statement."""
         self._updates.append(change.update)
         self._rows += change.rows
 
@@ -74,7 +74,7 @@ class FollowedTables(Mapping[TableId, MySqlTable]):
         self._rows.append(rows)
 
     def untell(self, table: TableId) -> None:
-        """What the last statement did to the table before it was found out that it cannot be followed."""
+        """The effect of the last statement on the table before it turned out that it cannot be followed."""
         self._updates = [update for update in self._updates if update.table != table]
         self._rows = [rows for rows in self._rows if rows.table != table]
 

@@ -1,4 +1,4 @@
-"""What statements about tables of schema change tools say of the captured tables that these stand beside.
+"""Statements about tables of schema change tools, as changes of the captured tables that these stand beside.
 
 A statement about a tool's table changes its shadow (`shadows`). The rename that puts one of them in a captured table's
 place is the change of that table, at that place.

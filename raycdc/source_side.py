@@ -69,6 +69,7 @@ def job_spec(
         ),
         until=until or config.until,
         parking=parks_of(options)(ParkReason.CHANGE),
+        fetchers=config.readers.fetchers,
         partitioned=has_sink and config.sink.write == UPSERT,
         masks=config.masked(),
         token=secrets.token_urlsafe(24),

@@ -43,7 +43,7 @@ _SECTIONS: Mapping[str, Mapping[Change, str]] = {
         "state_key",
         Change.JUDGED: "route_mode",
     },
-    "readers": {Change.FREE: "min max"},
+    "readers": {Change.FREE: "min max fetchers"},
     "ray": {Change.FREE: "address spool flight"},
     "spark": {Change.FREE: "master conf"},
     "mask": {Change.JUDGED: "columns method key length"},

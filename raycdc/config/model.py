@@ -286,6 +286,15 @@ class ReaderOptions(Options):
 
     min: int = option(1, help="Readers that are always there.", ge=1, le=1024)
     max: int = option(4, help="Readers while there are chunks to read.", ge=1, le=1024)
+    fetchers: int = option(
+        1,
+        help="Chunks that one reader reads at the same time, over a connection each. Where the source limits its own "
+        "connections (snapshot.connections, snapshot.rows_per_second), a reader has one. Kafka's partitions share one "
+        "consumer per reader, whatever this says.",
+        example=2,
+        ge=1,
+        le=64,
+    )
 
     @model_validator(mode="before")
     @classmethod

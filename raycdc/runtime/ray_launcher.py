@@ -48,8 +48,11 @@ LOOK_S = 1.0
 START_TIMEOUT_S = 120.0
 
 
-class CoordinatorActor:
-    """`CoordinatorHost` in an actor, whose process is there before its work begins."""
+class SplitEnumerator:
+    """`CoordinatorHost` in an actor, whose process is there before its work begins.
+
+    The name is what Ray's state and a process list show: the actor that has the source's enumerator.
+    """
 
     def __init__(self, spec: JobSpec) -> None:
         without_pandas()
@@ -68,8 +71,8 @@ class CoordinatorActor:
         return getattr(self._host, method)(*args, **kwargs)
 
 
-class ReaderActor:
-    """`ReaderWorker` in an actor, whose process is there before its work begins."""
+class SourceReader:
+    """`ReaderWorker` in an actor, whose process is there before its work begins; named as Ray's state shows it."""
 
     def __init__(self, spec: JobSpec) -> None:
         without_pandas()
@@ -83,7 +86,7 @@ class ReaderActor:
 
 
 class RayCoordinator:
-    """Handle of a `CoordinatorActor`: blocking calls, with the actor's errors as they were raised."""
+    """Handle of a `SplitEnumerator`: blocking calls, with the actor's errors as they were raised."""
 
     def __init__(self, actor: Any, *, pid: int, head: RayHead | None = None) -> None:
         """`head` is looked at while a call waits; readers, which end with it anyway, have none."""
@@ -152,7 +155,7 @@ class RayCoordinator:
 
 
 class RayReader:
-    """Handle of a `ReaderActor`."""
+    """Handle of a `SourceReader`."""
 
     def __init__(self, identity: ReaderIdentity, actor: Any, run: Any, *, node: str | None) -> None:
         self.identity = identity
@@ -277,10 +280,10 @@ class RayLauncher:
         self._count += 1
         node = self._spools.own if self._spools else None
         named = {"name": self._coordinator_name(), "namespace": self._namespace}
-        return actor_class(CoordinatorActor, node_id=node, concurrent=True, **named).remote(self._spec)
+        return actor_class(SplitEnumerator, node_id=node, concurrent=True, **named).remote(self._spec)
 
     def _new_reader(self, node: str | None) -> Any:
-        return actor_class(ReaderActor, node_id=node).remote(self._spec)
+        return actor_class(SourceReader, node_id=node).remote(self._spec)
 
     def _coordinator_name(self) -> str:
         return f"coordinator-{self._count}"

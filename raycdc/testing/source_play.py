@@ -36,7 +36,10 @@ _REMOVES = (SYMBOLS[RowKind.UPDATE_BEFORE], SYMBOLS[RowKind.DELETE])
 class SourcePlay:
     """Runs of one source in one state: what it tells is applied to rows in memory, epoch by epoch."""
 
-    def __init__(self, folder: Path, make_source: Callable[[], Source[Any]]) -> None:
+    def __init__(
+        self, folder: Path, make_source: Callable[[], Source[Any]], *, readers: int = 2, fetchers: int = 1
+    ) -> None:
+        """`readers` share the splits, and each may read `fetchers` chunks at once."""
         folder.mkdir(parents=True, exist_ok=True)
         self.store = CheckpointStore(folder / "state", pipeline="conformance")
         self.warnings: list[str] = []
@@ -45,6 +48,8 @@ class SourcePlay:
         #: Places of rows of the log that came, with table and kind.
         self.places: list[tuple[TableId, str, str]] = []
         self._make_source = make_source
+        self._readers = readers
+        self._fetchers = fetchers
 
     def run(self, on_epoch: Callable[[Epoch], None] = lambda _: None) -> None:
         """Follow the source until its present end; `on_epoch` sees each epoch before it counts as committed."""
@@ -61,15 +66,15 @@ class SourcePlay:
             lease = self.store.lease()
             stack.callback(lease.release)
             term = DriverTerm(self.store)
-            spec = JobSpec(self.store.path, self._make_source, _SETTINGS, until)
+            spec = JobSpec(self.store.path, self._make_source, _SETTINGS, until, fetchers=self._fetchers)
             self.store.sweep_spool()
             sealed_before = self.store.next_epoch() - 1
             launcher = LocalLauncher(spec)
             supervisor = Supervisor(
                 launcher,
                 SupervisorSettings(
-                    readers_min=2,
-                    readers_max=2,
+                    readers_min=self._readers,
+                    readers_max=self._readers,
                     next_generation=term.for_coordinator,
                     committed=lambda: self.committed,
                     on_processes=lambda _: None,

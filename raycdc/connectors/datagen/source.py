@@ -39,6 +39,7 @@ from raycdc.source.connector import (
 )
 from raycdc.source.new_beginnings import Place, TableVersion, begin, unread
 from raycdc.source.protocol.api import EnumeratorStart, SplitEnumerator, SplitEnumeratorContext
+from raycdc.source.reader.fetcher_manager import Sequential, ThreadingModel
 from raycdc.source.selection import Selection
 from raycdc.source.snapshot.chunk_key import ChunkKey
 from raycdc.source.snapshot.log_rows import LogRows
@@ -124,6 +125,9 @@ class DatagenSource(IncrementalSource[DatagenSourceConfig]):
 
     def chunk_reader(self) -> DatagenChunks:
         return DatagenChunks(self.config)
+
+    def threading(self, fetchers: int) -> ThreadingModel:
+        return Sequential()  # Making rows up waits for nobody: a second thread would only take turns with the first.
 
     def key_order(self, split: StreamSplit) -> DatagenKeyOrder:
         return DatagenKeyOrder()

@@ -167,7 +167,7 @@ def test_every_problem_is_reported_at_once_with_its_place() -> None:
         ({"pipeline": {"epoch_bytes_max": 0}}, "pipeline.epoch_bytes_max: must be more than 0 bytes, got 0"),
         (
             {"readers": {"frobnicate": 1}},
-            "readers.frobnicate: unknown key. Known: max, min",
+            "readers.frobnicate: unknown key. Known: fetchers, max, min",
         ),
         (
             {"pipeline": {"exclude_schema_changes": ["truncate"]}},

@@ -23,7 +23,8 @@ from raycdc.epochs.disk_patience import DiskPatience
 from raycdc.epochs.known_rows import table_of
 from raycdc.epochs.outcomes import EpochStatistics
 from raycdc.epochs.parts import EpochParts
-from raycdc.epochs.works import Derived, Share
+from raycdc.epochs.segment_making import Derived
+from raycdc.epochs.works import Share
 from raycdc.errors import SegmentUnavailableError, TableRefusedError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
@@ -63,6 +64,7 @@ class EpochWriter:
         self._sink = parts.sink
         self._ports = parts.ports
         self._works = parts.works
+        self._making = parts.making
         self._parked = parts.parked
         self._holdings = parts.holdings
         self._records = parts.records
@@ -110,8 +112,8 @@ class EpochWriter:
         started = time.monotonic()
         while True:
             try:
-                works = self._works.exact(works, prepared.sources, prepared.exact)
-                works = self._works.derived(works, prepared.share, prepared.derived)
+                works = self._making.exact(works, prepared.sources, prepared.exact)
+                works = self._making.derived(works, prepared.share, prepared.derived)
                 prepared.staged.update(self._patience(partial(self._sink.stage, works)))
                 break
             except SegmentUnavailableError:
@@ -134,7 +136,7 @@ class EpochWriter:
         commit_s = time.monotonic() - started
         self.record(prepared.manifest, prepared.share.routes, staging_s=prepared.staging_s, commit_s=commit_s)
         made = [*prepared.derived.segments.values(), *prepared.exact.values()]
-        self._works.forget(made, prepared.manifest.epoch)
+        self._making.forget(made, prepared.manifest.epoch)
 
     def record(
         self,

@@ -10,6 +10,7 @@ from raycdc.epochs.holdings import Holdings
 from raycdc.epochs.parked_targets import ParkedTargets
 from raycdc.epochs.ports import EpochPorts
 from raycdc.epochs.record_keeper import RecordKeeper
+from raycdc.epochs.segment_making import SegmentMaking
 from raycdc.epochs.works import Works
 from raycdc.sinks.api import Sink
 
@@ -22,6 +23,7 @@ class EpochParts:
     sink: Sink
     ports: EpochPorts
     works: Works
+    making: SegmentMaking
     parked: ParkedTargets
     holdings: Holdings
     records: RecordKeeper
@@ -35,4 +37,5 @@ class EpochParts:
         parked = ParkedTargets(record.parked if record else {}, ports.parking.parks)
         holdings = Holdings(store, sink, ports.routing.known, works, parked)
         records = RecordKeeper(store, parked, generation=ports.generation, on_parked=ports.parking.on_parked)
-        return cls(store, sink, ports, works, parked, holdings, records, threading.Event())
+        making = SegmentMaking(ports.routing, works.left_out, ports.access)
+        return cls(store, sink, ports, works, making, parked, holdings, records, threading.Event())

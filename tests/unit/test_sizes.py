@@ -44,7 +44,6 @@ LARGE_CLASSES: dict[str, str] = {
     "connectors/mysql/source.py:MySqlSource": "not looked at yet",
     "connectors/mysql/values/columns.py:ArenaView": "arrays as compiled loops take them",
     "connectors/mysql/values/columns.py:TableArena": "not looked at yet",
-    "epochs/works.py:Works": "not looked at yet",
     "formats/envelope.py:EnvelopeSpec": "a description of an envelope, one value per part",
     "model/names.py:NameRules": "a list of what a target does to names",
     "runtime/output.py:EpochOutput": "not looked at yet",

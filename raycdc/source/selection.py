@@ -15,12 +15,14 @@ state is taken up again (`without_left`), the others are asked for as a user wou
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.model import TableId
+from raycdc.model.selector import TableSelector
 from raycdc.plugins import did_you_mean
+from raycdc.source.checks import CheckResult
 from raycdc.source.parking import Requests
 from raycdc.source.snapshot.stream_state import StreamState, stream_of
 from raycdc.source.table_life import Parked, Parking, Phase, TableState, Unknown
@@ -46,13 +48,24 @@ class Selection:
     others: Mapping[TableId, str] = field(default_factory=dict)
     noun: str = "table"
 
+    @classmethod
+    def of(
+        cls,
+        place: str,
+        selector: TableSelector,
+        tables: Iterable[TableId],
+        there: Iterable[TableId],
+        *,
+        others: Mapping[TableId, str] | None = None,
+        noun: str = "table",
+    ) -> Selection:
+        """What a `selector` selects."""
+        names = selector.plain_names, selector.patterns
+        return cls(place, tuple(tables), tuple(there), *names, others=others or {}, noun=noun)
+
     def unmatched(self) -> list[str]:
         """Messages about patterns that select nothing."""
-        return [
-            f"The pattern {pattern} of {self.place} matches no {self.noun} yet."
-            for pattern in self.patterns
-            if not any(re.fullmatch(pattern, str(table)) for table in self.there)
-        ]
+        return [matches_nothing(pattern, self.place, self.noun) for pattern in unmatched(self.patterns, self.there)]
 
     def misspelt(self, known: set[str]) -> list[str]:
         """Named tables that are not there, and that were never followed, each with what may have been meant."""
@@ -74,6 +87,27 @@ class Selection:
             f"there is no {self.noun} {table}, or this account does not see it{hint} Correct the name, or grant the "
             "privilege to read it."
         )
+
+
+def unmatched(patterns: Iterable[str], tables: Iterable[TableId]) -> list[str]:
+    """The `patterns` that none of the `tables` matches."""
+    names = [str(table) for table in tables]
+    return [pattern for pattern in patterns if not any(re.fullmatch(pattern, name) for name in names)]
+
+
+def matches_nothing(pattern: str, place: str, noun: str) -> str:
+    """What to tell of one of them."""
+    return f"The pattern {pattern} of {place} matches no {noun} yet."
+
+
+def pattern_results(
+    place: str, patterns: Iterable[str], tables: Iterable[TableId], *, noun: str, fix: str
+) -> list[CheckResult]:
+    """The warnings of ``raycdc check`` for patterns that select nothing; `fix` says what becomes of later tables."""
+    return [
+        CheckResult(f"{noun}s", matches_nothing(pattern, place, noun), fix, required=False)
+        for pattern in unmatched(patterns, tables)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,8 +56,10 @@ STARTUP = {
     "epochs/epoch_recovery.py": set[str](),
     "epochs/holdings.py": {"Holdings.check_ours"},
     "connectors/mysql/source.py": {"MySqlChunkReader.read", "_require_same_server"},
-    "connectors/mongodb/source.py": {"MongoDbSource._look_at"},
+    "connectors/mongodb/source.py": set[str](),
     "connectors/kafka/source.py": set[str](),
+    "source/as_begun.py": set[str](),
+    "source/log_owner.py": set[str](),
 }
 #: Of sinks: what is asked of them before the first epoch.
 OF_SINKS = re.compile(
@@ -98,13 +100,12 @@ FOUND_BY = {
     "preflight.py: selection_changes": "check_start",
     "preflight.py: refused_at_start": "check_start",
     "checkpoint/changelog.py: begun_with": "check_start",
-    "connectors/mysql/source.py: MySqlSource.restart": "check_start",
+    "source/log_owner.py: LogOwner.require_again": "check_start",
     "connectors/mysql/source.py: MySqlSource._check_table_options": "check_start",
     "connectors/mysql/source.py: _captured": "check_start",
-    "connectors/mysql/source.py: MySqlSource.require_as_begun": "check_start",
+    "source/as_begun.py: require_as_begun": "check_start",
     "connectors/mongodb/source.py: MongoDbSource._require_same_set": "check_start",
     "connectors/mongodb/source.py: MongoDbSource._open": "check_start",
-    "connectors/mongodb/source.py: MongoDbSource.require_as_begun": "check_start",
     "connectors/kafka/source.py: KafkaSource.preflight": "check_start",
 }
 

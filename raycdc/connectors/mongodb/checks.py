@@ -4,8 +4,6 @@ missing.
 
 from __future__ import annotations
 
-import re
-
 from raycdc.connectors.mongodb.catalog import discover, require_followable, require_selectable
 from raycdc.connectors.mongodb.client import VERSION_PLACES, Client, ServerInfo, errors
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig, Strategy
@@ -15,6 +13,10 @@ from raycdc.connectors.mongodb.stream.raw_stream import RawStream, stream_option
 from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.source.checks import CheckResult
+from raycdc.source.selection import pattern_results
+
+_ONLY_NOW = "Only collections that are there when the snapshot begins are read."
+_LATER = "Collections that match it and are created while the pipeline runs are followed."
 
 
 def check_source(
@@ -36,16 +38,9 @@ def check_source(
         raise
     except SourceError as refused:
         return [*results, CheckResult("collections", str(refused))], []
-    results += [
-        CheckResult(
-            "collections",
-            f"The pattern {pattern} of source.collections matches no collection.",
-            "Only collections that are there when the snapshot begins are read.",
-            required=False,
-        )
-        for pattern in config.selector().patterns
-        if not any(re.fullmatch(pattern, str(table)) for table in found)
-    ]
+    fix = _ONLY_NOW if config.bounded else _LATER
+    patterns = config.selector().patterns
+    results += pattern_results("source.collections", patterns, found, noun="collection", fix=fix)
     if not config.bounded and (info.replica_set or info.is_mongos):
         results += _followable(client, info, config, list(found))
     for table in found:

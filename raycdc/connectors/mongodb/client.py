@@ -22,6 +22,7 @@ from pymongo.uri_parser import parse_uri
 
 from raycdc.config import Secret
 from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
+from raycdc.source.log_owner import LogOwner
 
 Client = MongoClient[dict[str, Any]]
 
@@ -46,6 +47,11 @@ class ServerInfo:
     version: tuple[int, ...]
     replica_set: str
     is_mongos: bool
+
+    @property
+    def owner(self) -> LogOwner:
+        """Whose log its places are of."""
+        return LogOwner(self.replica_set, self.address, "replica set", "source.uri")
 
     @property
     def version_text(self) -> str:

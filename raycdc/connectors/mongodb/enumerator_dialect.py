@@ -11,7 +11,7 @@ from typing import Any
 from raycdc.connectors.mongodb.catalog import discover, layout_of, require_followable
 from raycdc.connectors.mongodb.client import Client, ServerInfo, connect, probe
 from raycdc.connectors.mongodb.layout import ID
-from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig, StartupMode
+from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
 from raycdc.connectors.mongodb.snapshot.chunk_reader import NO_LOG, no_position
 from raycdc.connectors.mongodb.snapshot.keys import key_to_json
 from raycdc.connectors.mongodb.snapshot.splits import cut
@@ -22,6 +22,7 @@ from raycdc.model import TableId
 from raycdc.source.new_beginnings import unread
 from raycdc.source.snapshot.snapshot_plan import PlannedChunks, StartPoint, TablePlan
 from raycdc.source.split import SnapshotSplit
+from raycdc.source.startup import StartupMode
 from raycdc.transform.followed import TargetRules
 
 _log = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class MongoDbEnumeratorDialect:
             return StartPoint(position.to_json(), begin, self._plans(client, tables), parks=self._rules.parks)
 
     def _plans(self, client: Client, tables: Mapping[TableId, str]) -> tuple[TablePlan, ...]:
-        snapshot = self._config.startup.mode in (StartupMode.INITIAL, StartupMode.SNAPSHOT)
+        snapshot = self._config.startup.takes_snapshot
         plans = []
         for table, uuid in tables.items():
             layout = layout_of(client, self._config, table, uuid)
@@ -65,7 +66,7 @@ class MongoDbEnumeratorDialect:
     def _begin(self, client: Client, tables: Mapping[TableId, str]) -> int:
         """The cluster time behind which the stream begins: a majority has all up to it, or it is asked for."""
         startup = self._config.startup
-        if startup.timestamp_ms is not None and startup.mode is StartupMode.TIMESTAMP:
+        if startup.timestamp_ms is not None and startup.mode == StartupMode.TIMESTAMP:
             return ordinal_of(startup.timestamp_ms // 1000, 0) - 1
         if not tables:
             return log_end(client)

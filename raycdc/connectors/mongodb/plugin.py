@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from raycdc.config import Options, Secret, SourceConfig, TablePattern, option
+from raycdc.config import Options, Secret, TablePattern, option
 from raycdc.config.mongodb_uri import parse_mongodb_uri
 from raycdc.connectors.mongodb.layout import (
     ID,
@@ -26,6 +26,7 @@ from raycdc.model import LogicalType, TableId
 from raycdc.model.batch import reserved_column
 from raycdc.model.selector import TableSelector
 from raycdc.plugins import Plugin
+from raycdc.source.startup import SelectedTablesConfig, StartupOptions
 
 
 class Strategy(StrEnum):
@@ -46,15 +47,6 @@ class SchemaMode(StrEnum):
     DOCUMENT = "document"
 
 
-class StartupMode(StrEnum):
-    """Where to begin."""
-
-    INITIAL = "initial"
-    SNAPSHOT = "snapshot"
-    LATEST = "latest"
-    TIMESTAMP = "timestamp"
-
-
 class Changelog(StrEnum):
     """Whether changes come with the rows before them."""
 
@@ -62,23 +54,17 @@ class Changelog(StrEnum):
     FULL = "full"
 
 
-class StartupOptions(Options):
+class MongoDbStartupOptions(StartupOptions):
     """Where to begin; consulted only while the pipeline has no state."""
 
-    mode: StartupMode = option(
-        StartupMode.INITIAL,
+    mode: Literal["initial", "snapshot", "latest", "timestamp"] = option(
+        "initial",
         help="initial: the collections as they are, then their changes. snapshot: the collections as they are read, "
         "then the run ends. latest: changes from now on. timestamp: changes from timestamp_ms on.",
     )
     timestamp_ms: int | None = option(
         None, help="Time to start at, with mode = timestamp; the whole second it is in counts.", unit="ms", ge=0
     )
-
-    @model_validator(mode="after")
-    def _names_a_place(self) -> Self:
-        if self.mode is StartupMode.TIMESTAMP and self.timestamp_ms is None:
-            raise ValueError('mode = "timestamp" needs timestamp_ms')
-        return self
 
 
 class SchemaOptions(Options):
@@ -175,7 +161,7 @@ class SnapshotOptions(Options):
         return self.per_collection.get(str(table), self.strategy)
 
 
-class MongoDbSourceConfig(SourceConfig):
+class MongoDbSourceConfig(SelectedTablesConfig):
     """``[source] type = "mongodb"``: collections of a MongoDB replica set or cluster."""
 
     tables_key: ClassVar[str] = "collections"
@@ -216,7 +202,9 @@ class MongoDbSourceConfig(SourceConfig):
         "database, collection, op_time, cluster_time, wall_time and txn_number.",
         example={"txn_number": "_txn"},
     )
-    startup: StartupOptions = option(StartupOptions(), help="Where to begin.", example={"mode": "snapshot"})
+    startup: MongoDbStartupOptions = option(
+        MongoDbStartupOptions(), help="Where to begin.", example={"mode": "snapshot"}
+    )
     snapshot: SnapshotOptions = option(SnapshotOptions(), help="Chunks.")
 
     @field_validator("uri")
@@ -323,7 +311,7 @@ class MongoDbSourceConfig(SourceConfig):
 
     @property
     def bounded(self) -> bool:
-        return self.startup.mode is StartupMode.SNAPSHOT
+        return self.startup.bounded
 
     @property
     def repeats_inserts(self) -> bool:  # type: ignore[override]
@@ -338,14 +326,6 @@ class MongoDbSourceConfig(SourceConfig):
     def selector(self) -> TableSelector:
         """The collections to read."""
         return TableSelector(self.collections, self.exclude)
-
-    @property
-    def table_patterns(self) -> tuple[str, ...]:
-        selector = self.selector()
-        return (*selector.include, *selector.exclude)
-
-    def captures(self, table: TableId) -> bool:
-        return self.selector().matches(table)
 
     def asked_of(self, table: TableId) -> str:
         """Which documents of a collection are read, and how they become rows, in words."""

@@ -48,8 +48,9 @@ from raycdc.connectors.mongodb.stream.token import seconds_of
 from raycdc.connectors.mongodb.stream.widenings import Widenings
 from raycdc.connectors.mongodb.table_look import look_at
 from raycdc.connectors.mongodb.warm_up import compile_all
-from raycdc.errors import ConfigError, LogLostError, SourceError
+from raycdc.errors import LogLostError, SourceError
 from raycdc.model import TableId
+from raycdc.source.as_begun import require_as_begun
 from raycdc.source.connector import IncrementalSource, Restart, SourceContext, SourceFindings, SourceTable
 from raycdc.source.new_beginnings import Fit, Unfit
 from raycdc.source.parked_tables import ParkingTerms
@@ -131,15 +132,14 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
             every = listed(client, selector)
         there = sorted(table for table, (kind, _) in every.items() if kind == COLLECTION)
         others = {table: f"a {kind}" for table, (kind, _) in every.items() if kind != COLLECTION}
-        selected = tuple(table for table in there if selector.matches(table))
-        names = selector.plain_names, selector.patterns
-        return Selection("source.collections", selected, tuple(there), *names, others=others, noun=COLLECTION)
+        selected = filter(selector.matches, there)
+        return Selection.of("source.collections", selector, selected, there, others=others, noun=COLLECTION)
 
     def restart(self, last: Manifest) -> Restart:
         with connect(self.config.uri) as client:
             info = probe(client)
             if (state := stream_of(last)) is not None:
-                self._require_same_set(info, state.position["replica_set"])
+                info.owner.require_again(state.position["replica_set"])
             begin = log_end(client)
             position = StreamPosition(begin, replica_set=info.replica_set)
             tables = discover(client, self.config.selector(), complete=False)
@@ -234,15 +234,10 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
         return MongoDbChunkReader(connect(self.config.uri), self._large, selection_of=selection_of)
 
     def require_as_begun(self, split: StreamSplit) -> None:
-        for table, state in split.state.followed.items():
-            begun = Layout.from_document(split.schemas[state.schema]).asked
-            now = self.config.asked_of(table)
-            if begun != now:
-                raise ConfigError(
-                    f"source.schema, source.columns, source.snapshot: {table} was begun with {begun}, and has {now} "
-                    "now; the target would mix both. Put the old ones back, or begin with a new pipeline.state and an "
-                    "empty target, or pipeline.on_existing."
-                )
+        options = "source.schema, source.columns, source.snapshot"
+        require_as_begun(
+            split, begun=lambda d: Layout.from_document(d).asked, now=self.config.asked_of, options=options
+        )
 
     def key_order(self, split: StreamSplit) -> SnapshotKeyOrder | StreamKeyOrder:
         return SnapshotKeyOrder() if is_bounded(split.state.position) else StreamKeyOrder(layouts_of(split))

@@ -4,8 +4,7 @@ nothing.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import closing
 
 from raycdc.clients.mysql import connect
@@ -18,6 +17,9 @@ from raycdc.connectors.mysql.values.documents import Capture
 from raycdc.model import TableId
 from raycdc.source.checks import CheckResult
 from raycdc.source.connector import SourceFindings, SourceTable
+from raycdc.source.selection import pattern_results
+
+_LATER = "Tables that match it and are created while the pipeline runs are followed."
 
 
 def findings(config: MySqlSourceConfig, known: Collection[str]) -> SourceFindings:
@@ -34,7 +36,7 @@ def findings(config: MySqlSourceConfig, known: Collection[str]) -> SourceFinding
             CheckResult(
                 "connection", f"Connected to {info.flavor_name} {info.version_text} at {info.address}.", ok=True
             ),
-            *_patterns(selector.patterns, [str(table) for table in found]),
+            *pattern_results("source.tables", selector.patterns, found, noun="table", fix=_LATER),
             # Plain names are checked whether they were found or not: a missing one is an error, not a surprise later.
             # One that was followed and is gone was dropped, which the log says.
             *check_source(
@@ -66,16 +68,3 @@ def captured_tables(config: MySqlSourceConfig) -> dict[TableId, SourceTable]:
         chunks = 1 if "one piece" in notes[table] else max(1, -(-rows // config.snapshot.chunk_rows))
         tables[table] = SourceTable(schema, rows, chunks, notes[table])
     return tables
-
-
-def _patterns(patterns: Sequence[str], found: Sequence[str]) -> list[CheckResult]:
-    return [
-        CheckResult(
-            "tables",
-            f"The pattern {pattern} of source.tables matches no table yet.",
-            "Tables that match it and are created while the pipeline runs are followed.",
-            required=False,
-        )
-        for pattern in patterns
-        if not any(re.fullmatch(pattern, name) for name in found)
-    ]

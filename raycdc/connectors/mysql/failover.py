@@ -61,7 +61,7 @@ def resume_position(
 
 def is_elsewhere(info: ServerInfo, offset: BinlogOffset) -> bool:
     """Whether `offset` is a place in the log of another server than `info`."""
-    return bool(offset.server) and offset.server != info.identity
+    return info.owner.is_another(offset.server)
 
 
 def _require_mysql_history(

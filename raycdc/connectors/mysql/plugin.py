@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, PlainSerializer, model_validator
 
 from raycdc.clients.mysql import MySqlSettings
-from raycdc.config import Duration, Options, Secret, Size, SourceConfig, TablePattern, option
+from raycdc.config import Duration, Options, Secret, Size, TablePattern, option
 from raycdc.config.tls import TlsOptions
 from raycdc.connectors.mysql.values.types import TypeOptions
 from raycdc.model import TableId
 from raycdc.model.selector import TableSelector
 from raycdc.plugins import Plugin
+from raycdc.source.startup import SelectedTablesConfig, StartupMode, StartupOptions
 
 #: Server ids are 32-bit and 0 means "no replica" (MySQL manual, "Replication and Binary Logging Options").
 _SERVER_ID_MAX = 2**32 - 1
@@ -52,18 +52,7 @@ ServerIds = Annotated[
 ]
 
 
-class StartupMode(StrEnum):
-    """Where a pipeline without state begins."""
-
-    INITIAL = "initial"
-    SNAPSHOT = "snapshot"
-    EARLIEST = "earliest"
-    LATEST = "latest"
-    OFFSET = "offset"
-    TIMESTAMP = "timestamp"
-
-
-class StartupOptions(Options):
+class MySqlStartupOptions(StartupOptions):
     """Where to begin; consulted only while the pipeline has no state."""
 
     mode: StartupMode = option(
@@ -82,8 +71,6 @@ class StartupOptions(Options):
     def _names_a_place(self) -> Self:
         if self.mode is StartupMode.OFFSET and (self.file is None) == (self.gtid_set is None):
             raise ValueError('mode = "offset" needs either file (and pos) or gtid_set')
-        if self.mode is StartupMode.TIMESTAMP and self.timestamp_ms is None:
-            raise ValueError('mode = "timestamp" needs timestamp_ms')
         return self
 
 
@@ -168,7 +155,7 @@ class TypesOptions(Options):
         return TypeOptions(self.invalid_dates, self.invalid_text, self.tinyint1, self.geometry)
 
 
-class MySqlSourceConfig(SourceConfig):
+class MySqlSourceConfig(SelectedTablesConfig):
     """``[source] type = "mysql"``: a MySQL or MariaDB server."""
 
     type: Literal["mysql"] = option("mysql", help="MySQL or MariaDB.")
@@ -191,7 +178,7 @@ class MySqlSourceConfig(SourceConfig):
         example={"shop.orders": ["id", "status"]},
     )
     tls: TlsOptions = option(TlsOptions(), help="Encryption.", example={"mode": "verify-identity", "ca": "ca.pem"})
-    startup: StartupOptions = option(StartupOptions(), help="Where to begin.", example={"mode": "initial"})
+    startup: MySqlStartupOptions = option(MySqlStartupOptions(), help="Where to begin.", example={"mode": "initial"})
     types: TypesOptions = option(
         TypesOptions(), help="Types that can be read in more than one way.", example={"invalid_dates": "text"}
     )
@@ -207,19 +194,11 @@ class MySqlSourceConfig(SourceConfig):
 
     @property
     def bounded(self) -> bool:
-        return self.startup.mode is StartupMode.SNAPSHOT
+        return self.startup.bounded
 
     def selector(self) -> TableSelector:
         """The tables to capture."""
         return TableSelector(self.tables, self.exclude)
-
-    @property
-    def table_patterns(self) -> tuple[str, ...]:
-        selector = self.selector()
-        return (*selector.include, *selector.exclude)
-
-    def captures(self, table: TableId) -> bool:
-        return self.selector().matches(table)
 
     @property
     def readers_max(self) -> int:

@@ -19,6 +19,7 @@ from raycdc.connectors.mysql.binlog.gtid import MySqlGtidSet
 from raycdc.connectors.mysql.binlog.offset import READ_ANEW, BinlogOffset
 from raycdc.connectors.mysql.mariadb_log import ensure_same_log, gtid_at, gtid_binlog_pos
 from raycdc.errors import LogLostError, SourceError
+from raycdc.source.log_owner import LogOwner
 
 #: How often `current_position` looks again for a GTID set that belongs exactly to the position, on a busy server.
 _GTID_TRIES = 5
@@ -63,6 +64,11 @@ class ServerInfo:
         id.
         """
         return self.server_uuid or f"{self.flavor}:{self.server_id}"
+
+    @property
+    def owner(self) -> LogOwner:
+        """Whose log its places are of."""
+        return LogOwner(self.identity, self.address, "server", "source.host")
 
     @property
     def flavor_name(self) -> str:
@@ -253,7 +259,7 @@ def ensure_available(connection: Connection[Any], info: ServerInfo, offset: Binl
     A file and position mean nothing on another server, however much its log resembles: MySQL says by its UUID who it
     is; MariaDB has none, but its log must hold the same transactions up to the same byte.
     """
-    if offset.server and not info.is_mariadb and offset.server != info.identity:
+    if not info.is_mariadb and info.owner.is_another(offset.server):
         raise LogLostError(
             f"{offset} is a position of the server {offset.server}, and {info.address} is {info.identity}: positions "
             f"of two servers cannot be compared. Point source.host at the old one, or begin on this one with another "

@@ -40,7 +40,7 @@ from raycdc.connectors.mysql.hidden_changes import without_values_in_errors
 from raycdc.connectors.mysql.kept_rows import KeptRows
 from raycdc.connectors.mysql.log_filter import LogFilter
 from raycdc.connectors.mysql.log_split_reader import MySqlLogSplitReader
-from raycdc.connectors.mysql.plugin import MySqlSourceConfig, StartupMode
+from raycdc.connectors.mysql.plugin import MySqlSourceConfig
 from raycdc.connectors.mysql.server import ServerInfo, current_place, ensure_available, probe, start_position
 from raycdc.connectors.mysql.snapshot.chunk_keys import chunk_key
 from raycdc.connectors.mysql.snapshot.chunks import ChunkRange, ChunkSettings, Strategy
@@ -54,8 +54,9 @@ from raycdc.connectors.mysql.table_look import look_at
 from raycdc.connectors.mysql.values.documents import Capture, capture_of, table_of
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.connectors.mysql.warm_up import compile_all
-from raycdc.errors import ConfigError, LogLostError, SourceError, SourceUnavailableError, TableChangedError
+from raycdc.errors import ConfigError, SourceError, SourceUnavailableError, TableChangedError
 from raycdc.model import TableId, as_inserts, changelog_schema
+from raycdc.source.as_begun import require_as_begun
 from raycdc.source.connector import IncrementalSource, Restart, SourceContext, SourceFindings, SourceTable
 from raycdc.source.new_beginnings import Fit, Unfit
 from raycdc.source.parked_tables import ParkingTerms
@@ -65,6 +66,7 @@ from raycdc.source.snapshot.chunk_key import ChunkKey, key_names
 from raycdc.source.snapshot.reading import HighWatermark
 from raycdc.source.snapshot.stream_state import StreamState, stream_of
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
+from raycdc.source.startup import StartupMode
 from raycdc.source.table_life import AsOf, InSnapshot
 from raycdc.transform.hiding import Hiding
 
@@ -124,19 +126,14 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
         with closing(self._connect()) as connection:
             there = all_tables(connection)
             tables = discover_tables(connection, selector, named=selector.plain_names)
-        return Selection("source.tables", tuple(tables), tuple(there), selector.plain_names, selector.patterns)
+        return Selection.of("source.tables", selector, tables, there)
 
     def restart(self, last: Manifest) -> Restart:
         with closing(self._connect()) as connection:
             info = probe(connection)
             state = stream_of(last)
-            known = "" if state is None else BinlogOffset.from_json(state.position).server
-            if known and not info.is_mariadb and known != info.identity:
-                raise LogLostError(
-                    f"{info.address} is another server than the one the state belongs to; no table is read again "
-                    "from it (pipeline.on_log_lost). Point source.host at the old one, or begin with another "
-                    "pipeline.state."
-                )
+            if state is not None and not info.is_mariadb:
+                info.owner.require_again(BinlogOffset.from_json(state.position).server)
             position = start_position(connection, info)
             tables = discover_tables(connection, self.config.selector(), named=self.config.selector().plain_names)
             return Restart(position.to_json(), ordinal_of(position), [str(table) for table in tables])
@@ -171,7 +168,7 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
             selector=config.selector(),
             chunks=self._chunk_settings,
             types=config.types.options(),
-            snapshot=config.startup.mode in (StartupMode.INITIAL, StartupMode.SNAPSHOT),
+            snapshot=config.startup.takes_snapshot,
             capture=self._capture,
             accept_cascades=self._accept_cascades,
             past=self._past(),
@@ -287,15 +284,8 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
         )
 
     def require_as_begun(self, split: StreamSplit) -> None:
-        """The target holds what was captured when it was begun; something else needs another snapshot."""
-        for table, state in split.state.followed.items():
-            begun, now = capture_of(split.schemas[state.schema]), self._capture(table)
-            if begun != now:
-                raise ConfigError(
-                    f"source.snapshot.filter, source.columns: {table} was begun with {begun}, and has {now} now; the "
-                    f"target would mix both. Put the old ones back, or take a new snapshot (a new pipeline.state, and "
-                    f"an empty target or pipeline.on_existing)."
-                )
+        options = "source.snapshot.filter, source.columns"
+        require_as_begun(split, begun=capture_of, now=self._capture, options=options)
 
     def _capture(self, table: TableId) -> Capture:
         listed = self.config.columns.get(str(table))

@@ -1,0 +1,31 @@
+"""A target holds rows as they were captured when its table was begun; rows captured in another way cannot join them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from raycdc.errors import ConfigError
+from raycdc.model import TableId
+from raycdc.source.split import StreamSplit
+
+
+def require_as_begun(
+    split: StreamSplit,
+    *,
+    begun: Callable[[Mapping[str, Any]], object],
+    now: Callable[[TableId], object],
+    options: str,
+) -> None:
+    """Raises `ConfigError` for a followed table that the configuration captures in another way than when it was begun.
+
+    `begun` and `now` give, in terms that are compared and shown, how a table is captured by its document and by the
+    configuration; `options` are the keys that decide it.
+    """
+    for table, state in split.state.followed.items():
+        before, after = begun(split.schemas[state.schema]), now(table)
+        if before != after:
+            raise ConfigError(
+                f"{options}: {table} was begun with {before}, and has {after} now; the target would mix both. Put the "
+                "old ones back, or begin with a new pipeline.state and an empty target, or pipeline.on_existing."
+            )

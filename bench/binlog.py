@@ -113,7 +113,7 @@ def _position(connection: Any) -> tuple[str, int]:
 
 def _stream(port: int, file: str, pos: int) -> Any:
     from raycdc.clients.mysql import MySqlSettings, connect
-    from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+    from raycdc.connectors.mysql.binlog.position import BinlogOffset
     from raycdc.connectors.mysql.binlog.stream import BinlogStream
 
     settings = MySqlSettings(host="127.0.0.1", port=port, user="root", password="root")
@@ -127,7 +127,7 @@ def read_raycdc(
     from raycdc.connectors.mysql import warm_up
     from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
     from raycdc.connectors.mysql.binlog.events import RowsItem
-    from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+    from raycdc.connectors.mysql.binlog.position import BinlogOffset
 
     warm_up()
     figures: dict[str, Any] = {"rows": rows}

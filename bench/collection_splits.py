@@ -30,7 +30,7 @@ def run(case: str, rows: int, cpu_s: Any) -> Iterator[Measurement]:
     """Fill a collection and plan and read it with each strategy; `cpu_s` tells the CPU time of a process."""
     import bson
 
-    from raycdc.connectors.mongodb.snapshot import splits
+    from raycdc.connectors.mongodb.snapshot import chunks as splits
     from raycdc.testing.servers import MongoDbServer
 
     count = min(rows, DOCUMENTS_MAX)

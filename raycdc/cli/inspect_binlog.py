@@ -25,7 +25,7 @@ from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.events import DdlItem, RowsItem, parse_query, parse_rotate
 from raycdc.connectors.mysql.binlog.file import BinlogFile
 from raycdc.connectors.mysql.binlog.gtid import gtid_text
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.binlog.table_map import AS_LOGGED
 from raycdc.connectors.mysql.binlog.xa_transactions import prepared_xid
 from raycdc.connectors.mysql.values.types import MySqlTable

@@ -41,6 +41,11 @@ class StartupOptions(Options):
         return self.mode == StartupMode.SNAPSHOT
 
     @property
+    def moment_ms(self) -> int | None:
+        """The time to start at, where that is what was asked for."""
+        return self.timestamp_ms if self.mode == StartupMode.TIMESTAMP else None
+
+    @property
     def takes_snapshot(self) -> bool:
         """Whether the rows that are there at the start are read."""
         return self.mode in (StartupMode.INITIAL, StartupMode.SNAPSHOT)

@@ -16,12 +16,12 @@ import pymysql
 
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.events import DdlItem
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.catalog import discover_tables, load_tables
+from raycdc.connectors.mysql.client import probe
 from raycdc.connectors.mysql.ddl.apply import DdlDialect, Refused, touched_tables
 from raycdc.connectors.mysql.ddl.catalogue import DdlCatalogue
 from raycdc.connectors.mysql.ddl.dialect import dialect_of, dialect_of_session
-from raycdc.connectors.mysql.server import probe
 from raycdc.connectors.mysql.values.charsets import codec_of
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.model import TableId

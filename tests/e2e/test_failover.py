@@ -13,9 +13,9 @@ import pytest
 from pymysql.err import OperationalError
 
 from raycdc.connectors.mysql.binlog.gtid import MySqlGtidSet
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.binlog.position import BinlogOffset
+from raycdc.connectors.mysql.client import current_position, probe
 from raycdc.connectors.mysql.failover import resume_position
-from raycdc.connectors.mysql.server import current_position, probe
 from raycdc.errors import LogLostError
 from raycdc.testing.changelog import check_changelog, read_changelog
 from raycdc.testing.jobs import Job, Run, catch_up

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from raycdc.clients.mysql import query
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset
-from raycdc.connectors.mysql.server import current_position, probe
+from raycdc.connectors.mysql.binlog.position import BinlogOffset
+from raycdc.connectors.mysql.client import current_position, probe
 from raycdc.testing.changelog import read_changelog
 from raycdc.testing.jobs import Job, catch_up
 from raycdc.testing.servers import DatabaseServer, MariaDbServer

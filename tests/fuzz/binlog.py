@@ -30,7 +30,7 @@ import pyarrow as pa
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.events import FormatDescription, RowsItem
 from raycdc.connectors.mysql.binlog.file import BinlogFile
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.errors import DataError
 
 CORPUS = Path(__file__).with_name("corpus")

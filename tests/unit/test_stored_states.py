@@ -22,7 +22,7 @@ from raycdc.connectors.kafka.enumerator import KafkaEnumerator
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.connectors.kafka.split import PartitionState
 from raycdc.connectors.mongodb.stream.position import StreamPosition
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.source.protocol.api import EnumeratorStart, ReaderOutput
 from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.snapshot.enumerator import restore_or_create

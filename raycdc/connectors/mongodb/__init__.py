@@ -1,7 +1,7 @@
 """MongoDB: collections read by ranges of their keys, raw BSON into Arrow columns.
 
 **The log.** A change stream is the log: the ordinal is the cluster time, the events of one cluster time are a unit
-(`stream/change_stream.py` says when it is whole), and the position is the last resume token. A chunk is read in a
+(`log_reader.py` says when it is whole), and the position is the last resume token. A chunk is read in a
 session that is causally behind the place where it was opened, and H is the session's time after one more read. Keys of
 events are compared as BSON, which is made again from their column (`StreamKeyOrder`). `stream/followed.py` has a table
 of what each event about a collection does: every collection that appears is parked and begins again.
@@ -19,7 +19,7 @@ the deletion would be held with it.
 **The start.** Before a run, a first `getMore` asks whether the log reaches back, because `on_log_lost` acts there and
 a server opens a stream at any place. Equal numbers are one key, also as text (`bson/number_loops.py`). The server
 filters the stream by names and databases only, because a pattern in the server's language might match less than ours.
-A snapshot alone has a log of new beginnings only (`NewBeginnings`): its position is no place, and chunks read exactly
+A snapshot alone has a log of new beginnings only (`QuietLog`): its position is no place, and chunks read exactly
 what they report.
 
 **Chunks** are cut by `_id` in BSON's order across types (`keys.sort_key`) and read by index bounds, because comparisons

@@ -12,7 +12,7 @@ from raycdc.connectors.mongodb.client import Client, connect, probe
 from raycdc.connectors.mongodb.hidden import require_hidden
 from raycdc.connectors.mongodb.layout import Spelling
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
-from raycdc.connectors.mongodb.snapshot.splits import cut
+from raycdc.connectors.mongodb.snapshot.chunks import cut
 from raycdc.errors import ConfigError
 from raycdc.model import TableId
 from raycdc.source.checks import CheckResult

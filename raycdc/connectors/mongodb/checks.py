@@ -7,7 +7,7 @@ from __future__ import annotations
 from raycdc.connectors.mongodb.catalog import discover, require_followable, require_selectable
 from raycdc.connectors.mongodb.client import VERSION_PLACES, Client, ServerInfo, errors
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig, Strategy
-from raycdc.connectors.mongodb.snapshot.splits import cut
+from raycdc.connectors.mongodb.snapshot.chunks import cut
 from raycdc.connectors.mongodb.stream.causal import log_end
 from raycdc.connectors.mongodb.stream.raw_stream import RawStream, stream_options
 from raycdc.errors import ConfigError, SourceError, SourceUnavailableError

@@ -13,8 +13,8 @@ from raycdc.connectors.mongodb.client import Client, ServerInfo, connect, probe
 from raycdc.connectors.mongodb.layout import ID
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
 from raycdc.connectors.mongodb.snapshot.chunk_reader import NO_LOG, no_position
+from raycdc.connectors.mongodb.snapshot.chunks import cut
 from raycdc.connectors.mongodb.snapshot.keys import key_to_json
-from raycdc.connectors.mongodb.snapshot.splits import cut
 from raycdc.connectors.mongodb.stream.causal import log_end, seen_by
 from raycdc.connectors.mongodb.stream.position import StreamPosition
 from raycdc.connectors.mongodb.stream.token import ordinal_of
@@ -22,7 +22,6 @@ from raycdc.model import TableId
 from raycdc.source.new_beginnings import unread
 from raycdc.source.snapshot.snapshot_plan import PlannedChunks, StartPoint, TablePlan
 from raycdc.source.split import SnapshotSplit
-from raycdc.source.startup import StartupMode
 from raycdc.transform.followed import TargetRules
 
 _log = logging.getLogger(__name__)
@@ -65,9 +64,8 @@ class MongoDbEnumeratorDialect:
 
     def _begin(self, client: Client, tables: Mapping[TableId, str]) -> int:
         """The cluster time behind which the stream begins: a majority has all up to it, or it is asked for."""
-        startup = self._config.startup
-        if startup.timestamp_ms is not None and startup.mode == StartupMode.TIMESTAMP:
-            return ordinal_of(startup.timestamp_ms // 1000, 0) - 1
+        if (moment_ms := self._config.startup.moment_ms) is not None:
+            return ordinal_of(moment_ms // 1000, 0) - 1
         if not tables:
             return log_end(client)
         with client.start_session(causal_consistency=True) as session:

@@ -27,16 +27,16 @@ from raycdc.connectors.mongodb.enumerator_dialect import MongoDbEnumeratorDialec
 from raycdc.connectors.mongodb.hidden import require_hidden
 from raycdc.connectors.mongodb.large import LargeDocuments
 from raycdc.connectors.mongodb.layout import REST, Layout, Spelling
+from raycdc.connectors.mongodb.log_reader import ChangeStreamReader
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
+from raycdc.connectors.mongodb.quiet_log import QuietLog
 from raycdc.connectors.mongodb.snapshot.chunk_reader import MongoDbChunkReader
 from raycdc.connectors.mongodb.snapshot.keys import SnapshotKeyOrder, StreamKeyOrder
 from raycdc.connectors.mongodb.stream.causal import log_end, read_documents
-from raycdc.connectors.mongodb.stream.change_stream import ChangeStreamReader
 from raycdc.connectors.mongodb.stream.document_reads import DocumentReads
 from raycdc.connectors.mongodb.stream.drift import Widening
 from raycdc.connectors.mongodb.stream.events import Scanner
 from raycdc.connectors.mongodb.stream.followed import FollowedCollections
-from raycdc.connectors.mongodb.stream.new_beginnings import NewBeginnings
 from raycdc.connectors.mongodb.stream.position import StreamPosition, is_bounded
 from raycdc.connectors.mongodb.stream.raw_stream import (
     EventTooLargeError,
@@ -155,13 +155,13 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
     def enumerator_dialect(self) -> MongoDbEnumeratorDialect:
         return MongoDbEnumeratorDialect(self.config, self.context.rules)
 
-    def log_reader(self, split: StreamSplit) -> NewBeginnings | ChangeStreamReader:
+    def log_reader(self, split: StreamSplit) -> QuietLog | ChangeStreamReader:
         """Connect and open the change stream where the split says. Blocks; raises `LogLostError`."""
         # Of a collection that was left out nothing is followed, whatever takes its name.
         parked = {table: state for table, state in split.state.parked.items() if self.config.captures(table)}
         if is_bounded(split.state.position):
             again = [table for table, state in parked.items() if state.again]
-            return NewBeginnings(self._layout_now, again, split.state.position)
+            return QuietLog(self._layout_now, again, split.state.position)
         client = connect(self.config.uri)
         try:
             info = probe(client)

@@ -10,8 +10,8 @@ from contextlib import closing
 from raycdc.clients.mysql import connect
 from raycdc.connectors.mysql.catalog import discover_tables, load_tables, table_sizes
 from raycdc.connectors.mysql.checks import check_source
+from raycdc.connectors.mysql.client import probe
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig
-from raycdc.connectors.mysql.server import probe
 from raycdc.connectors.mysql.snapshot.chunk_keys import prefix_note
 from raycdc.connectors.mysql.values.documents import Capture
 from raycdc.model import TableId

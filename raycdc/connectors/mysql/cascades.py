@@ -14,8 +14,8 @@ from typing import Any
 from pymysql.connections import Connection
 
 from raycdc.clients.mysql import query_raw, quote_name
+from raycdc.connectors.mysql.client import ServerInfo, probe
 from raycdc.connectors.mysql.ddl.statement_text import CASCADES
-from raycdc.connectors.mysql.server import ServerInfo, probe
 from raycdc.errors import SchemaError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.source.checks import CheckResult

@@ -24,8 +24,8 @@ from raycdc.clients.mysql import (
 )
 from raycdc.connectors.mysql.cascades import check_cascades
 from raycdc.connectors.mysql.catalog import load_tables, table_sizes
+from raycdc.connectors.mysql.client import ServerInfo, current_place
 from raycdc.connectors.mysql.ddl.column import never_logged
-from raycdc.connectors.mysql.server import ServerInfo, current_place
 from raycdc.connectors.mysql.snapshot.commits import sees_commits
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SchemaError, SourceError, SourceUnavailableError

@@ -12,14 +12,14 @@ from typing import Any
 from pymysql.connections import Connection
 
 from raycdc.clients.mysql import is_of_changed_table
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset, ordinal_of
+from raycdc.connectors.mysql.binlog.position import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.cascades import refusal_of
 from raycdc.connectors.mysql.catalog import database_charsets, discover_tables, load_tables
 from raycdc.connectors.mysql.checks import check_source, require_ok, unfit, unreadable
+from raycdc.connectors.mysql.client import ServerInfo, current_place, probe, start_position
 from raycdc.connectors.mysql.ddl.database_defaults import begin_state
 from raycdc.connectors.mysql.failover import is_elsewhere, resume_position
-from raycdc.connectors.mysql.hidden_changes import hidden_table
-from raycdc.connectors.mysql.server import ServerInfo, current_place, probe, start_position
+from raycdc.connectors.mysql.hidden import hidden_table
 from raycdc.connectors.mysql.snapshot.chunks import ChunkPlanner, ChunkRange, ChunkSettings, NoIndexError
 from raycdc.connectors.mysql.snapshot.keys import Bound, value_to_json
 from raycdc.connectors.mysql.startup import PastPoint

@@ -19,9 +19,9 @@ from pymysql.connections import Connection
 
 from raycdc.clients.mysql import query_one
 from raycdc.connectors.mysql.binlog.gtid import MariaDbGtidSet
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.binlog.position import BinlogOffset
+from raycdc.connectors.mysql.client import ServerInfo, current_place, ensure_available, log_files
 from raycdc.connectors.mysql.mariadb_log import listed_before
-from raycdc.connectors.mysql.server import ServerInfo, current_place, ensure_available, log_files
 from raycdc.connectors.mysql.snapshot.consistent import wait_until_visible
 from raycdc.errors import LogLostError
 

@@ -14,7 +14,7 @@ from pymysql.connections import Connection
 
 from raycdc.clients.mysql import address_of, query, query_one
 from raycdc.connectors.mysql.binlog.gtid import MariaDbGtidSet
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.errors import LogLostError, SourceError, SourceUnavailableError
 
 #: BINLOG_GTID_POS answers NULL beyond.

@@ -22,12 +22,13 @@ from raycdc.checkpoint.manifest import Manifest
 from raycdc.clients.mysql import address_of, close_quietly, connect, is_of_changed_table
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.far_places import PlaceFinder
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset, ordinal_of
+from raycdc.connectors.mysql.binlog.position import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.binlog.stream import BinlogStream
 from raycdc.connectors.mysql.captured import captured_tables, findings
 from raycdc.connectors.mysql.cascades import logs_cascades, unfollowable
 from raycdc.connectors.mysql.catalog import all_tables, database_charsets, discover_tables, is_sequence, load_tables
 from raycdc.connectors.mysql.checks import check_source, lease_server_id, require_ok
+from raycdc.connectors.mysql.client import ServerInfo, current_place, ensure_available, probe, start_position
 from raycdc.connectors.mysql.ddl.dialect import dialect_of
 from raycdc.connectors.mysql.ddl.history import DdlHistory
 from raycdc.connectors.mysql.ddl.indirect import IndirectChanges
@@ -36,12 +37,11 @@ from raycdc.connectors.mysql.ddl.resolver import ServerResolver
 from raycdc.connectors.mysql.ddl.snapshot_keys import SnapshotKeys
 from raycdc.connectors.mysql.enumerator_dialect import MySqlEnumeratorDialect
 from raycdc.connectors.mysql.failover import is_elsewhere, resume_position
-from raycdc.connectors.mysql.hidden_changes import without_values_in_errors
+from raycdc.connectors.mysql.hidden import without_values_in_errors
 from raycdc.connectors.mysql.kept_rows import KeptRows
 from raycdc.connectors.mysql.log_filter import LogFilter
-from raycdc.connectors.mysql.log_split_reader import MySqlLogSplitReader
+from raycdc.connectors.mysql.log_reader import MySqlLogReader
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig
-from raycdc.connectors.mysql.server import ServerInfo, current_place, ensure_available, probe, start_position
 from raycdc.connectors.mysql.snapshot.chunk_keys import chunk_key
 from raycdc.connectors.mysql.snapshot.chunks import ChunkRange, ChunkSettings, Strategy
 from raycdc.connectors.mysql.snapshot.commits import CommitWatch, sees_commits
@@ -178,7 +178,7 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
             hiding=self.context.hiding,
         )
 
-    def log_reader(self, split: StreamSplit) -> MySqlLogSplitReader:
+    def log_reader(self, split: StreamSplit) -> MySqlLogReader:
         start = BinlogOffset.from_json(split.state.position)
         tables = tables_of(split)
         selector = self.config.selector()
@@ -209,7 +209,7 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
         history.attach(decoder)
         row_filter = LogFilter(self._connect, captures, history.table)
         decoder.xa.keeper = KeptRows(self.context.hiding, partial(self._cut_by, _chunk_keys(split)), row_filter)
-        return MySqlLogSplitReader(
+        return MySqlLogReader(
             open_stream=self._open_stream,
             history=history,
             decoder=decoder,

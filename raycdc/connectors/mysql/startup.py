@@ -23,14 +23,14 @@ from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.events import DdlItem
 from raycdc.connectors.mysql.binlog.gtid import MariaDbGtidSet, MySqlGtidSet
 from raycdc.connectors.mysql.binlog.index_loops import HEADER_BYTES
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.binlog.stream import BinlogStream
 from raycdc.connectors.mysql.catalog import load_tables
+from raycdc.connectors.mysql.client import ServerInfo, current_place, log_files
 from raycdc.connectors.mysql.ddl.apply import DdlDialect, Refused, apply_ddl, parse_ddl, touched_tables
 from raycdc.connectors.mysql.ddl.dialect import dialect_of
 from raycdc.connectors.mysql.ddl.statements import CreateTable, DropTable
 from raycdc.connectors.mysql.mariadb_log import POSITION_MAX, gtid_at
-from raycdc.connectors.mysql.server import ServerInfo, current_place, log_files
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import ConfigError, SchemaError, SourceError
 from raycdc.model import TableId

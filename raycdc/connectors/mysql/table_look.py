@@ -11,11 +11,11 @@ from typing import Any
 
 from pymysql.connections import Connection
 
-from raycdc.connectors.mysql.binlog.offset import ordinal_of
+from raycdc.connectors.mysql.binlog.position import ordinal_of
 from raycdc.connectors.mysql.cascades import refusal_of
 from raycdc.connectors.mysql.catalog import is_sequence, load_tables
 from raycdc.connectors.mysql.checks import unfit, unreadable
-from raycdc.connectors.mysql.server import current_place, probe
+from raycdc.connectors.mysql.client import current_place, probe
 from raycdc.connectors.mysql.snapshot.chunk_keys import best_key
 from raycdc.connectors.mysql.snapshot.chunks import ChunkSettings, Strategy
 from raycdc.connectors.mysql.snapshot.key_columns import KeyColumns

@@ -13,7 +13,7 @@ from raycdc.connectors.mysql.binlog import packet_loops
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.gtid import gtid_text
 from raycdc.connectors.mysql.binlog.index_loops import complete_events
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.snapshot import key_order, resultset
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.model import TableId

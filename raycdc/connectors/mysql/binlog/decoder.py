@@ -38,9 +38,9 @@ from raycdc.connectors.mysql.binlog.far_places import Jump, jump_of, nearest_pla
 from raycdc.connectors.mysql.binlog.gtid import ExecutedGtids
 from raycdc.connectors.mysql.binlog.map_plans import MapPlans
 from raycdc.connectors.mysql.binlog.map_schemas import MapSchemas
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset
 from raycdc.connectors.mysql.binlog.partial_updates import PartialUpdates
 from raycdc.connectors.mysql.binlog.plan import WirePlan
+from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.binlog.rows import RowBatches
 from raycdc.connectors.mysql.binlog.table_decoding import log_damage
 from raycdc.connectors.mysql.binlog.table_map_registry import TableMapRegistry

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from raycdc.connectors.mysql.binlog.index_loops import HEADER_BYTES
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.binlog.session import NO_SESSION, SessionState, parse_session
 from raycdc.connectors.mysql.values.charsets import codec_of
 from raycdc.connectors.mysql.values.types import MySqlTable

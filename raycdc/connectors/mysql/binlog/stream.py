@@ -30,7 +30,7 @@ from pymysql.connections import Connection
 from raycdc.clients.mysql import NET_TIMEOUT_S, address_of, close_quietly, query, query_error
 from raycdc.connectors.mysql.binlog import packet_loops as packets
 from raycdc.connectors.mysql.binlog.gtid import MariaDbGtidSet, MySqlGtidSet
-from raycdc.connectors.mysql.binlog.offset import READ_ANEW, BinlogOffset
+from raycdc.connectors.mysql.binlog.position import READ_ANEW, BinlogOffset
 from raycdc.errors import CorruptLogError, LogLostError, SourceError, SourceUnavailableError
 
 _log = logging.getLogger(__name__)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from raycdc.connectors.mysql.binlog.session import SessionState
+from raycdc.connectors.mysql.client import ServerInfo
 from raycdc.connectors.mysql.ddl.statements import DdlDialect
-from raycdc.connectors.mysql.server import ServerInfo
 from raycdc.connectors.mysql.values.types import TypeOptions
 
 #: MySQL stopped printing widths of integers in 8.0.19 (release notes); MariaDB prints them.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from raycdc.connectors.mysql.binlog.events import DdlItem
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.ddl.database_defaults import CharsetDefault
 from raycdc.connectors.mysql.ddl.refusal import refusal
 from raycdc.connectors.mysql.ddl.resolver import Resolved

@@ -17,14 +17,14 @@ import pymysql
 from pymysql.connections import Connection
 
 from raycdc.clients.mysql import query, quote_name
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.catalog import constant_default, load_table
+from raycdc.connectors.mysql.client import ServerInfo, current_place, log_files
 from raycdc.connectors.mysql.ddl.apply import DdlDialect, touched_tables
 from raycdc.connectors.mysql.ddl.column import never_logged
 from raycdc.connectors.mysql.ddl.defaults import catalogue_fill
 from raycdc.connectors.mysql.ddl.dialect import dialect_of, dialect_of_session
 from raycdc.connectors.mysql.ddl.shape import Origins
-from raycdc.connectors.mysql.server import ServerInfo, current_place, log_files
 from raycdc.connectors.mysql.startup import OpenLog, statements_between
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SourceError

@@ -40,8 +40,8 @@ from typing import Any
 from pymysql.connections import Connection
 
 from raycdc.clients.mysql import query
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset
-from raycdc.connectors.mysql.server import ServerInfo
+from raycdc.connectors.mysql.binlog.position import BinlogOffset
+from raycdc.connectors.mysql.client import ServerInfo
 from raycdc.errors import SourceError, SourceUnavailableError
 
 #: Begins the statements of chunk readers; they commit nothing, however long they run.

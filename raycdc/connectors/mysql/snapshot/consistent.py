@@ -25,8 +25,8 @@ from typing import Any
 from pymysql.connections import Connection
 
 from raycdc.clients.mysql import close_quietly, query
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset
-from raycdc.connectors.mysql.server import ServerInfo, current_place
+from raycdc.connectors.mysql.binlog.position import BinlogOffset
+from raycdc.connectors.mysql.client import ServerInfo, current_place
 from raycdc.errors import SourceError
 
 #: A snapshot that must be at one known place is opened again for this long, while others commit in the very moment.

@@ -33,8 +33,8 @@ import pyarrow as pa
 from pymysql.connections import Connection
 
 from raycdc.clients.mysql import address_of, close_quietly, query, quote_name
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset
-from raycdc.connectors.mysql.server import ServerInfo, current_place, wait_for_gtid_set
+from raycdc.connectors.mysql.binlog.position import BinlogOffset
+from raycdc.connectors.mysql.client import ServerInfo, current_place, wait_for_gtid_set
 from raycdc.connectors.mysql.snapshot.chunks import ChunkRange
 from raycdc.connectors.mysql.snapshot.commits import CHUNK_MARK, CommitWatch
 from raycdc.connectors.mysql.snapshot.consistent import open_snapshot

@@ -19,8 +19,8 @@ from raycdc.checkpoint.store import CheckpointStore
 from raycdc.connectors.mongodb.client import connect, probe
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig, Strategy
 from raycdc.connectors.mongodb.snapshot.chunk_reader import MongoDbChunkReader
+from raycdc.connectors.mongodb.snapshot.chunks import Cuts, cut
 from raycdc.connectors.mongodb.snapshot.keys import IndexBound
-from raycdc.connectors.mongodb.snapshot.splits import Cuts, cut
 from raycdc.connectors.mongodb.stream.causal import AsOf
 from raycdc.errors import SourceError
 from raycdc.failpoints import FailpointError
@@ -53,7 +53,7 @@ def document(number: int, customer: Any) -> dict[str, Any]:
 def orders(mongodb: MongoDb, mongodb_database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     if not isinstance(mongodb, MongoDbServer):
         pytest.skip("writes to the config database")
-    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.splits._MIB", 4 << 10)
+    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.chunks._MIB", 4 << 10)
     name = f"{mongodb_database}.orders"
     with mongodb.client() as client:
         collection = client[mongodb_database].orders

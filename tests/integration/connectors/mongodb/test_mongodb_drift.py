@@ -99,7 +99,7 @@ def test_documents_that_change_their_shape_while_they_are_read_come_whole(
     mongodb: MongoDb, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Chunks that are open when a column comes are read again with it; what only chunks show stays in the rest."""
-    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.splits._MIB", 16 << 10)
+    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.chunks._MIB", 16 << 10)
     with mongodb.client() as client:
         orders = client[database].create_collection("orders", changeStreamPreAndPostImages={"enabled": True})
         orders.insert_many({"_id": number, "n": number, "text": "x" * 100} for number in range(1000))
@@ -253,7 +253,7 @@ def test_a_column_that_becomes_text_has_its_collection_read_again(
 def test_a_column_becomes_text_while_its_collection_is_read(
     mongodb: MongoDb, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.splits._MIB", 16 << 10)
+    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.chunks._MIB", 16 << 10)
     options: dict[str, Any] = {
         "snapshot": {"strategy": "splitVector", "chunk_mb": 1},
         "schema": {"on_conflict": "text", "sample": 10},

@@ -23,8 +23,8 @@ from pymongo.errors import DuplicateKeyError
 
 from raycdc.connectors.mongodb.client import connect, probe
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
+from raycdc.connectors.mongodb.snapshot.chunks import cut
 from raycdc.connectors.mongodb.snapshot.keys import sort_key
-from raycdc.connectors.mongodb.snapshot.splits import cut
 from raycdc.model import TableId
 from raycdc.testing.servers import MongoDb, MongoDbServer, mongodb_for_tests
 from tests.integration.followed import pipeline
@@ -134,7 +134,7 @@ def strategy(request: pytest.FixtureRequest, orders: Orders, monkeypatch: pytest
                 {"ns": name, "min": dict(zip(key, low, strict=True)), "max": dict(zip(key, high, strict=True))}
                 for low, high in pairwise(lows)
             )
-    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.splits._MIB", (90 * DOCUMENTS + 2_000_000) // 12)
+    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.chunks._MIB", (90 * DOCUMENTS + 2_000_000) // 12)
     return str(request.param)
 
 

@@ -34,7 +34,7 @@ def read(tmp_path: Path, mongodb: MongoDb, database: str, **snapshot: Any) -> li
 
 @pytest.fixture
 def orders(mongodb: MongoDb, mongodb_database: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.splits._MIB", 16 << 10)
+    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.chunks._MIB", 16 << 10)
     keys: list[Any] = [*range(1500), *(f"key {number}" for number in range(500))]
     with mongodb.client() as client:
         client[mongodb_database].orders.insert_many(

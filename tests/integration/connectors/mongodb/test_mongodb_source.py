@@ -24,8 +24,8 @@ from raycdc.connectors.mongodb.client import connect, probe
 from raycdc.connectors.mongodb.enumerator_dialect import MongoDbEnumeratorDialect
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig, Strategy
 from raycdc.connectors.mongodb.snapshot.chunk_reader import MongoDbChunkReader
+from raycdc.connectors.mongodb.snapshot.chunks import cut
 from raycdc.connectors.mongodb.snapshot.keys import key_from_json, key_to_json, sort_key
-from raycdc.connectors.mongodb.snapshot.splits import cut
 from raycdc.errors import ConfigError, DataError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.pipeline import Pipeline
@@ -90,7 +90,7 @@ def by_key(rows: list[dict[str, Any]]) -> Counter[str]:
 
 def small_chunks(monkeypatch: pytest.MonkeyPatch, kilobytes: int = 64) -> None:
     """Chunks of a test are smaller than any of which the configuration speaks."""
-    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.splits._MIB", kilobytes << 10)
+    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.chunks._MIB", kilobytes << 10)
 
 
 @pytest.mark.parametrize("strategy", ["sharded", "splitVector", "sample", "single"])
@@ -170,7 +170,7 @@ def test_a_strategy_that_does_not_do_falls_back_and_says_why(
     with mongodb.client() as client:
         client[database].orders.insert_many(documents(KEYS))
     config = source(mongodb, database, snapshot={"strategy": "auto", "chunk_mb": 1})
-    caplog.set_level(logging.INFO, "raycdc.connectors.mongodb.snapshot.splits")
+    caplog.set_level(logging.INFO, "raycdc.connectors.mongodb.snapshot.chunks")
     with connect(config.uri) as client:
         info = probe(client)
         mongodb.fail(["splitVector"], times=-1, errorCode=13)

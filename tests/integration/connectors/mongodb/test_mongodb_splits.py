@@ -16,7 +16,7 @@ from raycdc.connectors.mongodb.checks import check_source
 from raycdc.connectors.mongodb.client import connect, probe
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig, Strategy
 from raycdc.connectors.mongodb.snapshot.chunk_reader import MongoDbChunkReader
-from raycdc.connectors.mongodb.snapshot.splits import cut
+from raycdc.connectors.mongodb.snapshot.chunks import cut
 from raycdc.model import TableId
 from raycdc.source.split import SnapshotSplit
 from raycdc.testing.servers import MongoDb, MongoDbServer
@@ -85,7 +85,7 @@ def test_a_shard_key_that_begins_with_the_key_cuts_where_that_is(
     key: dict[str, Any], bounds: list[Any], cuts: list[Any], mongodb: MongoDb, orders: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.splits._MIB", 4 << 10)
+    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.chunks._MIB", 4 << 10)
     name = f"{orders}.orders"
     lows = [(MinKey(), MinKey()), *bounds, (MaxKey(), MaxKey())]
     with mongodb.client() as client:
@@ -104,7 +104,7 @@ def test_a_shard_key_that_begins_with_the_key_cuts_where_that_is(
 def test_the_role_that_the_config_database_wants_is_named(
     mongodb: MongoDb, orders: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.splits._MIB", 4 << 10)
+    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.chunks._MIB", 4 << 10)
     assert isinstance(mongodb, MongoDbServer)
     asked = config(mongodb, orders)
     with connect(asked.uri) as client:
@@ -126,7 +126,7 @@ def test_a_chunk_whose_cursor_is_lost_is_read_again_from_its_start(
     lost: dict[str, Any], mongodb: MongoDb, orders: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after ten minutes without a word (cursorTimeoutMillis), or when the cursor's session expired."""
-    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.splits._MIB", 12 << 10)
+    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.chunks._MIB", 12 << 10)
     monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.chunk_reader._BATCH_DOCUMENTS", 100)
     assert isinstance(mongodb, MongoDbServer)
     begun: list[str] = []

@@ -22,10 +22,10 @@ from raycdc.config.tls import TlsMode
 from raycdc.connectors.mysql.binlog import stream as stream_module
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.events import RowsItem
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.binlog.stream import BinlogStream
 from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.server import current_position, probe
+from raycdc.connectors.mysql.client import current_position, probe
 from raycdc.connectors.mysql.snapshot.resultset import stream_query
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import ExitCode, LogLostError, SourceError

@@ -13,7 +13,7 @@ import pytest
 
 from raycdc.clients.mysql import query
 from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.server import current_position, probe
+from raycdc.connectors.mysql.client import current_position, probe
 from raycdc.connectors.mysql.snapshot import commits
 from raycdc.connectors.mysql.snapshot.chunks import ChunkRange
 from raycdc.connectors.mysql.snapshot.commits import CommitWatch, sees_commits, wait_until_visible

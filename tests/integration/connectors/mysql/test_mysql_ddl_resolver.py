@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from raycdc.connectors.mysql.binlog.events import DdlItem
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.binlog.stream import BinlogStream
 from raycdc.connectors.mysql.catalog import load_table
+from raycdc.connectors.mysql.client import current_position, probe
 from raycdc.connectors.mysql.ddl.dialect import dialect_of
 from raycdc.connectors.mysql.ddl.history import DdlHistory
 from raycdc.connectors.mysql.ddl.log_server import LogServer
 from raycdc.connectors.mysql.ddl.resolver import ServerResolver
-from raycdc.connectors.mysql.server import current_position, probe
 from raycdc.connectors.mysql.startup import statements_between
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SchemaError

@@ -11,10 +11,10 @@ import pytest
 from raycdc.clients.mysql import query
 from raycdc.connectors.mysql.binlog.stream import BinlogStream
 from raycdc.connectors.mysql.catalog import load_table
+from raycdc.connectors.mysql.client import current_position, probe
 from raycdc.connectors.mysql.ddl.apply import apply_ddl, parse_ddl
 from raycdc.connectors.mysql.ddl.defaults import catalogue_fill
 from raycdc.connectors.mysql.ddl.dialect import dialect_of, dialect_of_session
-from raycdc.connectors.mysql.server import current_position, probe
 from raycdc.connectors.mysql.startup import statements_between
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.model import TableId

@@ -18,10 +18,10 @@ from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.events import RowsItem
 from raycdc.connectors.mysql.binlog.far_places import WRAP, PlaceFinder
 from raycdc.connectors.mysql.binlog.index_loops import ROTATE, XID
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.binlog.stream import BinlogStream
 from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.server import ensure_available, log_files, probe
+from raycdc.connectors.mysql.client import ensure_available, log_files, probe
 from raycdc.connectors.mysql.startup import PastStart, event_bounds, past_position
 from raycdc.errors import ConfigError, LogLostError
 from raycdc.model import TableId

@@ -13,10 +13,10 @@ from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.events import RowsItem
 from raycdc.connectors.mysql.binlog.gtid import MySqlGtidSet
 from raycdc.connectors.mysql.binlog.index_loops import HEARTBEAT, HEARTBEAT_V2
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.catalog import load_table
+from raycdc.connectors.mysql.client import current_position, ensure_available, log_files, probe
 from raycdc.connectors.mysql.mariadb_log import gtid_at
-from raycdc.connectors.mysql.server import current_position, ensure_available, log_files, probe
 from raycdc.errors import SourceError
 from raycdc.model import TableId
 from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer

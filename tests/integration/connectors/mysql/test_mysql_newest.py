@@ -13,9 +13,9 @@ from raycdc.cli.inspect_binlog import inspect_binlog
 from raycdc.clients.mysql import query
 from raycdc.config.tls import TlsMode
 from raycdc.connectors.mysql.binlog.events import RowsItem
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.server import current_position, probe
+from raycdc.connectors.mysql.client import current_position, probe
 from raycdc.errors import ExitCode
 from raycdc.model import RowKind, TableId
 from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlNewestServer

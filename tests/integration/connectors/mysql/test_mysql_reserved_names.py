@@ -9,7 +9,7 @@ import pytest
 
 from raycdc.config import config_from_dict
 from raycdc.connectors.mysql.checks import check_source
-from raycdc.connectors.mysql.server import probe
+from raycdc.connectors.mysql.client import probe
 from raycdc.errors import RaycdcError
 from raycdc.model import TableId
 from raycdc.pipeline import Pipeline

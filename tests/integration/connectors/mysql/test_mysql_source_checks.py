@@ -8,10 +8,10 @@ import pytest
 
 from raycdc.clients.mysql import MySqlSettings, connect, query
 from raycdc.config.tls import TlsMode
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.catalog import discover_tables, load_table, load_tables, table_sizes
 from raycdc.connectors.mysql.checks import check_source, lease_server_id, require_ok
-from raycdc.connectors.mysql.server import (
+from raycdc.connectors.mysql.client import (
     Flavor,
     ServerInfo,
     current_position,

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from raycdc.clients.mysql import query
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.server import ServerInfo, current_position, probe, start_position
+from raycdc.connectors.mysql.client import ServerInfo, current_position, probe, start_position
 from raycdc.connectors.mysql.snapshot import consistent, visibility
 from raycdc.connectors.mysql.snapshot.chunks import ChunkRange
 from raycdc.connectors.mysql.snapshot.visibility import read_chunk

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from raycdc.config import config_from_dict
-from raycdc.connectors.mysql.log_split_reader import MySqlLogSplitReader
+from raycdc.connectors.mysql.log_reader import MySqlLogReader
 from raycdc.connectors.mysql.snapshot import visibility
 from raycdc.connectors.mysql.source import MySqlChunkReader
 from raycdc.pipeline import Pipeline
@@ -123,7 +123,7 @@ class Meddler:
 
     def _hook(self, patch: pytest.MonkeyPatch) -> None:
         opening, controlling = LogReader._open, LogReader._control
-        reading, fetching = MySqlChunkReader.read, MySqlLogSplitReader.fetch
+        reading, fetching = MySqlChunkReader.read, MySqlLogReader.fetch
 
         def opened(reader: LogReader, request: Any, **named: Any) -> None:
             table = request.split.table.table
@@ -144,13 +144,13 @@ class Meddler:
             if isinstance(event, CloseChunk | ChunkMisfit):
                 self._on_time.set()
 
-        def fetch(reader: MySqlLogSplitReader) -> Any:
+        def fetch(reader: MySqlLogReader) -> Any:
             return fetching(reader) if self._on_time.wait(0.05) else None
 
         patch.setattr(LogReader, "_open", opened)
         patch.setattr(LogReader, "_control", control)
         patch.setattr(MySqlChunkReader, "read", read)
-        patch.setattr(MySqlLogSplitReader, "fetch", fetch)
+        patch.setattr(MySqlLogReader, "fetch", fetch)
         patch.setattr(visibility, "reach", lambda step: self._reach(step, self._reading))
 
     def _reach(self, step: str, table: str) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from raycdc.connectors.mongodb.large import LargeDocuments
 from raycdc.connectors.mongodb.layout import Layout, OnMisfit, Spelling, declared, parse_type
+from raycdc.connectors.mongodb.log_reader import ChangeStreamReader
 from raycdc.connectors.mongodb.stream.causal import Found
-from raycdc.connectors.mongodb.stream.change_stream import ChangeStreamReader
 from raycdc.connectors.mongodb.stream.document_reads import DocumentReads, ReadDocuments
 from raycdc.connectors.mongodb.stream.events import RowWriter, Scanner
 from raycdc.connectors.mongodb.stream.followed import FollowedCollections

@@ -14,7 +14,7 @@ import pytest
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder, Flavor
 from raycdc.connectors.mysql.binlog.events import DdlItem, LogItem, RowsItem
 from raycdc.connectors.mysql.binlog.gtid import MySqlGtidSet
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import CorruptLogError, DataError
 from raycdc.model import TableId

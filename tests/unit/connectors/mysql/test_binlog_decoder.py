@@ -13,7 +13,7 @@ import pytest
 
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder, Flavor
 from raycdc.connectors.mysql.binlog.events import DdlItem, RowsItem
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import CorruptLogError, DataError, SchemaError
 from raycdc.model import TableId, changelog_schema

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 from pymysql.connections import Connection
 
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset
-from raycdc.connectors.mysql.server import Flavor, ServerInfo
+from raycdc.connectors.mysql.binlog.position import BinlogOffset
+from raycdc.connectors.mysql.client import Flavor, ServerInfo
 from raycdc.connectors.mysql.snapshot import visibility
 from raycdc.connectors.mysql.snapshot.chunks import ChunkRange
 from raycdc.connectors.mysql.snapshot.consistent import SnapshotPlace

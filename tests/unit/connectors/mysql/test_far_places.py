@@ -11,7 +11,7 @@ from pymysql.connections import Connection
 from raycdc.connectors.mysql.binlog import far_places
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.far_places import WRAP, Jump, PlaceFinder
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.errors import CorruptLogError, RaycdcError, SourceError
 from tests.unit.connectors.mysql.binlog_bytes import UUID, LogWriter
 

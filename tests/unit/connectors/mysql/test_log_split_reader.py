@@ -7,13 +7,13 @@ from typing import Any, cast
 import pymysql
 
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset
+from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.binlog.stream import BinlogStream
 from raycdc.connectors.mysql.ddl.apply import DdlDialect
 from raycdc.connectors.mysql.ddl.history import DdlHistory
 from raycdc.connectors.mysql.ddl.log_server import LogServer
 from raycdc.connectors.mysql.log_filter import LogFilter
-from raycdc.connectors.mysql.log_split_reader import MySqlLogSplitReader
+from raycdc.connectors.mysql.log_reader import MySqlLogReader
 from raycdc.connectors.mysql.values.documents import Capture
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.model import TableId
@@ -47,7 +47,7 @@ def units_of(*buffers: bytes, capture: Capture | None = None) -> list[LogUnit]:
     )
     history.attach(decoder)
     stream: Any = Received(*buffers)
-    reader = MySqlLogSplitReader(
+    reader = MySqlLogReader(
         open_stream=lambda _: cast("BinlogStream", stream),
         history=history,
         decoder=decoder,

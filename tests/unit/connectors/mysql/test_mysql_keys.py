@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raycdc.connectors.mysql.catalog import constant_default
-from raycdc.connectors.mysql.server import parse_version
+from raycdc.connectors.mysql.client import parse_version
 from raycdc.connectors.mysql.snapshot import keys, resultset_loops
 from raycdc.connectors.mysql.snapshot.chunk_keys import chunk_key
 from raycdc.connectors.mysql.snapshot.chunks import ChunkRange

@@ -16,7 +16,7 @@ from pymysql.connections import Connection
 
 from raycdc.clients.mysql import address_of, query, query_dict, query_one
 from raycdc.connectors.mysql.binlog.gtid import MySqlGtidSet
-from raycdc.connectors.mysql.binlog.offset import READ_ANEW, BinlogOffset
+from raycdc.connectors.mysql.binlog.position import READ_ANEW, BinlogOffset
 from raycdc.connectors.mysql.mariadb_log import ensure_same_log, gtid_at, gtid_binlog_pos
 from raycdc.errors import LogLostError, SourceError
 from raycdc.source.log_owner import LogOwner

@@ -1,6 +1,6 @@
 """Schema changes, and the texts that say why a table is not followed, as the state may have them.
 
-Everything that the log's reader is told of a table passes here (`MySqlLogSplitReader`), and what the enumerator begins
+Everything that the log's reader is told of a table passes here (`MySqlLogReader`), and what the enumerator begins
 with: of columns that a mask hides no default is in a schema, and none of a statement's values in a text. What a schema
 change tool's tables have of them is not kept: where it is needed after a restart, the table begins again.
 """

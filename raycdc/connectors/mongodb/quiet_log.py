@@ -26,7 +26,7 @@ from raycdc.source.table_life import Parking, Phase
 _IDLE_S = 1.0
 
 
-class NewBeginnings:
+class QuietLog:
     """`raycdc.source.snapshot.reading.BlockingLog` of the units that let `wanted` begin again; then silence.
 
     `look` asks the source for a collection's layout, None where there is none such. It blocks, in the fetcher's thread.
@@ -42,7 +42,7 @@ class NewBeginnings:
         self._woken = threading.Event()
 
     def __repr__(self) -> str:
-        return f"NewBeginnings({list(map(str, self._waiting))})"
+        return f"QuietLog({list(map(str, self._waiting))})"
 
     def fetch(self) -> LogUnit | None:
         if not self._waiting:

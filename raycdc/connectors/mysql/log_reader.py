@@ -29,10 +29,10 @@ import pyarrow as pa
 
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.events import DdlItem, RowsItem
-from raycdc.connectors.mysql.binlog.offset import BinlogOffset, ordinal_of
+from raycdc.connectors.mysql.binlog.position import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.binlog.stream import BinlogStream
 from raycdc.connectors.mysql.ddl.history import DdlHistory
-from raycdc.connectors.mysql.hidden_changes import hidden_state, hidden_update
+from raycdc.connectors.mysql.hidden import hidden_state, hidden_update
 from raycdc.connectors.mysql.log_filter import LogFilter
 from raycdc.source.snapshot.hand_off import LogRows
 from raycdc.source.snapshot.log_unit import (
@@ -52,7 +52,7 @@ READ_BYTES_MAX = 4 << 20
 READ_TIMEOUT_S = 0.2
 
 
-class MySqlLogSplitReader:
+class MySqlLogReader:
     """`raycdc.source.snapshot.reading.BlockingLog` of the stream split. `open_stream` connects and starts the dump."""
 
     def __init__(
@@ -76,7 +76,7 @@ class MySqlLogSplitReader:
         self._stream = open_stream(start)
 
     def __repr__(self) -> str:
-        return f"MySqlLogSplitReader({self._position}, {self._decoder.statistics()})"
+        return f"MySqlLogReader({self._position}, {self._decoder.statistics()})"
 
     def fetch(self) -> LogUnit | None:
         """The next unit; None when the server had nothing new for a moment."""

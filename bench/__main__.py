@@ -27,6 +27,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=None, help="rows of the standard case (default: the benchmark's)")
     parser.add_argument("--cases", default="", help="comma-separated; default: all")
     parser.add_argument("--server", choices=["mysql", "mariadb"], default="mysql")
+    parser.add_argument("--tries", type=int, default=3, help="of these the best counts, in the mongodb benchmark")
     parser.add_argument("--html", type=Path, default=None, help="write the results there as a page, too")
     arguments = parser.parse_args()
     benchmark = importlib.import_module(f"bench.{arguments.benchmark}")
@@ -34,7 +35,7 @@ def main() -> int:
     unknown = [case for case in cases if case not in benchmark.CASES]
     if unknown:
         parser.error(f"unknown case {unknown[0]!r}; there are {', '.join(benchmark.CASES)}")
-    options = Options(cases=cases, rows=arguments.rows, server=arguments.server)
+    options = Options(cases=cases, rows=arguments.rows, server=arguments.server, tries=arguments.tries)
     measurements: list[Measurement] = []
     for measurement in benchmark.run(options):
         measurements.append(measurement)

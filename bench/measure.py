@@ -26,6 +26,8 @@ class Options:
     cases: tuple[str, ...]
     rows: int | None
     server: str
+    #: How often each system is measured; the best of the tries counts.
+    tries: int = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,12 +60,12 @@ def run(options: Options) -> Iterator[Measurement]:
     """Start a server, fill a collection, read it with each system; then its changes."""
     count = options.rows or _DOCUMENTS
     if "snapshot" in options.cases:
-        yield from _snapshot(count)
+        yield from _snapshot(count, options.tries)
     if "change_stream" in options.cases:
-        yield from mongodb_changes.run("change_stream", count, _TYPES)
+        yield from mongodb_changes.run("change_stream", count, _TYPES, options.tries)
 
 
-def _snapshot(count: int) -> Iterator[Measurement]:
+def _snapshot(count: int, tries: int) -> Iterator[Measurement]:
     from raycdc.testing.servers import MongoDbServer
 
     with tempfile.TemporaryDirectory(prefix="raycdc-bench-") as folder, MongoDbServer() as server:
@@ -77,7 +77,7 @@ def _snapshot(count: int) -> Iterator[Measurement]:
         given = {"uri": server.uri, "passes": _PASSES}
         for system in ("raycdc", "raycdc-document", "raycdc-bson", "raw", "pymongo", "pymongoarrow"):
             function = f"bench.mongodb:{system.replace('-', '_')}"
-            best = best_of(3, lambda function=function, system=system: measure("snapshot", system, function, given))  # type: ignore[misc]
+            best = best_of(tries, lambda function=function, system=system: measure("snapshot", system, function, given))  # type: ignore[misc]
             yield with_bytes(best, size * _PASSES)
         yield with_bytes(_spark(Path(folder), server, count), size * _SPARK_PASSES)
 

@@ -21,7 +21,7 @@ _PASSES = 3
 _BATCH = 10_000
 
 
-def run(case: str, count: int, types: Mapping[str, str]) -> Iterator[Measurement]:
+def run(case: str, count: int, types: Mapping[str, str], tries: int) -> Iterator[Measurement]:
     """Change a collection about `count` times, and read that with each system."""
     from raycdc.testing.servers import MongoDbServer
 
@@ -32,7 +32,7 @@ def run(case: str, count: int, types: Mapping[str, str]) -> Iterator[Measurement
         size = _size(server.uri, begin, events)
         for system in ("raycdc", "raw", "pymongo"):
             function = f"bench.mongodb_changes:{system}"
-            best = best_of(3, lambda function=function, system=system: measure(case, system, function, given))  # type: ignore[misc]
+            best = best_of(tries, lambda function=function, system=system: measure(case, system, function, given))  # type: ignore[misc]
             yield with_bytes(best, size * _PASSES)
 
 

@@ -7,7 +7,7 @@ and the output says so.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -163,8 +163,7 @@ def _context(config: PipelineConfig, store: CheckpointStore | None) -> SinkConte
 def _recorded(store: CheckpointStore) -> set[str]:
     """The targets that the state says were written."""
     record = store.last_commit()
-    tables: Mapping[str, Any] = {} if record is None else {**record.tables, **record.parked}
-    return set(tables)
+    return set() if record is None else {*record.tables, *record.parked}
 
 
 def _place(store: CheckpointStore) -> tuple[int, int, int]:

@@ -181,6 +181,10 @@ def _collect(item: RowsItem, rows: _Rows) -> None:
         rows[pos].append(_RowLine(seqs[row], 2 if ops[row] == RowKind.UPDATE_BEFORE else 1, line))
 
 
+#: A line about an event that is not of rows.
+Note = dict[str, int | str | None]
+
+
 class _FilePrinter:
     """Walks over the events of a file for what is not rows, and puts the rows in their place."""
 
@@ -242,12 +246,12 @@ class _FilePrinter:
         position |= self._at & ~0xFFFFFFFF
         return position if position >= self._at else position + (1 << 32)
 
-    def _note(self, head: bytes, body: npt.NDArray[np.uint8], end: int) -> dict[str, Any] | None:
+    def _note(self, head: bytes, body: npt.NDArray[np.uint8], end: int) -> Note | None:
         kind = head[4]
         seconds_ms = int.from_bytes(head[:4], "little") * 1000
 
-        def note(type_: str, **more: Any) -> dict[str, Any]:
-            where = {"type": type_, "file": self._file, "pos": end, "ts_ms": self._millis or seconds_ms}
+        def note(type_: str, **more: int | str | None) -> Note:
+            where: Note = {"type": type_, "file": self._file, "pos": end, "ts_ms": self._millis or seconds_ms}
             return {**where, "gtid": self._gtid, **more}
 
         if kind in _GTIDS:
@@ -273,7 +277,7 @@ class _FilePrinter:
         return None
 
     @staticmethod
-    def _query(body: bytes, note: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+    def _query(body: bytes, note: Callable[..., Note]) -> Note:
         query = parse_query(body)
         word = query.statement.upper()
         if word in ("BEGIN", "COMMIT", "ROLLBACK"):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from raycdc.connectors.mysql.ddl.apply import DdlDialect, Refused
 from raycdc.connectors.mysql.ddl.catalogue import DdlCatalogue
@@ -61,7 +61,7 @@ def print_ddl(path: Path, *, tables: bool, server: str = "mysql") -> int:
     return int(ExitCode.DONE)
 
 
-def _described(table: MySqlTable) -> dict[str, Any]:
+def _described(table: MySqlTable) -> dict[str, object]:
     columns = [{"name": c.name, "type": c.column_type, "nullable": c.nullable} for c in table.columns]
     return {
         "db": table.id.db,
@@ -71,5 +71,5 @@ def _described(table: MySqlTable) -> dict[str, Any]:
     }
 
 
-def _print(line: dict[str, Any]) -> None:
+def _print(line: Mapping[str, object]) -> None:
     print(json.dumps(line, ensure_ascii=False))

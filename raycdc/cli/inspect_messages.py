@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import BinaryIO, TextIO
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +41,7 @@ def print_messages(
     for a file that cannot be read, an unknown format or malformed columns.
     """
     out = out or sys.stdout
-    options: dict[str, Any] = {} if columns is None else {"columns": columns}
+    options: dict[str, str | dict[str, str]] = {} if columns is None else {"columns": columns}
     made = load_format(identifier, place="--format", **options)
     nameless = None
     if isinstance(made, JsonDialect):

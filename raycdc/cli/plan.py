@@ -37,24 +37,24 @@ def plan_config(path: Path, *, as_json: bool) -> int:
     if not source.knows_tables:
         print("Only the last messages of the topics were read, so more tables and columns may come.",
               file=sys.stderr)  # fmt: skip
-    found = source.tables()
-    for result in check_changelog(config, source) if found else ():
+    tables = source.tables()
+    for result in check_changelog(config, source) if tables else ():
         print(f"Changelog: {result.text}", file=sys.stderr)
     parked: set[TableId] = set()
-    for name, table in found.items():
+    for name, table in tables.items():
         for result in table_findings(config, {name: table.schema}):
             parked |= {name} if result.parks else set()
             print(f"{'Parked' if result.parks else 'Names'}: {result.text}", file=sys.stderr)
         if table.note and name not in parked:
             print(f"Chunks: {table.note} {CHUNKS_FIX}", file=sys.stderr)
-    found = {name: table for name, table in found.items() if name not in parked}
+    tables = {name: table for name, table in tables.items() if name not in parked}
     with transformed_tables(config) as transforms:
-        for target in planned(config, found, transforms):
+        for target in planned(config, tables, transforms):
             _print(target, as_json=as_json)
     store = known_store(config)
     for text in told_of_state(config, store) if store is not None else ():
         print(f"State: {text}", file=sys.stderr)
-    if not found and not parked:
+    if not tables and not parked:
         print("No table is captured yet.", file=sys.stderr)
     return int(ExitCode.DONE)
 
@@ -92,17 +92,17 @@ class PlannedTarget:
 
 
 def planned(
-    config: PipelineConfig, found: Mapping[TableId, SourceTable], transforms: TransformedTables
+    config: PipelineConfig, tables: Mapping[TableId, SourceTable], transforms: TransformedTables
 ) -> list[PlannedTarget]:
     """The targets of the tables that there are."""
     problems = [
-        text for _, text in transform_problems(transforms, {name: t.schema for name, t in found.items()}) if text
+        text for _, text in transform_problems(transforms, {name: t.schema for name, t in tables.items()}) if text
     ]
     if problems:
         raise ConfigError(*problems)
     schemas: dict[TableId, TableSchema] = {}
     transformed: dict[TableId, ResolvedTransform] = {}
-    for name, table in found.items():
+    for name, table in tables.items():
         schema, _ = transforms.read(name, table.schema)
         resolved = transforms.resolved(name, schema)
         schemas[name] = schema if resolved is None else resolved.schema
@@ -115,7 +115,7 @@ def planned(
         PlannedTarget(
             target=str(share.name),
             write=config.sink.write,
-            sources=tuple(_source(name, found[name], transforms) for name in share.sources),
+            sources=tuple(_source(name, tables[name], transforms) for name in share.sources),
             columns=tuple(PlannedColumn(c.name, c.type.spark(), c.nullable) for c in share.schema.columns),
             primary_key=share.schema.primary_key,
             ddl=sink.statement(

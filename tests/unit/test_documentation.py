@@ -128,6 +128,14 @@ def test_the_glossary_has_each_noun_once() -> None:
     assert sorted(noun for noun in set(nouns) if nouns.count(noun) > 1) == []
 
 
+@pytest.mark.parametrize("package", ["raycdc/connectors/mongodb", "raycdc/connectors/mysql/binlog"])
+def test_modules_that_the_theory_of_a_package_names_exist(package: str) -> None:
+    named = set(re.findall(r"`([\w/]+\.py)`", (ROOT / package / "__init__.py").read_text()))
+    files = [f"/{path.relative_to(ROOT)}" for path in _python("raycdc")]
+    assert named
+    assert sorted(name for name in named if not any(file.endswith(f"/{name}") for file in files)) == []
+
+
 @pytest.mark.parametrize("page", ["ARCHITECTURE.md", "raycdc/DECISIONS.md"])
 def test_modules_that_developers_are_pointed_to_exist(page: str) -> None:
     text = (ROOT / page).read_text()

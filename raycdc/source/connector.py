@@ -10,8 +10,8 @@ process that needs it, from the section and a `SourceContext`, so it is picklabl
 | independent logs (partitions) | `Source`; the enumerator and the reader are its own (`raycdc.source.protocol.api`) |
 
 The nouns are those of Flink's FLIP-27 and of Flink CDC: `Boundedness`, the enumerator that is created or restored, the
-reader that is created in each reader process, `acknowledge` for ``notifyCheckpointComplete``. What a source may be able
-to do beyond that is the second half of `Source`; each of these methods has a default, which says that it cannot.
+reader that is created in each reader process, `acknowledge` for ``notifyCheckpointComplete``. Abilities beyond
+that are the second half of `Source`; each of these methods has a default, which says that the source cannot.
 
 | called in | methods |
 |---|---|

@@ -1,8 +1,8 @@
 """The state of a log that one reader reads: where it stands, and in which state each of its tables is.
 
 It is a value. The log reader gives it at every cut, the manifest holds its JSON, and whoever looks into a manifest for
-tables asks `stream_of`. What becomes of it while nothing runs, `raycdc.source.parking` and `raycdc.source.selection`
-say.
+tables asks `stream_of`. While nothing runs, `raycdc.source.parking` and
+`raycdc.source.selection` change it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 | single | none: one chunk; always so for a collection with a collation | |
 
 A chunk is read by index bounds (``min``, ``max``), which run across types as the index does; a comparison in a query
-would match keys of its own type only. What bounds there are never decides which documents are read, only by whom: the
+would match keys of its own type only. The bounds never decide which documents are read, only by whom: the
 first chunk has no lower bound and the last no upper one.
 
 `_id` never changes, so where a shard key begins with `_id` or parts of it, chunks are cut there and each is read as of

@@ -210,8 +210,8 @@ class DocumentReads:
     def read_ahead(
         self, stream: Stream, scan: Callable[[bytes], Batch], *, whole_when_idle: bool, stopped: Callable[[], bool]
     ) -> None:
-        """Settle what waits by the log beyond the stream's place, which `stream` has without documents. What is left
-        when that has passed all reads is due. Blocks; raises what `stream` does.
+        """Settle what waits by the log beyond the stream's place, which `stream` has without documents. Changes that
+        are left when that has passed all reads are due. Blocks; raises what `stream` does.
         """
         end = max((one.seen for own in self._absent.values() for one in own.values()), default=0)
         reached = 0

@@ -1,7 +1,7 @@
 """Inferred collections widen while they are followed: fields that have no column get one, values that fit none too.
 
 The fields of a change are examined before its rows are passed on; the decoder tells each name and type that went to
-`REST` once, so that nothing is asked per row. What becomes of one:
+`REST` once, so that nothing is asked per row. The treatment of one:
 
 | it is | and becomes |
 |---|---|

@@ -5,8 +5,8 @@ dump by GTID leaves out the transactions we have, and in a file larger than 4 Gi
 next event may then end at any of several places 4 GiB apart. A wrong one would be compared with the ends of chunks.
 
 The file's size says which places there are. Where more than one is left, it is the server that is asked for the event
-at each of them; it looks at the checksum there, so that bytes in the middle of an event are not taken for one. What is
-not found that way is refused.
+at each of them; it looks at the checksum there, so that bytes in the middle of an event are not taken for one. A
+place that is not found that way is refused.
 """
 
 from __future__ import annotations

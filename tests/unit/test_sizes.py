@@ -50,8 +50,6 @@ LARGE_CLASSES: dict[str, str] = {
     "sinks/delta/sink.py:DeltaSink": "not looked at yet",
     "sinks/delta/table.py:DeltaTarget": "not looked at yet",
     "sinks/iceberg/table.py:IcebergTarget": "not looked at yet",
-    "sinks/jdbc/mysql.py:MySqlSession": "not looked at yet",
-    "sinks/jdbc/postgres.py:PostgresSession": "not looked at yet",
     "sinks/kafka/sink.py:KafkaSink": "not looked at yet",
     "sinks/mongodb/target.py:MongoDbSteps": "not looked at yet",
 }

@@ -1,23 +1,24 @@
 """The database sink's interface to a server: one transaction with the commit record and the rows in it.
 
-Implemented by `postgres` and `mysql`; called by `sink` on the driver, and by `tasks`, which
-loads rows into staging tables from wherever tasks run. A session belongs to one thread.
+The parts that all servers have in common are written once (`commits`, `staging`), the others by `postgres` and `mysql`.
+Called by `sink` on the driver, and by `tasks`, which loads rows into staging tables from wherever tasks run. A session belongs to one thread.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import pyarrow as pa
 
 from raycdc.errors import SinkError
 from raycdc.model import Column, TableId
 from raycdc.sinks.columns import Plan
+from raycdc.sinks.jdbc.commits import Commits
 from raycdc.sinks.jdbc.plugin import Address
+from raycdc.sinks.jdbc.staging import Staging
 from raycdc.sinks.record import Held
 
 #: Name of the table with the commit records, in the database (PostgreSQL: its schema ``public``) that the URL names.
@@ -33,45 +34,8 @@ _IMPLEMENTATIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class StagedTable:
-    """A table of rows that no reader of the target sees yet (the result of `tasks.load`)."""
-
-    name: str
-    rows: int
-    deleted: int = 0
-    truncated: bool = False
-
-
-class Session(Protocol):
-    """One transaction; what `commit` was not called for never happened. DDL on MySQL is the exception: it commits what
-    was done before it and itself, and its methods are judged by what the target has, so doing them again is harmless.
-    """
-
-    #: Whether DDL is undone with the rest.
-    transactional_ddl: ClassVar[bool]
-
-    def lacking(self, databases: Sequence[str]) -> list[str] | None:
-        """Statements that would permit what the account may not do yet, in the place of the commit records and in the
-        `databases` of targets; None where that cannot be told.
-        """
-
-    def is_prepared(self) -> bool:
-        """Whether there is the commit table: before the first run only `exists` may be asked."""
-
-    def held(self, app_id: str, target: TableId, *, lock: bool = False) -> Held | None:
-        """The record of `target`; with `lock` nobody else can commit to it or alter it before this session ends, even
-        where there is no record yet. `SinkError` when another session has the lock for a minute.
-        """
-
-    def hold(self, app_id: str, target: TableId, held: Held, positions: Mapping[str, Any]) -> None:
-        """Write the record, which `held` locked. `FencedError` where there is one of a newer driver or a later step."""
-
-    def owners(self, target: TableId) -> dict[str, bool]:
-        """The identities whose commits the record has for `target`, and whether each made the table."""
-
-    def forget_others(self, app_id: str, target: TableId) -> None:
-        """Remove the records of other pipelines: what they wrote to `target` is gone."""
+class Tables(Protocol):
+    """The targets of a server: whether they are there, and what is made of them."""
 
     def folded(self, app_id: str, target: TableId) -> str | None:
         """Another target of the pipeline that is the same table on this server, whose names ignore case."""
@@ -96,19 +60,39 @@ class Session(Protocol):
 
     def empty(self, target: TableId) -> None: ...
 
-    def staged_rows(self, name: str) -> int:
-        """How many rows a staging table has."""
 
-    def append(self, target: TableId, columns: Sequence[Column], name: str) -> None:
-        """Add the rows of a staging table."""
+class Session(Protocol):
+    """One transaction; what `commit` was not called for never happened. DDL on MySQL is the exception: it commits what
+    was done before it and itself, and `tables` are judged by what the target has, so doing it again is harmless.
+    """
 
-    def taken(self, target: TableId, key: Sequence[str], name: str) -> dict[str, Any] | None:
-        """The key of a `CLAIMED` row of a staging table that the target has already; None where there is none."""
+    #: Whether DDL is undone with the rest.
+    transactional_ddl: ClassVar[bool]
 
-    def merge(
-        self, target: TableId, columns: Sequence[Column], key: Sequence[str], gone: Sequence[str], staged: StagedTable
-    ) -> None:
-        """Upsert and delete the rows of a staging table with `DELETED`; columns `gone` at the source become null."""
+    @property
+    def commits(self) -> Commits:
+        """The records of targets."""
+
+    @property
+    def tables(self) -> Tables:
+        """The targets."""
+
+    @property
+    def staging(self) -> Staging:
+        """The rows on their way into targets."""
+
+    def lacking(self, databases: Sequence[str]) -> list[str] | None:
+        """Statements that would permit what the account may not do yet, in the place of the commit records and in the
+        `databases` of targets; None where that cannot be told.
+        """
+
+    def is_prepared(self) -> bool:
+        """Whether there is the commit table: before the first run only `tables.exists` may be asked."""
+
+    def held(self, app_id: str, target: TableId, *, lock: bool = False) -> Held | None:
+        """The record of `target`; with `lock` nobody else can commit to it or alter it before this session ends, even
+        where there is no record yet. `SinkError` when another session has the lock for a minute.
+        """
 
     def commit(self) -> None: ...
 

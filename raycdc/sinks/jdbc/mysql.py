@@ -19,9 +19,7 @@ that writes to one. Where ``pxc_strict_mode`` forbids ``GET_LOCK`` the sink stop
 from __future__ import annotations
 
 import hashlib
-import json
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, ClassVar
 
@@ -31,36 +29,27 @@ import pymysql
 from raycdc.clients.mysql import MySqlSettings, close_quietly, connect, quote_name
 from raycdc.errors import (
     ColumnsRefusedError,
-    FencedError,
     NameRefusedError,
     RaycdcError,
     SinkError,
-    TargetTakenError,
-    TargetTouchedError,
     ValueRefusedError,
 )
-from raycdc.model import Column, TableId, TypeKind
+from raycdc.model import Column, TableId
 from raycdc.model.names import NAMES
-from raycdc.sinks.columns import Plan
-from raycdc.sinks.jdbc.adopt import check_mysql
-from raycdc.sinks.jdbc.database import COMMIT_TABLE, STAGE_PREFIX, StagedTable
+from raycdc.sinks.jdbc.commits import Commits
+from raycdc.sinks.jdbc.database import COMMIT_TABLE
 from raycdc.sinks.jdbc.mysql_grants import NEEDED, missing, roles
+from raycdc.sinks.jdbc.mysql_tables import EXACT, MySqlTables, best_collation, definition
 from raycdc.sinks.jdbc.mysql_text import ends_in_space, value_lists, widest
 from raycdc.sinks.jdbc.plugin import Address
 from raycdc.sinks.jdbc.refusals import mysql_refusal, without_value
+from raycdc.sinks.jdbc.staging import Staging
 from raycdc.sinks.jdbc.types import mysql_type
-from raycdc.sinks.origins import CLAIMED
-from raycdc.sinks.record import PLACE, Held
-from raycdc.sinks.rows import DELETED
+from raycdc.sinks.record import Held
 from raycdc.sinks.targets import check_names
 
 #: Size of a statement with rows: large enough that parsing one row more is all it costs, far below any server's limit.
 STATEMENT_BYTES = 2 << 20
-
-#: Collations that tell apart all texts, trailing spaces included, best first; servers have one of them or none.
-_EXACT = ("utf8mb4_0900_bin", "utf8mb4_nopad_bin")
-
-_MARK = "raycdc "
 
 #: How long to wait for another session that has a target's lock: a driver that was replaced may be in its last commit.
 _LOCK_TIMEOUT_S = 60
@@ -131,15 +120,15 @@ class MySqlDatabase:
         flags: Sequence[str],
     ) -> int:
         with self.session() as session:
-            collation = session.collation()
-            parts = [session.definition(column, key, collation) for column in columns]
+            collation = best_collation(session)
+            parts = [definition(column, key, collation) for column in columns]
             parts += [f"{quote_name(flag)} BOOLEAN NOT NULL" for flag in flags]
             table = quote_name(self._address.database, name)
             session.run(f"CREATE TABLE {table} ({', '.join(parts)}) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4")
             ((packet_bytes,),) = session.rows("SELECT @@max_allowed_packet")
             count = 0
             for batch in batches:
-                if collation not in _EXACT and ends_in_space([batch.column(k) for k in key]):
+                if collation not in EXACT and ends_in_space([batch.column(k) for k in key]):
                     raise ValueRefusedError(
                         f"A key of {', '.join(key)} ends in a space, which {self._address} takes for the key without "
                         "it. Use MySQL 8.0.17 or newer, or MariaDB."
@@ -201,6 +190,36 @@ class MySqlDatabase:
         return connection
 
 
+class MySqlDialect:
+    """See `sql.Dialect`."""
+
+    now = "UTC_TIMESTAMP(6)"
+
+    def quote(self, *parts: str) -> str:
+        return quote_name(*parts)
+
+    def parameters(self, count: int) -> list[str]:
+        return ["%s"] * count
+
+    def or_stays(self, column: str) -> str:
+        return f"ON DUPLICATE KEY UPDATE {quote_name(column)} = VALUES({quote_name(column)})"
+
+    def key_value(self, column: str) -> str:
+        return f"t.{quote_name(column)}"
+
+    def staged(self, column: Column) -> str:
+        return f"s.{quote_name(column.name)}"
+
+    def delete_matching(self, table: str, stage: str, match: str, condition: str) -> str:
+        return f"DELETE t FROM {table} t JOIN {stage} s ON {match} WHERE {condition}"
+
+    def or_update(self, columns: Sequence[Column], key: Sequence[str], gone: Sequence[str]) -> str:
+        # The key too: a TIMESTAMP in it could be one that the server sets where nobody does.
+        sets = [f"{quote_name(c.name)} = VALUES({quote_name(c.name)})" for c in columns]
+        sets += [f"{quote_name(name)} = NULL" for name in gone]
+        return f"ON DUPLICATE KEY UPDATE {', '.join(sets)}"
+
+
 class MySqlSession:
     """See `database.Session`."""
 
@@ -209,10 +228,11 @@ class MySqlSession:
     def __init__(self, connection: Any, database: MySqlDatabase) -> None:
         self._connection = connection
         self._database = database
-        self._home = database.address.database
-        self.record = quote_name(self._home, COMMIT_TABLE)
-
-    # -- statements
+        home, dialect = database.address.database, MySqlDialect()
+        self.record = quote_name(home, COMMIT_TABLE)
+        self.commits = Commits(self, dialect, self.record)
+        self.tables = MySqlTables(self, database, self.record)
+        self.staging = Staging(self, dialect, home)
 
     def run(self, statement: str | bytes, *arguments: Any) -> None:
         """Execute one statement. `SinkError` with the server's words."""
@@ -221,6 +241,10 @@ class MySqlSession:
     def rows(self, statement: str | bytes, *arguments: Any) -> list[tuple[Any, ...]]:
         """Execute one statement and fetch what it finds."""
         return self._execute(statement, arguments)[0]
+
+    def changed(self, statement: str, *arguments: Any) -> int:
+        """Execute one UPDATE; returns how many rows it found."""
+        return self._execute(statement, arguments)[1]
 
     def _execute(self, statement: str | bytes, arguments: Sequence[Any]) -> tuple[list[tuple[Any, ...]], int]:
         """The rows of a statement, and how many it found or changed."""
@@ -243,7 +267,7 @@ class MySqlSession:
             for question in (f"SHOW GRANTS FOR {account} USING {role}", f"SHOW GRANTS FOR {role}"):
                 with suppress(SinkError):
                     grants += [str(row[0]) for row in self.rows(question)]
-        wanted = {name: missing(grants, name) for name in dict.fromkeys([self._home, *databases])}
+        wanted = {name: missing(grants, name) for name in dict.fromkeys([self._database.address.database, *databases])}
         if any(lacks is None for lacks in wanted.values()):
             return None
         return [
@@ -252,35 +276,14 @@ class MySqlSession:
             if lacks
         ]
 
-    def commit(self) -> None:
-        self.run("COMMIT")
-
-    # -- the record
-
     def is_prepared(self) -> bool:
-        return self.exists(TableId(self._home, COMMIT_TABLE))
+        return self.tables.exists(TableId(self._database.address.database, COMMIT_TABLE))
 
     def held(self, app_id: str, target: TableId, *, lock: bool = False) -> Held | None:
-        if lock:
-            self._lock(app_id, target)
-        select = (
-            f"SELECT {', '.join(f'`{name}`' for name in Held.NAMES)} FROM {self.record} "
-            "WHERE `app_id` = %s AND `target` = %s"
-        )
-        found = self.rows(f"{select}{' FOR UPDATE' if lock else ''}", app_id, str(target))
-        if lock and not found:
-            # A row that is not there cannot be locked: whoever comes second waits here for the first.
-            self.run(
-                f"INSERT INTO {self.record} (`app_id`, `target`, {', '.join(f'`{name}`' for name in Held.NAMES)}, "
-                "`positions`, `committed_at`) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, '{}', UTC_TIMESTAMP(6)) "
-                "ON DUPLICATE KEY UPDATE `app_id` = VALUES(`app_id`)",
-                app_id,
-                str(target),
-                *PLACE,
-            )
-            found = self.rows(f"{select} FOR UPDATE", app_id, str(target))
-        held = Held.from_row(found[0]) if found else None
-        return held.known(self.marker(target)) if held is not None and held.intent is not None else held
+        if not lock:
+            return self.commits.held(app_id, target, marker=self.tables.marker)
+        self._lock(app_id, target)
+        return self.commits.locked(app_id, target, marker=self.tables.marker)
 
     def _lock(self, app_id: str, target: TableId) -> None:
         """Nobody else has the target's lock while this connection lives."""
@@ -292,209 +295,5 @@ class MySqlSession:
                 "for a reader of the table. Look at SHOW PROCESSLIST, end it, and start again."
             )
 
-    def hold(self, app_id: str, target: TableId, held: Held, positions: Mapping[str, Any]) -> None:
-        sets = ", ".join(f"`{name}` = %s" for name in (*Held.NAMES, "positions"))
-        vector = held.vector
-        _, written = self._execute(
-            f"UPDATE {self.record} SET {sets}, `committed_at` = UTC_TIMESTAMP(6) WHERE `app_id` = %s AND `target` = %s "
-            "AND `generation` <= %s AND (`epoch` < %s OR (`epoch` = %s AND `step` <= %s))",
-            (
-                *(*held.row(), json.dumps(dict(positions)), app_id, str(target)),
-                *(vector.generation, vector.epoch, vector.epoch, vector.step),
-            ),
-        )
-        if written != 1:
-            raise FencedError(f"The record of {target} was written by a newer driver.")
-
-    def owners(self, target: TableId) -> dict[str, bool]:
-        found = self.rows(f"SELECT `app_id`, `created` FROM {self.record} WHERE `target` = %s", str(target))
-        return {str(app_id): bool(created) for app_id, created in found}
-
-    def forget_others(self, app_id: str, target: TableId) -> None:
-        self.run(f"DELETE FROM {self.record} WHERE `target` = %s AND `app_id` <> %s", str(target), app_id)
-
-    # -- the target
-
-    def exists(self, target: TableId) -> bool:
-        return self._comment(target) is not None
-
-    def folded(self, app_id: str, target: TableId) -> str | None:
-        if self.rows("SELECT @@lower_case_table_names") == [(0,)]:
-            return None
-        found = self.rows(
-            f"SELECT `target` FROM {self.record} "
-            "WHERE `app_id` = %s AND `target` <> %s AND LOWER(`target`) = LOWER(%s)",
-            app_id,
-            str(target),
-            str(target),
-        )
-        return str(found[0][0]) if found else None
-
-    def marker(self, target: TableId) -> str | None:
-        comment = self._comment(target) or ""
-        return comment.removeprefix(_MARK) if comment.startswith(_MARK) else None
-
-    def is_empty(self, target: TableId) -> bool:
-        return not self.rows(f"SELECT 1 FROM {_name(target)} LIMIT 1")
-
-    def create(
-        self, target: TableId, columns: Sequence[Column], key: Sequence[str], marker: str, *, replace: bool
-    ) -> None:
-        collation = self.collation()
-        parts = [self.definition(column, key, collation) for column in columns]
-        if key:
-            parts.append(f"PRIMARY KEY ({', '.join(map(quote_name, key))})")
-        # Beside each other: two targets of a database may be replaced at once.
-        beside = hashlib.sha256(str(target).encode()).hexdigest()[:16]
-        made = quote_name(target.db, f"{STAGE_PREFIX}new_{beside}") if replace else _name(target)
-        statement = (
-            f"CREATE TABLE {made} ({', '.join(parts)}) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='{_MARK}{marker}'"
-        )
-        if not replace:
-            self.run(f"CREATE DATABASE IF NOT EXISTS {quote_name(target.db)}")
-            self.run(statement)
-            return
-        old = quote_name(target.db, f"{STAGE_PREFIX}old_{beside}")
-        self.run(f"DROP TABLE IF EXISTS {made}, {old}")
-        self.run(statement)
-        self.run(f"RENAME TABLE {_name(target)} TO {old}, {made} TO {_name(target)}")
-        self.run(f"DROP TABLE {old}")
-
-    def adopt(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> None:
-        types = self._types(target)
-        missing = []
-        for column in columns:
-            wanted, have = mysql_type(column.type, key=column.name in key), types.get(column.name)
-            if have is None:
-                missing.append(f"ADD COLUMN {self.definition(column, key, self.collation())}")
-            elif have != wanted:
-                raise TargetTakenError(
-                    f"{target}: column {column.name} is {have} in the table that exists in {self._database.address}, "
-                    f"and its values need {wanted}. Change its type, or choose another target."
-                )
-        check_mysql(
-            self.rows, target, columns, key, exact=(self.collation(), *_EXACT), where=str(self._database.address)
-        )
-        if missing:
-            self.run(f"ALTER TABLE {_name(target)} {', '.join(missing)}")
-
-    def alter(self, target: TableId, present: Sequence[Column], plan: Plan, key: Sequence[str], marker: str) -> None:
-        if plan.emptied:
-            self.empty(target)
-        if self.marker(target) != marker:
-            clauses = self._clauses(target, present, plan, key)
-            clauses.append(f"COMMENT = '{_MARK}{marker}'")
-            self.run(f"ALTER TABLE {_name(target)} {', '.join(clauses)}")
-        for column in plan.filled:
-            default, value = str(column.default), "%s"
-            if column.type.kind is TypeKind.BINARY:
-                default, value = default.encode().hex(), "UNHEX(%s)"
-            elif mysql_type(column.type, key=False) == "tinyint(1)":
-                default = {"true": "1", "false": "0"}.get(default.lower(), default)
-            same = "".join(f", {quote_name(name)} = {quote_name(name)}" for name in key)
-            self.run(f"UPDATE {_name(target)} SET {quote_name(column.name)} = {value}{same}", default)
-
-    def _clauses(self, target: TableId, present: Sequence[Column], plan: Plan, key: Sequence[str]) -> list[str]:
-        """The one ALTER that carries the plan out on a table that has the columns of its record."""
-        there = self._types(target).keys()
-        if missing := [c.name for c in present if c.name not in there]:
-            raise TargetTouchedError(
-                f"{target} in {self._database.address} lacks column {missing[0]}, which its record names: somebody "
-                "altered the table. Drop it and take a new snapshot of its source table."
-            )
-        collation = self.collation()
-        before = {column.name: column for column in present}
-        kept = {p.origin: p.column for p in plan.columns if p.origin is not None}
-        clauses = [f"DROP COLUMN {quote_name(name)}" for name in before if name not in kept]
-        for old, column in kept.items():
-            retyped = self._database.retyped(before[old], column, key=column.name in key)
-            # Columns of a key have types of their own and take no NULL.
-            if old != column.name or retyped or plan.rekeyed:
-                clauses.append(f"CHANGE COLUMN {quote_name(old)} {self.definition(column, key, collation)}")
-        for column in (p.column for p in plan.columns if p.origin is None):
-            if column.name in there and column.name not in before:
-                clauses.append(f"DROP COLUMN {quote_name(column.name)}")
-            clauses.append(f"ADD COLUMN {self.definition(column, key, collation)}")
-        if plan.rekeyed:
-            clauses += ["DROP PRIMARY KEY", f"ADD PRIMARY KEY ({', '.join(map(quote_name, key))})"]
-        return clauses
-
-    def empty(self, target: TableId) -> None:
-        self.run(f"DELETE FROM {_name(target)}")
-
-    def definition(self, column: Column, key: Sequence[str], collation: str) -> str:
-        """The column as a CREATE or ALTER statement has it."""
-        kind = mysql_type(column.type, key=column.name in key)
-        text = f" CHARACTER SET utf8mb4 COLLATE {collation}" if kind.startswith(("varchar", "longtext")) else ""
-        # Without NULL and a default, older servers' TIMESTAMP is the time of the row's last update
-        # (explicit_defaults_for_timestamp).
-        moment = " DEFAULT '2000-01-01 00:00:00'" if kind.startswith("timestamp") else ""
-        return f"{quote_name(column.name)} {kind}{text}{f' NOT NULL{moment}' if column.name in key else ' NULL'}"
-
-    def collation(self) -> str:
-        """The server's best collation for telling texts apart."""
-        found = self.rows(
-            "SELECT COLLATION_NAME FROM information_schema.COLLATIONS WHERE COLLATION_NAME IN (%s, %s)", *_EXACT
-        )
-        return str(found[0][0]) if found else "utf8mb4_bin"
-
-    def _comment(self, target: TableId) -> str | None:
-        found = self.rows(
-            "SELECT TABLE_COMMENT FROM information_schema.TABLES "
-            "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND TABLE_TYPE = 'BASE TABLE'",
-            target.db,
-            target.table,
-        )
-        return str(found[0][0]) if found else None
-
-    def _types(self, target: TableId) -> dict[str, str]:
-        """Column types as `mysql_type` spells them, without the display width that older servers add."""
-        found = self.rows(
-            "SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.COLUMNS "
-            "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
-            target.db,
-            target.table,
-        )
-        return {
-            name: kind if kind == "tinyint(1)" else re.sub(r"^((?:tiny|small|big)?int)\(\d+\)", r"\1", kind)
-            for name, kind in found
-        }
-
-    # -- rows
-
-    def staged_rows(self, name: str) -> int:
-        count: int = self.rows(f"SELECT COUNT(*) FROM {quote_name(self._home, name)}")[0][0]
-        return count
-
-    def append(self, target: TableId, columns: Sequence[Column], name: str) -> None:
-        names = ", ".join(quote_name(column.name) for column in columns)
-        self.run(f"INSERT INTO {_name(target)} ({names}) SELECT {names} FROM {quote_name(self._home, name)}")
-
-    def taken(self, target: TableId, key: Sequence[str], name: str) -> dict[str, Any] | None:
-        match = " AND ".join(f"t.{quote_name(column)} = s.{quote_name(column)}" for column in key)
-        names = ", ".join(f"t.{quote_name(column)}" for column in key)
-        found = self.rows(
-            f"SELECT {names} FROM {_name(target)} t JOIN {quote_name(self._home, name)} s ON {match} "
-            f"WHERE s.{quote_name(CLAIMED)} LIMIT 1"
-        )
-        return dict(zip(key, found[0], strict=True)) if found else None
-
-    def merge(
-        self, target: TableId, columns: Sequence[Column], key: Sequence[str], gone: Sequence[str], staged: StagedTable
-    ) -> None:
-        table, stage = _name(target), quote_name(self._home, staged.name)
-        names = ", ".join(quote_name(column.name) for column in columns)
-        if staged.deleted:
-            match = " AND ".join(f"t.{quote_name(name)} = s.{quote_name(name)}" for name in key)
-            self.run(f"DELETE t FROM {table} t JOIN {stage} s ON {match} WHERE s.{quote_name(DELETED)}")
-        # The key too: a TIMESTAMP in it could be one that the server sets where nobody does.
-        sets = [f"{quote_name(c.name)} = VALUES({quote_name(c.name)})" for c in columns]
-        sets += [f"{quote_name(name)} = NULL" for name in gone]
-        self.run(
-            f"INSERT INTO {table} ({names}) SELECT {names} FROM {stage} WHERE NOT {quote_name(DELETED)} "
-            f"ON DUPLICATE KEY UPDATE {', '.join(sets)}"
-        )
-
-
-def _name(target: TableId) -> str:
-    return quote_name(target.db, target.table)
+    def commit(self) -> None:
+        self.run("COMMIT")

@@ -6,9 +6,8 @@ counts their rows before it believes them. DDL is part of the transaction, so a 
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import Any, ClassVar
@@ -19,20 +18,19 @@ import adbc_driver_postgresql.dbapi as postgresql
 import pyarrow as pa
 
 from raycdc.config.tls import TlsMode
-from raycdc.errors import FencedError, NameRefusedError, SinkError, TargetTakenError
-from raycdc.model import Column, TableId, TypeKind
+from raycdc.errors import NameRefusedError, SinkError
+from raycdc.model import Column, TableId
 from raycdc.model.names import NAMES
 from raycdc.model.types import wide_decimal
-from raycdc.sinks.columns import Plan
 from raycdc.sinks.jdbc import pool
-from raycdc.sinks.jdbc.adopt import check_postgres
-from raycdc.sinks.jdbc.database import COMMIT_TABLE, StagedTable
+from raycdc.sinks.jdbc.commits import Commits
+from raycdc.sinks.jdbc.database import COMMIT_TABLE
 from raycdc.sinks.jdbc.plugin import Address
+from raycdc.sinks.jdbc.postgres_tables import PostgresTables, quote
 from raycdc.sinks.jdbc.refusals import postgres_refusal
+from raycdc.sinks.jdbc.staging import Staging
 from raycdc.sinks.jdbc.types import postgres_type
-from raycdc.sinks.origins import CLAIMED
-from raycdc.sinks.record import PLACE, Held
-from raycdc.sinks.rows import DELETED
+from raycdc.sinks.record import Held
 from raycdc.sinks.targets import check_names
 
 STAGE_SCHEMA = "raycdc_stage"
@@ -174,6 +172,37 @@ class PostgresDatabase:
             raise SinkError(f"{address} cannot be reached: {_words(cause)}") from cause
 
 
+class PostgresDialect:
+    """See `sql.Dialect`."""
+
+    now = "now()"
+
+    def quote(self, *parts: str) -> str:
+        return quote(*parts)
+
+    def parameters(self, count: int) -> list[str]:
+        return [f"${number}" for number in range(1, count + 1)]
+
+    def or_stays(self, column: str) -> str:
+        return "ON CONFLICT DO NOTHING"
+
+    def key_value(self, column: str) -> str:
+        return f"t.{quote(column)}::text"
+
+    def staged(self, column: Column) -> str:
+        value = f"s.{quote(column.name)}"
+        return f"CAST({value} AS {postgres_type(column.type)})" if wide_decimal(column.type) else value
+
+    def delete_matching(self, table: str, stage: str, match: str, condition: str) -> str:
+        return f"DELETE FROM {table} t USING {stage} s WHERE {match} AND {condition}"
+
+    def or_update(self, columns: Sequence[Column], key: Sequence[str], gone: Sequence[str]) -> str:
+        sets = [f"{quote(c.name)} = EXCLUDED.{quote(c.name)}" for c in columns if c.name not in key]
+        sets += [f"{quote(name)} = NULL" for name in gone]
+        action = f"UPDATE SET {', '.join(sets)}" if sets else "NOTHING"
+        return f"ON CONFLICT ({', '.join(map(quote, key))}) DO {action}"
+
+
 class PostgresSession:
     """See `database.Session`."""
 
@@ -183,8 +212,10 @@ class PostgresSession:
         self._connection = connection
         self._cursor = cursor
         self._address = address
-
-    # -- statements
+        dialect = PostgresDialect()
+        self.commits = Commits(self, dialect, _RECORD)
+        self.tables = PostgresTables(self, address)
+        self.staging = Staging(self, dialect, STAGE_SCHEMA)
 
     def run(self, statement: str, *arguments: Any) -> None:
         """Execute one statement. `SinkError` with the server's words."""
@@ -198,6 +229,10 @@ class PostgresSession:
         self.run(statement, *arguments)
         found: list[tuple[Any, ...]] = self._cursor.fetchall()
         return found
+
+    def changed(self, statement: str, *arguments: Any) -> int:
+        """Execute one UPDATE; returns how many rows it found."""
+        return len(self.rows(f"{statement} RETURNING 1", *arguments))
 
     def copy(self, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
         """Stream rows into a staging table by binary COPY; returns how many."""
@@ -224,173 +259,12 @@ class PostgresSession:
         except adbc_driver_manager.Error as cause:
             raise self._error(cause) from cause
 
-    # -- the record
-
     def is_prepared(self) -> bool:
-        return self.exists(TableId("public", COMMIT_TABLE))
+        return self.tables.exists(TableId("public", COMMIT_TABLE))
 
     def held(self, app_id: str, target: TableId, *, lock: bool = False) -> Held | None:
-        select = f"SELECT {', '.join(Held.NAMES)} FROM {_RECORD} WHERE app_id = $1 AND target = $2"
-        found = self.rows(f"{select}{' FOR UPDATE' if lock else ''}", app_id, str(target))
-        if lock and not found:
-            # A row that is not there cannot be locked: whoever comes second waits here for the first.
-            self.run(
-                f"INSERT INTO {_RECORD} (app_id, target, {', '.join(Held.NAMES)}, positions) "
-                "VALUES ($1, $2, $3, $4, $5, $6, $7, $8, '{}') ON CONFLICT DO NOTHING",
-                app_id,
-                str(target),
-                *PLACE,
-            )
-            found = self.rows(f"{select} FOR UPDATE", app_id, str(target))
-        return Held.from_row(found[0]) if found else None
-
-    def hold(self, app_id: str, target: TableId, held: Held, positions: Mapping[str, Any]) -> None:
-        sets = ", ".join(f"{name} = ${number}" for number, name in enumerate((*Held.NAMES, "positions"), start=3))
-        written = self.rows(
-            f"UPDATE {_RECORD} SET {sets}, committed_at = now() WHERE app_id = $1 AND target = $2 "
-            "AND generation <= $5 AND (epoch, step) <= ($3, $4) RETURNING 1",
-            app_id,
-            str(target),
-            *held.row(),
-            json.dumps(dict(positions)),
-        )
-        if not written:
-            raise FencedError(f"The record of {target} was written by a newer driver.")
-
-    def owners(self, target: TableId) -> dict[str, bool]:
-        found = self.rows(f"SELECT app_id, created FROM {_RECORD} WHERE target = $1", str(target))
-        return {str(app_id): bool(created) for app_id, created in found}
-
-    def forget_others(self, app_id: str, target: TableId) -> None:
-        self.run(f"DELETE FROM {_RECORD} WHERE target = $1 AND app_id <> $2", str(target), app_id)
-
-    # -- the target
-
-    def exists(self, target: TableId) -> bool:
-        return bool(
-            self.rows("SELECT 1 FROM pg_tables WHERE schemaname = $1 AND tablename = $2", target.db, target.table)
-        )
-
-    def folded(self, app_id: str, target: TableId) -> str | None:
-        return None
-
-    def marker(self, target: TableId) -> str | None:
-        return None  # table and record are made in one transaction
-
-    def is_empty(self, target: TableId) -> bool:
-        return not self.rows(f"SELECT 1 FROM {quote(target.db, target.table)} LIMIT 1")
-
-    def create(
-        self, target: TableId, columns: Sequence[Column], key: Sequence[str], marker: str, *, replace: bool
-    ) -> None:
-        self.run(f"CREATE SCHEMA IF NOT EXISTS {quote(target.db)}")
-        if replace:
-            self.run(f"DROP TABLE {quote(target.db, target.table)}")
-        parts = [f"{quote(c.name)} {postgres_type(c.type)}" for c in columns]
-        if key:
-            parts.append(f"PRIMARY KEY ({', '.join(map(quote, key))})")
-        self.run(f"CREATE TABLE {quote(target.db, target.table)} ({', '.join(parts)})")
-
-    def adopt(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> None:
-        types = dict(
-            self.rows(
-                "SELECT a.attname::text, format_type(a.atttypid, a.atttypmod) FROM pg_attribute a "
-                "WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped",
-                quote(target.db, target.table),
-            )
-        )
-        for column in columns:
-            wanted, have = postgres_type(column.type), types.get(column.name)
-            if have is None:
-                self.run(f"ALTER TABLE {quote(target.db, target.table)} ADD COLUMN {quote(column.name)} {wanted}")
-            elif have != wanted:
-                raise TargetTakenError(
-                    f"{target}: column {column.name} is {have} in the table that exists in {self._address}, and its "
-                    f"values need {wanted}. Change its type, or choose another target."
-                )
-        check_postgres(self.rows, target, key, relation=quote(target.db, target.table), where=str(self._address))
-
-    def alter(self, target: TableId, present: Sequence[Column], plan: Plan, key: Sequence[str], marker: str) -> None:
-        table = quote(target.db, target.table)
-        if plan.emptied:
-            self.empty(target)
-        before = {column.name: column for column in present}
-        kept = {p.origin: p.column for p in plan.columns if p.origin is not None}
-        if plan.rekeyed:
-            self._drop_key(target)
-        for name in before.keys() - kept.keys():
-            self.run(f"ALTER TABLE {table} DROP COLUMN {quote(name)}")
-        # In two steps: two columns may have exchanged their names.
-        moved = [(old, column.name) for old, column in kept.items() if old != column.name]
-        for number, (old, _) in enumerate(moved):
-            self.run(f"ALTER TABLE {table} RENAME COLUMN {quote(old)} TO {quote(f'raycdc_rename_{number}')}")
-        for number, (_, new) in enumerate(moved):
-            self.run(f"ALTER TABLE {table} RENAME COLUMN {quote(f'raycdc_rename_{number}')} TO {quote(new)}")
-        for old, column in kept.items():
-            old_type, new_type = postgres_type(before[old].type), postgres_type(column.type)
-            if old_type != new_type:
-                using = f"NULL::{new_type}" if plan.emptied else f"{quote(column.name)}::{new_type}"
-                self.run(f"ALTER TABLE {table} ALTER COLUMN {quote(column.name)} TYPE {new_type} USING {using}")
-        for column in (p.column for p in plan.columns if p.origin is None):
-            self.run(f"ALTER TABLE {table} ADD COLUMN {quote(column.name)} {postgres_type(column.type)}")
-        if plan.rekeyed:
-            self.run(f"ALTER TABLE {table} ADD PRIMARY KEY ({', '.join(map(quote, key))})")
-        for column in plan.filled:
-            default, value = str(column.default), f"CAST($1::text AS {postgres_type(column.type)})"
-            if column.type.kind is TypeKind.BINARY:
-                default, value = default.encode().hex(), "decode($1::text, 'hex')"
-            self.run(f"UPDATE {table} SET {quote(column.name)} = {value}", default)
-
-    def _drop_key(self, target: TableId) -> None:
-        """The primary key goes; its columns may be null, as any other."""
-        table = quote(target.db, target.table)
-        found = self.rows(
-            "SELECT c.conname::text, a.attname::text FROM pg_constraint c JOIN pg_attribute a "
-            "ON a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey) "
-            "WHERE c.conrelid = to_regclass($1) AND c.contype = 'p'",
-            table,
-        )
-        for name in {name for name, _ in found}:
-            self.run(f"ALTER TABLE {table} DROP CONSTRAINT {quote(name)}")
-        for _, column in found:
-            self.run(f"ALTER TABLE {table} ALTER COLUMN {quote(column)} DROP NOT NULL")
-
-    def empty(self, target: TableId) -> None:
-        self.run(f"DELETE FROM {quote(target.db, target.table)}")
-
-    # -- rows
-
-    def staged_rows(self, name: str) -> int:
-        count: int = self.rows(f"SELECT count(*) FROM {_stage(name)}")[0][0]
-        return count
-
-    def append(self, target: TableId, columns: Sequence[Column], name: str) -> None:
-        names, values = _names(columns), _values(columns)
-        self.run(f"INSERT INTO {quote(target.db, target.table)} ({names}) SELECT {values} FROM {_stage(name)} s")
-
-    def taken(self, target: TableId, key: Sequence[str], name: str) -> dict[str, Any] | None:
-        match = " AND ".join(f"t.{quote(column)} = s.{quote(column)}" for column in key)
-        names = ", ".join(f"t.{quote(column)}::text" for column in key)
-        found = self.rows(
-            f"SELECT {names} FROM {quote(target.db, target.table)} t JOIN {_stage(name)} s ON {match} "
-            f"WHERE s.{quote(CLAIMED)} LIMIT 1"
-        )
-        return dict(zip(key, found[0], strict=True)) if found else None
-
-    def merge(
-        self, target: TableId, columns: Sequence[Column], key: Sequence[str], gone: Sequence[str], staged: StagedTable
-    ) -> None:
-        table, stage = quote(target.db, target.table), _stage(staged.name)
-        sets = [f"{quote(c.name)} = EXCLUDED.{quote(c.name)}" for c in columns if c.name not in key]
-        sets += [f"{quote(name)} = NULL" for name in gone]
-        action = f"UPDATE SET {', '.join(sets)}" if sets else "NOTHING"
-        if staged.deleted:
-            match = " AND ".join(f"t.{quote(name)} = s.{quote(name)}" for name in key)
-            self.run(f"DELETE FROM {table} t USING {stage} s WHERE {match} AND s.{quote(DELETED)}")
-        self.run(
-            f"INSERT INTO {table} ({_names(columns)}) SELECT {_values(columns)} FROM {stage} s "
-            f"WHERE NOT s.{quote(DELETED)} ON CONFLICT ({', '.join(map(quote, key))}) DO {action}"
-        )
+        read = self.commits.locked if lock else self.commits.held
+        return read(app_id, target, marker=self.tables.marker)
 
     def _error(self, cause: adbc_driver_manager.Error) -> SinkError:
         return postgres_refusal(cause.sqlstate or "")(f"{self._address}: {_words(cause)}")
@@ -414,25 +288,8 @@ def _close(connection: Any) -> None:
         connection.close()
 
 
-def quote(*parts: str) -> str:
-    """SQL identifier, each part in double quotes, joined by dots."""
-    return ".".join('"' + part.replace('"', '""') + '"' for part in parts)
-
-
 def _stage(name: str) -> str:
     return quote(STAGE_SCHEMA, name)
-
-
-def _names(columns: Sequence[Column]) -> str:
-    return ", ".join(quote(column.name) for column in columns)
-
-
-def _values(columns: Sequence[Column]) -> str:
-    """The staged columns as the target's types."""
-    return ", ".join(
-        f"CAST(s.{quote(c.name)} AS {postgres_type(c.type)})" if wide_decimal(c.type) else f"s.{quote(c.name)}"
-        for c in columns
-    )
 
 
 def _words(cause: adbc_driver_manager.Error) -> str:

@@ -17,7 +17,8 @@ from raycdc.sinks.api import CommitVector, SinkContext
 from raycdc.sinks.api import TableWork as Work
 from raycdc.sinks.changes import fitted_to
 from raycdc.sinks.columns import Plan, key_after, plan, same_everywhere
-from raycdc.sinks.jdbc.database import STAGE_PREFIX, Database, Session, StagedTable
+from raycdc.sinks.jdbc.database import STAGE_PREFIX, Database, Session
+from raycdc.sinks.jdbc.staging import StagedTable
 from raycdc.sinks.origins import same_key
 from raycdc.sinks.record import Held, Intent, again, renamed
 from raycdc.sinks.rows import target_columns
@@ -60,50 +61,50 @@ class JdbcSteps(Target):
         self._held: Held | None = None
 
     def standing(self, epoch: int | None = None) -> Standing:
-        session, app_id = self._session, self._context.app_id
+        session, tables, app_id = self._session, self._session.tables, self._context.app_id
         held = session.held(app_id, self.name, lock=self._writes) if self._prepared else None
         self._held = held
         vector = held.vector if held is not None else None
-        if not session.exists(self.name):
+        if not tables.exists(self.name):
             return Missing(lost=vector)
         if held is not None and held.columns:
             return Ours(vector)
-        if self._prepared and (other := session.folded(app_id, self.name)):
+        if self._prepared and (other := tables.folded(app_id, self.name)):
             same = NameRefusedError(
                 f"{self.name} and {other} are one table in {self._address}, whose names ignore case "
                 "(lower_case_table_names). Give one of them another name by a [[route]], or exclude it."
             )
             return Taken(vector, unusable=same)
-        marker = session.marker(self.name) or ""
+        marker = tables.marker(self.name) or ""
         if epoch is None and marker.startswith(f"{short(app_id)}:"):
             return Begun(vector)
         if epoch is not None and self._is_of(marker, epoch):
             return Begun(vector)
-        if held is not None and marker.startswith(marker_of(app_id, self.name, "")) and session.is_empty(self.name):
+        if held is not None and marker.startswith(marker_of(app_id, self.name, "")) and tables.is_empty(self.name):
             # Made for an epoch that was dropped, maybe in another shape; no row was ever committed to it.
             return Begun(vector)
-        owners = session.owners(self.name) if self._prepared else {}
+        owners = session.commits.owners(self.name) if self._prepared else {}
         others = [(owner, made) for owner, made in owners.items() if owner != app_id]
         ours = bool(others) and all(made and is_of_pipeline(owner, app_id) for owner, made in others)
         # Made by an earlier start of this pipeline, with another state, that wrote no row.
-        return Begun(vector) if ours and session.is_empty(self.name) else Taken(vector)
+        return Begun(vector) if ours and tables.is_empty(self.name) else Taken(vector)
 
     def create(self, work: Work, stamp: Stamp) -> None:
         self._make(work, stamp, instead=False)
 
     def begin(self, work: Work, stamp: Stamp) -> None:
-        if self._is_of(self._session.marker(self.name) or "", work.epoch):
+        if self._is_of(self._session.tables.marker(self.name) or "", work.epoch):
             self._hold(_new(work, stamp, created=True), stamp)
         else:
             self.replace(work, stamp)
 
     def replace(self, work: Work, stamp: Stamp) -> None:
         self._make(work, stamp, instead=True)
-        self._session.forget_others(self._context.app_id, self.name)
+        self._session.commits.forget_others(self._context.app_id, self.name)
 
     def adopt(self, work: Work, stamp: Stamp) -> None:
         columns = target_columns(work.schema, changelog=not self._context.upsert)
-        self._session.adopt(self.name, columns, target_key(work, self._context))
+        self._session.tables.adopt(self.name, columns, target_key(work, self._context))
         self._hold(_new(work, stamp, created=False), stamp)
 
     def evolve(self, work: Work, stamp: Stamp) -> None:
@@ -131,7 +132,7 @@ class JdbcSteps(Target):
                 vector = replace(held.vector, generation=work.generation)
                 intent = Intent(marker, columns, key, before)
                 self._hold(replace(held, vector=vector, intent=intent), stamp)
-            self._session.alter(self.name, held.columns, planned, target_key(work, context), marker)
+            self._session.tables.alter(self.name, held.columns, planned, target_key(work, context), marker)
         self._hold(Held(stamp.vector, columns, key, held.created, before), stamp)
 
     def write(self, work: Work, staged: Staged, step: int, stamp: Stamp) -> None:
@@ -140,29 +141,29 @@ class JdbcSteps(Target):
         work = fitted_to(work, self._context, {column.name for column in held.columns})
         columns = target_columns(work.schema, changelog=not self._context.upsert)
         for table in (*staged.append, *staged.merge):
-            if (rows := session.staged_rows(table.name)) != table.rows:
+            if (rows := session.staging.rows(table.name)) != table.rows:
                 raise SinkError(
                     f"{work.target}: staging table {table.name} in {self._address} has {rows} rows instead of "
                     f"{table.rows}: the server restarted, or somebody changed it. Start again."
                 )
         if any(table.truncated for table in staged.merge):
-            session.empty(work.target)
+            session.tables.empty(work.target)
         else:
             for table in staged.merge if work.merged else ():
-                if (key := session.taken(work.target, work.schema.primary_key, table.name)) is not None:
+                if (key := session.staging.taken(work.target, work.schema.primary_key, table.name)) is not None:
                     raise same_key(str(work.target), key, alone=len(work.merged) == 1)
             for table in staged.append:
-                session.append(work.target, columns, table.name)
+                session.staging.append(work.target, columns, table.name)
         written = {column.name for column in work.schema.columns}
         gone = [column.name for column in held.columns if column.name not in written]
         for table in staged.merge:
-            session.merge(work.target, columns, work.schema.primary_key, gone, table)
+            session.staging.merge(work.target, columns, work.schema.primary_key, gone, table)
         self._hold(held.written(stamp.vector), stamp)
         reach("in_commit")
 
     def bar(self, work: Work, stamp: Stamp) -> None:
         held = self._held
-        if held is None and self._session.exists(self.name):
+        if held is None and self._session.tables.exists(self.name):
             # Somebody else's table, which the epoch never touched: only the record says that it never will.
             held = Held(CommitVector(0, 0), (), (), created=False)
         if held is None:
@@ -190,13 +191,13 @@ class JdbcSteps(Target):
     def _make(self, work: Work, stamp: Stamp, *, instead: bool) -> None:
         columns = target_columns(work.schema, changelog=not self._context.upsert)
         key = target_key(work, self._context)
-        self._session.create(
+        self._session.tables.create(
             self.name, columns, key, marker_of(self._context.app_id, self.name, work.epoch), replace=instead
         )
         self._hold(_new(work, stamp, created=True), stamp)
 
     def _hold(self, held: Held, stamp: Stamp) -> None:
-        self._session.hold(self._context.app_id, self.name, held, stamp.positions)
+        self._session.commits.hold(self._context.app_id, self.name, held, stamp.positions)
         self._held = held
 
     def _is_same(self, held: Held, planned: Plan, key: tuple[str, ...]) -> bool:

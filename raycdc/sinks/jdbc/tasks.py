@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycdc.errors import SinkError
-from raycdc.sinks.jdbc.database import Database, StagedTable, open_database
+from raycdc.sinks.jdbc.database import Database, open_database
 from raycdc.sinks.jdbc.plugin import TaskAddress
+from raycdc.sinks.jdbc.staging import StagedTable
 from raycdc.sinks.origins import CLAIMED, Origins
 from raycdc.sinks.rows import DELETED, target_columns
 from raycdc.sinks.table_input import TableTask

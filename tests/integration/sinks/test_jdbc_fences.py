@@ -14,7 +14,8 @@ from raycdc.errors import FencedError, RaycdcError, SinkError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.schema import RenameColumnEvent, TruncateTableEvent
 from raycdc.sinks.api import TableWork
-from raycdc.sinks.jdbc.mysql import MySqlSession
+from raycdc.sinks.jdbc.commits import Commits
+from raycdc.sinks.jdbc.mysql_tables import MySqlTables
 from raycdc.sinks.jdbc.sink import JdbcSink
 from raycdc.sinks.jdbc.target import JdbcSteps
 from raycdc.sinks.steps import Standing
@@ -186,15 +187,15 @@ def test_a_driver_without_its_connection_alters_nothing(mysql: World, monkeypatc
     mysql.script.seal()
     table.insert({"id": 3, "a": 3, "b": 3})
     mysql.script.seal(final=True)
-    late, alter = work_of(mysql, 2), MySqlSession.alter
+    late, alter = work_of(mysql, 2), MySqlTables.alter
 
-    def paused(session: MySqlSession, *args: Any) -> None:
+    def paused(tables: MySqlTables, *args: Any) -> None:
         monkeypatch.undo()
-        end_session(mysql, session)
+        end_session(mysql, tables._statements)
         new_driver(mysql)
-        alter(session, *args)
+        alter(tables, *args)
 
-    monkeypatch.setattr(MySqlSession, "alter", paused)
+    monkeypatch.setattr(MySqlTables, "alter", paused)
     with pytest.raises(SinkError):
         old.apply_schema(late)
     mysql.check()
@@ -224,7 +225,7 @@ def test_a_statement_under_way_is_waited_for_and_not_done_again(
     mysql: World, mariadb: DatabaseServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = exchange(mysql)
-    hold, first = MySqlSession.hold, sink_of(mysql, schema_change="evolve")
+    hold, first = Commits.hold, sink_of(mysql, schema_change="evolve")
     second = sink_of(mysql, schema_change="evolve")
     with mariadb.connect(autocommit=False) as reader, reader.cursor() as cursor:
         cursor.execute("SELECT * FROM shop.t")
@@ -234,13 +235,13 @@ def test_a_statement_under_way_is_waited_for_and_not_done_again(
             while not looking.execute(under_way):
                 pass
         # The first driver dies: it will not write the record when the statement has ended.
-        monkeypatch.setattr(MySqlSession, "hold", killed)
+        monkeypatch.setattr(Commits, "hold", killed)
         waiting, errors = started(lambda: second.apply_schema(replace(work, generation=2)))
         waiting.join(timeout=1)
         assert waiting.is_alive()
         reader.rollback()
         altering.join()
-        monkeypatch.setattr(MySqlSession, "hold", hold)
+        monkeypatch.setattr(Commits, "hold", hold)
     waiting.join()
     assert (errors, exchanged(mysql)) == ([], True)
 
@@ -248,13 +249,13 @@ def test_a_statement_under_way_is_waited_for_and_not_done_again(
 def test_an_exchange_that_outran_its_record_is_not_undone_under_another_epoch(
     mysql: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work, sink, alter = exchange(mysql), sink_of(mysql, schema_change="evolve"), MySqlSession.alter
+    work, sink, alter = exchange(mysql), sink_of(mysql, schema_change="evolve"), MySqlTables.alter
 
-    def die_behind(session: MySqlSession, *args: Any) -> None:
-        alter(session, *args)
+    def die_behind(tables: MySqlTables, *args: Any) -> None:
+        alter(tables, *args)
         killed()
 
-    monkeypatch.setattr(MySqlSession, "alter", die_behind)
+    monkeypatch.setattr(MySqlTables, "alter", die_behind)
     with pytest.raises(SinkError, match="killed here"):
         sink.apply_schema(work)
     monkeypatch.undo()
@@ -282,12 +283,12 @@ def test_an_exchange_of_a_dropped_epoch_is_not_undone_by_the_next(world: World) 
 
 def test_a_record_that_another_node_wrote_is_not_overwritten(mysql: World, monkeypatch: pytest.MonkeyPatch) -> None:
     three_epochs(mysql)
-    create = MySqlSession.create
+    create = MySqlTables.create
 
-    def overtaken(session: MySqlSession, *args: Any, **options: Any) -> None:
-        create(session, *args, **options)
+    def overtaken(tables: MySqlTables, *args: Any, **options: Any) -> None:
+        create(tables, *args, **options)
         execute(mysql, f"UPDATE {HOME}.raycdc_commit SET epoch = 1, step = 3, generation = 2")
 
-    monkeypatch.setattr(MySqlSession, "create", overtaken)
+    monkeypatch.setattr(MySqlTables, "create", overtaken)
     with pytest.raises(FencedError, match=r"The record of shop\.t was written by a newer driver"):
         sink_of(mysql).apply_schema(work_of(mysql, 1))

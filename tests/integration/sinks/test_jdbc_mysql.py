@@ -167,7 +167,7 @@ def test_a_table_made_for_a_dropped_epoch_is_made_again_in_the_shape_that_counts
     marker = marker_of(sink._context.app_id, work.target, 1)
     with sink._database.session() as session:
         # The driver dies before it wrote the record.
-        session.create(work.target, work.schema.columns, ["id"], marker, replace=False)
+        session.tables.create(work.target, work.schema.columns, ["id"], marker, replace=False)
     sink.tombstone(replace(work, generation=2))
     schema = keyed(("id", INT), ("d", decimal(12, 4)))
     created = CreateTableEvent(TableId("shop", "t"), schema)

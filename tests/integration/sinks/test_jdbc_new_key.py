@@ -12,7 +12,7 @@ from raycdc.errors import SinkError
 from raycdc.model import Column, LogicalType, TableSchema, TypeKind
 from raycdc.schema import CreateTableEvent, DropTableEvent
 from raycdc.sinks.api import TableWork
-from raycdc.sinks.jdbc.mysql import MySqlSession
+from raycdc.sinks.jdbc.mysql_tables import MySqlTables
 from raycdc.sinks.jdbc.sink import JdbcSink
 from raycdc.testing.servers import PostgresServer
 from tests.epochs.sink_world import World, works_of, world_of
@@ -118,13 +118,13 @@ def test_a_driver_that_dies_behind_the_statement_does_not_repeat_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PostgreSQL's DDL is in the transaction of the record."""
-    alter = MySqlSession.alter
+    alter = MySqlTables.alter
 
-    def die_behind(session: MySqlSession, *args: Any) -> None:
-        alter(session, *args)
+    def die_behind(tables: MySqlTables, *args: Any) -> None:
+        alter(tables, *args)
         raise SinkError("killed here")
 
-    monkeypatch.setattr(MySqlSession, "alter", die_behind)
+    monkeypatch.setattr(MySqlTables, "alter", die_behind)
     with pytest.raises(SinkError, match="killed here"):
         sink_of(world).apply_schema(work_of(world, 2))
     monkeypatch.undo()

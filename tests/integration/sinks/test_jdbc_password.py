@@ -13,7 +13,7 @@ from raycdc.checkpoint.folder import private_file
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.checkpoint.term import DriverTerm
 from raycdc.errors import SinkError
-from raycdc.sinks.jdbc.database import StagedTable
+from raycdc.sinks.jdbc.staging import StagedTable
 from raycdc.sinks.jdbc.tasks import Load
 from tests.epochs.sink_world import play, world_of
 

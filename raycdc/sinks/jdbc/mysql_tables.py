@@ -1,0 +1,189 @@
+"""Tables of a MySQL or MariaDB server that are targets: made, adopted and altered, each by one statement that leaves a
+mark (`raycdc.sinks.jdbc.mysql` says why).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+
+from raycdc.clients.mysql import quote_name
+from raycdc.errors import TargetTakenError, TargetTouchedError
+from raycdc.model import Column, TableId, TypeKind
+from raycdc.sinks.columns import Plan
+from raycdc.sinks.jdbc.adopt import check_mysql
+from raycdc.sinks.jdbc.database import STAGE_PREFIX, Database
+from raycdc.sinks.jdbc.sql import Statements
+from raycdc.sinks.jdbc.types import mysql_type
+
+#: Collations that tell apart all texts, trailing spaces included, best first; servers have one of them or none.
+EXACT = ("utf8mb4_0900_bin", "utf8mb4_nopad_bin")
+
+_MARK = "raycdc "
+
+
+class MySqlTables:
+    """See `database.Tables`. `record` is ``raycdc_commit`` as SQL writes it."""
+
+    def __init__(self, statements: Statements, database: Database, record: str) -> None:
+        self._statements = statements
+        self._run, self._rows = statements.run, statements.rows
+        self._database = database
+        self._record = record
+
+    def exists(self, target: TableId) -> bool:
+        return self._comment(target) is not None
+
+    def folded(self, app_id: str, target: TableId) -> str | None:
+        if self._rows("SELECT @@lower_case_table_names") == [(0,)]:
+            return None
+        found = self._rows(
+            f"SELECT `target` FROM {self._record} "
+            "WHERE `app_id` = %s AND `target` <> %s AND LOWER(`target`) = LOWER(%s)",
+            app_id,
+            str(target),
+            str(target),
+        )
+        return str(found[0][0]) if found else None
+
+    def marker(self, target: TableId) -> str | None:
+        comment = self._comment(target) or ""
+        return comment.removeprefix(_MARK) if comment.startswith(_MARK) else None
+
+    def is_empty(self, target: TableId) -> bool:
+        return not self._rows(f"SELECT 1 FROM {_name(target)} LIMIT 1")
+
+    def create(
+        self, target: TableId, columns: Sequence[Column], key: Sequence[str], marker: str, *, replace: bool
+    ) -> None:
+        collation = best_collation(self._statements)
+        parts = [definition(column, key, collation) for column in columns]
+        if key:
+            parts.append(f"PRIMARY KEY ({', '.join(map(quote_name, key))})")
+        # Beside each other: two targets of a database may be replaced at once.
+        beside = hashlib.sha256(str(target).encode()).hexdigest()[:16]
+        made = quote_name(target.db, f"{STAGE_PREFIX}new_{beside}") if replace else _name(target)
+        statement = (
+            f"CREATE TABLE {made} ({', '.join(parts)}) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='{_MARK}{marker}'"
+        )
+        if not replace:
+            self._run(f"CREATE DATABASE IF NOT EXISTS {quote_name(target.db)}")
+            self._run(statement)
+            return
+        old = quote_name(target.db, f"{STAGE_PREFIX}old_{beside}")
+        self._run(f"DROP TABLE IF EXISTS {made}, {old}")
+        self._run(statement)
+        self._run(f"RENAME TABLE {_name(target)} TO {old}, {made} TO {_name(target)}")
+        self._run(f"DROP TABLE {old}")
+
+    def adopt(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> None:
+        types = self._types(target)
+        missing = []
+        for column in columns:
+            wanted, have = mysql_type(column.type, key=column.name in key), types.get(column.name)
+            if have is None:
+                missing.append(f"ADD COLUMN {definition(column, key, best_collation(self._statements))}")
+            elif have != wanted:
+                raise TargetTakenError(
+                    f"{target}: column {column.name} is {have} in the table that exists in {self._database.address}, "
+                    f"and its values need {wanted}. Change its type, or choose another target."
+                )
+        check_mysql(
+            self._rows,
+            target,
+            columns,
+            key,
+            exact=(best_collation(self._statements), *EXACT),
+            where=str(self._database.address),
+        )
+        if missing:
+            self._run(f"ALTER TABLE {_name(target)} {', '.join(missing)}")
+
+    def alter(self, target: TableId, present: Sequence[Column], plan: Plan, key: Sequence[str], marker: str) -> None:
+        if plan.emptied:
+            self.empty(target)
+        if self.marker(target) != marker:
+            clauses = self._clauses(target, present, plan, key)
+            clauses.append(f"COMMENT = '{_MARK}{marker}'")
+            self._run(f"ALTER TABLE {_name(target)} {', '.join(clauses)}")
+        for column in plan.filled:
+            default, value = str(column.default), "%s"
+            if column.type.kind is TypeKind.BINARY:
+                default, value = default.encode().hex(), "UNHEX(%s)"
+            elif mysql_type(column.type, key=False) == "tinyint(1)":
+                default = {"true": "1", "false": "0"}.get(default.lower(), default)
+            same = "".join(f", {quote_name(name)} = {quote_name(name)}" for name in key)
+            self._run(f"UPDATE {_name(target)} SET {quote_name(column.name)} = {value}{same}", default)
+
+    def _clauses(self, target: TableId, present: Sequence[Column], plan: Plan, key: Sequence[str]) -> list[str]:
+        """The one ALTER that carries the plan out on a table that has the columns of its record."""
+        there = self._types(target).keys()
+        if missing := [c.name for c in present if c.name not in there]:
+            raise TargetTouchedError(
+                f"{target} in {self._database.address} lacks column {missing[0]}, which its record names: somebody "
+                "altered the table. Drop it and take a new snapshot of its source table."
+            )
+        collation = best_collation(self._statements)
+        before = {column.name: column for column in present}
+        kept = {p.origin: p.column for p in plan.columns if p.origin is not None}
+        clauses = [f"DROP COLUMN {quote_name(name)}" for name in before if name not in kept]
+        for old, column in kept.items():
+            retyped = self._database.retyped(before[old], column, key=column.name in key)
+            # Columns of a key have types of their own and take no NULL.
+            if old != column.name or retyped or plan.rekeyed:
+                clauses.append(f"CHANGE COLUMN {quote_name(old)} {definition(column, key, collation)}")
+        for column in (p.column for p in plan.columns if p.origin is None):
+            if column.name in there and column.name not in before:
+                clauses.append(f"DROP COLUMN {quote_name(column.name)}")
+            clauses.append(f"ADD COLUMN {definition(column, key, collation)}")
+        if plan.rekeyed:
+            clauses += ["DROP PRIMARY KEY", f"ADD PRIMARY KEY ({', '.join(map(quote_name, key))})"]
+        return clauses
+
+    def empty(self, target: TableId) -> None:
+        self._run(f"DELETE FROM {_name(target)}")
+
+    def _comment(self, target: TableId) -> str | None:
+        found = self._rows(
+            "SELECT TABLE_COMMENT FROM information_schema.TABLES "
+            "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND TABLE_TYPE = 'BASE TABLE'",
+            target.db,
+            target.table,
+        )
+        return str(found[0][0]) if found else None
+
+    def _types(self, target: TableId) -> dict[str, str]:
+        """Column types as `mysql_type` spells them, without the display width that older servers add."""
+        found = self._rows(
+            "SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.COLUMNS "
+            "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+            target.db,
+            target.table,
+        )
+        return {
+            name: kind if kind == "tinyint(1)" else re.sub(r"^((?:tiny|small|big)?int)\(\d+\)", r"\1", kind)
+            for name, kind in found
+        }
+
+
+def definition(column: Column, key: Sequence[str], collation: str) -> str:
+    """The column as a CREATE or ALTER statement has it."""
+    kind = mysql_type(column.type, key=column.name in key)
+    text = f" CHARACTER SET utf8mb4 COLLATE {collation}" if kind.startswith(("varchar", "longtext")) else ""
+    # Without NULL and a default, older servers' TIMESTAMP is the time of the row's last update
+    # (explicit_defaults_for_timestamp).
+    moment = " DEFAULT '2000-01-01 00:00:00'" if kind.startswith("timestamp") else ""
+    return f"{quote_name(column.name)} {kind}{text}{f' NOT NULL{moment}' if column.name in key else ' NULL'}"
+
+
+def best_collation(statements: Statements) -> str:
+    """The server's best collation for telling texts apart."""
+    found = statements.rows(
+        "SELECT COLLATION_NAME FROM information_schema.COLLATIONS WHERE COLLATION_NAME IN (%s, %s)", *EXACT
+    )
+    return str(found[0][0]) if found else "utf8mb4_bin"
+
+
+def _name(target: TableId) -> str:
+    return quote_name(target.db, target.table)

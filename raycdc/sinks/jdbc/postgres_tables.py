@@ -1,0 +1,118 @@
+"""Tables of a PostgreSQL server that are targets: made, adopted and altered in the transaction of their record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raycdc.errors import TargetTakenError
+from raycdc.model import Column, TableId, TypeKind
+from raycdc.sinks.columns import Plan
+from raycdc.sinks.jdbc.adopt import check_postgres
+from raycdc.sinks.jdbc.plugin import Address
+from raycdc.sinks.jdbc.sql import Statements
+from raycdc.sinks.jdbc.types import postgres_type
+
+
+class PostgresTables:
+    """See `database.Tables`."""
+
+    def __init__(self, statements: Statements, address: Address) -> None:
+        self._run, self._rows = statements.run, statements.rows
+        self._address = address
+
+    def exists(self, target: TableId) -> bool:
+        return bool(
+            self._rows("SELECT 1 FROM pg_tables WHERE schemaname = $1 AND tablename = $2", target.db, target.table)
+        )
+
+    def folded(self, app_id: str, target: TableId) -> str | None:
+        return None
+
+    def marker(self, target: TableId) -> str | None:
+        return None  # table and record are made in one transaction
+
+    def is_empty(self, target: TableId) -> bool:
+        return not self._rows(f"SELECT 1 FROM {quote(target.db, target.table)} LIMIT 1")
+
+    def create(
+        self, target: TableId, columns: Sequence[Column], key: Sequence[str], marker: str, *, replace: bool
+    ) -> None:
+        self._run(f"CREATE SCHEMA IF NOT EXISTS {quote(target.db)}")
+        if replace:
+            self._run(f"DROP TABLE {quote(target.db, target.table)}")
+        parts = [f"{quote(c.name)} {postgres_type(c.type)}" for c in columns]
+        if key:
+            parts.append(f"PRIMARY KEY ({', '.join(map(quote, key))})")
+        self._run(f"CREATE TABLE {quote(target.db, target.table)} ({', '.join(parts)})")
+
+    def adopt(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> None:
+        types = dict(
+            self._rows(
+                "SELECT a.attname::text, format_type(a.atttypid, a.atttypmod) FROM pg_attribute a "
+                "WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped",
+                quote(target.db, target.table),
+            )
+        )
+        for column in columns:
+            wanted, have = postgres_type(column.type), types.get(column.name)
+            if have is None:
+                self._run(f"ALTER TABLE {quote(target.db, target.table)} ADD COLUMN {quote(column.name)} {wanted}")
+            elif have != wanted:
+                raise TargetTakenError(
+                    f"{target}: column {column.name} is {have} in the table that exists in {self._address}, and its "
+                    f"values need {wanted}. Change its type, or choose another target."
+                )
+        check_postgres(self._rows, target, key, relation=quote(target.db, target.table), where=str(self._address))
+
+    def alter(self, target: TableId, present: Sequence[Column], plan: Plan, key: Sequence[str], marker: str) -> None:
+        table = quote(target.db, target.table)
+        if plan.emptied:
+            self.empty(target)
+        before = {column.name: column for column in present}
+        kept = {p.origin: p.column for p in plan.columns if p.origin is not None}
+        if plan.rekeyed:
+            self._drop_key(target)
+        for name in before.keys() - kept.keys():
+            self._run(f"ALTER TABLE {table} DROP COLUMN {quote(name)}")
+        # In two steps: two columns may have exchanged their names.
+        moved = [(old, column.name) for old, column in kept.items() if old != column.name]
+        for number, (old, _) in enumerate(moved):
+            self._run(f"ALTER TABLE {table} RENAME COLUMN {quote(old)} TO {quote(f'raycdc_rename_{number}')}")
+        for number, (_, new) in enumerate(moved):
+            self._run(f"ALTER TABLE {table} RENAME COLUMN {quote(f'raycdc_rename_{number}')} TO {quote(new)}")
+        for old, column in kept.items():
+            old_type, new_type = postgres_type(before[old].type), postgres_type(column.type)
+            if old_type != new_type:
+                using = f"NULL::{new_type}" if plan.emptied else f"{quote(column.name)}::{new_type}"
+                self._run(f"ALTER TABLE {table} ALTER COLUMN {quote(column.name)} TYPE {new_type} USING {using}")
+        for column in (p.column for p in plan.columns if p.origin is None):
+            self._run(f"ALTER TABLE {table} ADD COLUMN {quote(column.name)} {postgres_type(column.type)}")
+        if plan.rekeyed:
+            self._run(f"ALTER TABLE {table} ADD PRIMARY KEY ({', '.join(map(quote, key))})")
+        for column in plan.filled:
+            default, value = str(column.default), f"CAST($1::text AS {postgres_type(column.type)})"
+            if column.type.kind is TypeKind.BINARY:
+                default, value = default.encode().hex(), "decode($1::text, 'hex')"
+            self._run(f"UPDATE {table} SET {quote(column.name)} = {value}", default)
+
+    def _drop_key(self, target: TableId) -> None:
+        """The primary key goes; its columns may be null, as any other."""
+        table = quote(target.db, target.table)
+        found = self._rows(
+            "SELECT c.conname::text, a.attname::text FROM pg_constraint c JOIN pg_attribute a "
+            "ON a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey) "
+            "WHERE c.conrelid = to_regclass($1) AND c.contype = 'p'",
+            table,
+        )
+        for name in {name for name, _ in found}:
+            self._run(f"ALTER TABLE {table} DROP CONSTRAINT {quote(name)}")
+        for _, column in found:
+            self._run(f"ALTER TABLE {table} ALTER COLUMN {quote(column)} DROP NOT NULL")
+
+    def empty(self, target: TableId) -> None:
+        self._run(f"DELETE FROM {quote(target.db, target.table)}")
+
+
+def quote(*parts: str) -> str:
+    """SQL identifier, each part in double quotes, joined by dots."""
+    return ".".join('"' + part.replace('"', '""') + '"' for part in parts)

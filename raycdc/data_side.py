@@ -85,7 +85,8 @@ class DataSide:
         records = bad_records(self.config, self.store.path)
         routing = replace(self._routing(sink, records, warn), known=known)
         lookups, path = self.config.lookups, self.store.path
-        return replace(routing, joiner=open_joiner(stack, lookups, path, records, self.access, self.is_here, warn))
+        joiner = open_joiner(lookups, path, records, self.access, self.is_here, warn)
+        return replace(routing, joiner=stack.enter_context(joiner))
 
     def _routing(self, sink: Sink, records: BadRecords, warn: Callable[[str], None]) -> Routing:
         """The targets of tables, and what their rows become on the way."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from raycdc.bridge.access import SegmentAccess
@@ -20,29 +20,30 @@ from raycdc.model.lookup import Lookup
 from raycdc.transform.lookups import ResolvedLookup
 
 
+@contextmanager
 def open_joiner(
-    stack: ExitStack,
     options: Sequence[LookupOptions],
     state: Path,
     records: BadRecords,
     access: SegmentAccess,
     local: bool,
     warn: Callable[[str], None],
-) -> Joiner | None:
-    """The joiner of a run's segments, until `stack` ends; None without lookups. `local`: the tasks that will read
+) -> Iterator[Joiner | None]:
+    """The joiner of a run's segments while the block does; None without lookups. `local`: the tasks that will read
     joined segments run on this machine. Raises `SourceError` where a dimension cannot be asked, and `ConfigError` where
     tasks would not find its answers. For the other arguments see `Joiner`.
     """
     if not options:
-        return None
+        yield None
+        return
     if not local:
         raise ConfigError('spark.master: [[lookup]] needs a Spark on this machine: "local[*]".')
     lookups = Lookups(options)
-    stack.callback(lookups.close)
-    for text in lookups.require():
-        warn(text)
-    folder = state / "looked_up"
-    return Joiner(folder, lookups.asking, records=records, access=access, warn=warn)
+    with closing(lookups):
+        for text in lookups.require():
+            warn(text)
+        folder = state / "looked_up"
+        yield Joiner(folder, lookups.asking, records=records, access=access, warn=warn)
 
 
 class Lookups:

@@ -57,14 +57,13 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
     merges_origins: ClassVar[bool] = True
 
     def statement(self, target: TargetShape) -> str:
-        return spark_statement(target, "DELTA", self._path)
+        return spark_statement(target, "DELTA", self._config.path)
 
     def __init__(self, config: DeltaSinkConfig) -> None:
         super().__init__()
-        self._path = config.path
+        self._config = config
         self.root = Path(config.path).absolute()
         self.small_bytes_max = SMALL_BYTES_MAX
-        self._optimize = config.optimize
         self._upkeep: Upkeep | None = None
         self._targets: dict[TableId, DeltaTarget] = {}
         #: Whether snapshot rows of a target may be appended; asked while another thread may be committing to it.
@@ -74,8 +73,8 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
 
     def open(self, context: SinkContext) -> None:
         self.look(context)
-        if self._optimize is not None:
-            self._upkeep = Upkeep(self._optimize, upsert=self._upsert, spark=context.spark)
+        if self._config.optimize is not None:
+            self._upkeep = Upkeep(self._config.optimize, upsert=self._upsert, spark=context.spark)
 
     @contextmanager
     def opened(self, target: TableId, *, writes: bool) -> Iterator[DeltaSteps]:

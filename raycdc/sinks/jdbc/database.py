@@ -1,7 +1,8 @@
 """The database sink's interface to a server: one transaction with the commit record and the rows in it.
 
 The parts that all servers have in common are written once (`commits`, `staging`), the others by `postgres` and `mysql`.
-Called by `sink` on the driver, and by `tasks`, which loads rows into staging tables from wherever tasks run. A session belongs to one thread.
+Called by `sink` on the driver, and by `tasks`, which loads rows into staging tables from wherever tasks run. A session
+belongs to one thread.
 """
 
 from __future__ import annotations

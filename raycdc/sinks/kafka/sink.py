@@ -24,15 +24,9 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin._listoffsets import OffsetSpec
-from confluent_kafka.cimpl import NewTopic, TopicPartition
-
 from raycdc.bridge.partitions import partitions_for
 from raycdc.bridge.tasks import ResultT, StageTask
-from raycdc.clients.kafka import admin_client
-from raycdc.clients.kafka_reachable import list_topics
-from raycdc.errors import SinkError, TargetTakenError
+from raycdc.errors import TargetTakenError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.sinks.api import (
@@ -61,7 +55,8 @@ from raycdc.sinks.kafka.tasks import (
     open_format,
     seen,
 )
-from raycdc.sinks.kafka.transactions import TIMEOUT_S, Target, topic_error
+from raycdc.sinks.kafka.topics import Topics
+from raycdc.sinks.kafka.transactions import Target
 from raycdc.sinks.plan import by_partition
 from raycdc.source.checks import CheckResult
 
@@ -94,19 +89,16 @@ class KafkaSink(Sink):
     def look(self, context: SinkContext) -> None:
         self._context = context
         open_format(self._format)
-        self._admin = admin_client({**self._properties, "log_level": 0}, section="sink")
-        try:
-            list_topics(self._admin, self._config.bootstrap_servers, timeout_s=TIMEOUT_S)
-        except KafkaException as cause:
-            raise SinkError(f"Kafka at {self._config.bootstrap_servers} cannot be reached: {cause.args[0]}") from cause
+        self._topics = Topics(self._config, self._properties)
+        self._topics.require()
 
     def require_free(self, target: TableId) -> None:
         topic = self._config.topic_of(target)
-        if self._exists(topic):
+        if topic in self._topics:
             self._is_ours(topic, target)
 
     def committed(self, target: TableId) -> CommitVector | None:
-        if not self._exists(self._config.topic_of(target)):
+        if self._config.topic_of(target) not in self._topics:
             return None
         if self._keeper is None:
             return seen(self._target(target))
@@ -115,55 +107,49 @@ class KafkaSink(Sink):
 
     def apply_schema(self, work: TableWork) -> None:
         with self._using(work.target, writes=True):
-            self._apply_schema(work)
-
-    def _apply_schema(self, work: TableWork) -> None:
-        check_changes(work, self._context.rules)
-        topic = self._config.topic_of(work.target)
-        if not self._exists(topic):
-            self._create(topic, self._config.partitions)
-            known = False
-        else:
-            known = self._is_ours(topic, work.target)
-        ddl_topic = self._config.ddl_topic
-        if ddl_topic is None:
-            if not known:
-                self._claim(topic, work)
-            return
-        if not self._exists(ddl_topic):
-            self._create(ddl_topic, 1, is_tables=False)
-        wanted = [event for event in work.changes if event.type not in self._context.left_out]
-        told = self._no_changes(work, self._goal(work, STEP_SCHEMA))
-        self._run(replace(told, ddl_topic=ddl_topic, changes=tuple(wanted), ts_ms=time.time_ns() // 1_000_000))
+            check_changes(work, self._context.rules)
+            topic = self._config.topic_of(work.target)
+            if topic not in self._topics:
+                self._topics.create(topic, self._config.partitions)
+                known = False
+            else:
+                known = self._is_ours(topic, work.target)
+            ddl_topic = self._config.ddl_topic
+            if ddl_topic is None:
+                if not known:
+                    self._claim(topic, work)
+                return
+            if ddl_topic not in self._topics:
+                self._topics.create(ddl_topic, 1, is_tables=False)
+            wanted = [event for event in work.changes if event.type not in self._context.left_out]
+            told = self._no_changes(work, self._goal(work, STEP_SCHEMA))
+            self._run(replace(told, ddl_topic=ddl_topic, changes=tuple(wanted), ts_ms=time.time_ns() // 1_000_000))
 
     def stage(self, works: Sequence[TableWork]) -> Mapping[TableId, Any]:
         return {work.target: None for work in works}
 
     def commit(self, work: TableWork, staged: Any) -> None:
         with self._using(work.target, writes=True):
-            self._commit(work)
-
-    def _commit(self, work: TableWork) -> None:
-        inputs = [entry for group in by_partition(work.segments) for entry in group]
-        reach("before_commit")
-        messages = Messages(self._context.table_input(work, inputs), self._format, self._context.left_out)
-        target, goal = self._target(work.target), self._goal(work, STEP_LAST)
-        parts = self._parts_worth(work)
-        if parts == 1:
-            parts = self._run(WriteEpoch(target, goal, work.target, messages)).parts
-        else:
-            parts = self._run(PlanParts(target, self._goal(work, STEP_SCHEMA), work.target, parts))
-        if parts > 1:
-            self._context.run_tasks(
-                [WritePart(target, goal, work.target, messages, number, parts) for number in range(parts)]
-            )
-            reach("after_parts")
-            self._run(self._no_changes(work, goal))
+            inputs = [entry for group in by_partition(work.segments) for entry in group]
+            reach("before_commit")
+            messages = Messages(self._context.table_input(work, inputs), self._format, self._context.left_out)
+            target, goal = self._target(work.target), self._goal(work, STEP_LAST)
+            parts = self._parts_worth(work)
+            if parts == 1:
+                parts = self._run(WriteEpoch(target, goal, work.target, messages)).parts
+            else:
+                parts = self._run(PlanParts(target, self._goal(work, STEP_SCHEMA), work.target, parts))
+            if parts > 1:
+                self._context.run_tasks(
+                    [WritePart(target, goal, work.target, messages, number, parts) for number in range(parts)]
+                )
+                reach("after_parts")
+                self._run(self._no_changes(work, goal))
 
     def tombstone(self, work: TableWork) -> None:
         topic = self._config.topic_of(work.target)
-        if not self._exists(topic):
-            self._create(topic, self._config.partitions)
+        if topic not in self._topics:
+            self._topics.create(topic, self._config.partitions)
         barred = 0
         with self._using(work.target, writes=True):
             # Until the table's record was written nobody is kept from planning more parts.
@@ -193,9 +179,7 @@ class KafkaSink(Sink):
         wanted = partitions_for(work.input_bytes, worth_bytes=self._config.task_bytes, most=PARTS_MAX)
         if wanted == 1 or not work.schema.primary_key:
             return 1
-        topics = self._topics()
-        topic = self._config.topic_of(work.target)
-        return wanted if topic in topics and len(topics[topic].partitions) > 1 else 1
+        return wanted if len(self._topics.partitions(self._config.topic_of(work.target))) > 1 else 1
 
     def _goal(self, work: TableWork, step: int) -> CommitVector:
         return CommitVector(work.epoch, step, work.generation)
@@ -215,34 +199,13 @@ class KafkaSink(Sink):
             identity = f"raycdc:{hashlib.sha256(identity.encode()).hexdigest()}"
         return Target(self._properties, self._config.topic_of(table), identity)
 
-    def _exists(self, topic: str) -> bool:
-        return topic in self._topics()
-
-    def _topics(self) -> Mapping[str, Any]:
-        """All topics: asking for one would create it where brokers do that."""
-        try:
-            found: Mapping[str, Any] = self._admin.list_topics(timeout=TIMEOUT_S).topics
-        except KafkaException as cause:
-            raise SinkError(f"Kafka at {self._config.bootstrap_servers}: {cause.args[0]}") from cause
-        return found
-
-    def _create(self, topic: str, partitions: int, *, is_tables: bool = True) -> None:
-        """Make a topic that is one table's own, or for all."""
-        new = NewTopic(topic, num_partitions=partitions, replication_factor=self._config.replication_factor)
-        try:
-            self._admin.create_topics([new])[topic].result(TIMEOUT_S)
-        except KafkaException as cause:
-            if cause.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                error = topic_error(Target(self._properties, topic, ""), cause.args[0])
-                raise (error if is_tables else SinkError(str(error))) from cause
-
     def _is_ours(self, topic: str, target: TableId) -> bool:
         """Whether the topic was claimed, or need not be. One with messages that this pipeline never wrote to is
         somebody else's, unless that was allowed: `SinkError`.
         """
         if self._config.shared or self._context.on_existing == "merge" or self.committed(target) is not None:
             return True
-        if self._has_messages(topic):
+        if self._topics.has_messages(topic):
             raise TargetTakenError(
                 f"Topic {topic} has messages that this pipeline did not write. Set pipeline.on_existing = "
                 '"merge" to write behind them, delete the topic, or choose another sink.topic.'
@@ -255,13 +218,3 @@ class KafkaSink(Sink):
         What a transaction leaves behind that was aborted by our death cannot be told from somebody's messages.
         """
         self._run(self._no_changes(work, CommitVector(work.epoch - 1, STEP_LAST, work.generation)))
-
-    def _has_messages(self, topic: str) -> bool:
-        partitions = [TopicPartition(topic, number) for number in self._topics()[topic].partitions]
-        first: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-        end: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        return self._offsets(partitions, first) != self._offsets(partitions, end)
-
-    def _offsets(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> dict[int, int]:
-        asked = self._admin.list_offsets(dict.fromkeys(partitions, spec))
-        return {partition.partition: future.result(TIMEOUT_S).offset for partition, future in asked.items()}

@@ -72,10 +72,10 @@ def test_a_run_warns_of_nothing_to_find_and_needs_its_tasks_here(mongodb: MongoD
     warnings: list[str] = []
     asked = [options(mongodb, users)]
     with pytest.raises(ConfigError, match=r"spark\.master: \[\[lookup\]\] needs a Spark on this machine"):
-        open_joiner(ExitStack(), asked, tmp_path, BadRecords(), HERE, False, warnings.append)
+        ExitStack().enter_context(open_joiner(asked, tmp_path, BadRecords(), HERE, False, warnings.append))
     for _ in range(2):
         with ExitStack() as stack:
-            open_joiner(stack, asked, tmp_path, BadRecords(), HERE, True, warnings.append)
+            stack.enter_context(open_joiner(asked, tmp_path, BadRecords(), HERE, True, warnings.append))
         users.replace_one({"_id": 1}, {}, upsert=True)
     (text,) = warnings
     assert text.startswith(f"lookup[0].collection: {users.full_name} has no document, so nothing is found")

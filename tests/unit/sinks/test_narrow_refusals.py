@@ -35,6 +35,7 @@ from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.sinks.delta import spark_merge
 from raycdc.sinks.iceberg.table import is_the_catalogs
 from raycdc.sinks.jdbc.refusals import mysql_refusal, postgres_refusal
+from raycdc.sinks.kafka.topics import Topics
 from raycdc.spark.derive import _is_a_values
 
 ORDERS = TableId("shop", "orders")
@@ -129,18 +130,18 @@ def test_a_topic_that_cannot_be_made_is_its_tables_fault_only_where_the_broker_s
 ) -> None:
     plugin = load_plugin(PluginGroup.SINKS, "kafka")
     section = {"bootstrap_servers": "127.0.0.1:1", "topic": "{db}.{table}", "format": {"type": "maxwell-json"}}
-    sink = plugin.create(plugin.config(type="kafka", **section))
+    topics = Topics(plugin.config(type="kafka", **section), {"bootstrap.servers": "127.0.0.1:1"})
 
     def fail(_: float) -> None:
         raise KafkaException(KafkaError(code))
 
-    sink._admin = SimpleNamespace(create_topics=lambda new: {new[0].topic: SimpleNamespace(result=fail)})
-    sink._properties = {"bootstrap.servers": "127.0.0.1:1"}
+    admin: Any = SimpleNamespace(create_topics=lambda new: {new[0].topic: SimpleNamespace(result=fail)})
+    topics._admin = admin
     with pytest.raises(SinkError, match=r"Topic shop\.orders at 127\.0\.0\.1:1") as caught:
-        sink._create("shop.orders", 1)
+        topics.create("shop.orders", 1)
     assert type(caught.value) is said
     with pytest.raises(SinkError) as caught:
-        sink._create("ddl", 1, is_tables=False)
+        topics.create("ddl", 1, is_tables=False)
     assert type(caught.value) is SinkError
 
 

@@ -1,0 +1,65 @@
+"""The topics of a cluster: which there are, with how many partitions, and whether anything was written to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.cimpl import NewTopic, TopicPartition
+
+from raycdc.clients.kafka import admin_client
+from raycdc.clients.kafka_reachable import list_topics
+from raycdc.errors import SinkError
+from raycdc.sinks.kafka.plugin import KafkaSinkConfig
+from raycdc.sinks.kafka.transactions import TIMEOUT_S, Target, topic_error
+
+
+class Topics:
+    """See the module's docstring. `SinkError` where the cluster does not answer."""
+
+    def __init__(self, config: KafkaSinkConfig, properties: dict[str, str]) -> None:
+        self._config = config
+        self._properties = properties
+        self._admin = admin_client({**properties, "log_level": 0}, section="sink")
+
+    def require(self) -> None:
+        """`SinkError` where the cluster cannot be reached."""
+        servers = self._config.bootstrap_servers
+        try:
+            list_topics(self._admin, servers, timeout_s=TIMEOUT_S)
+        except KafkaException as cause:
+            raise SinkError(f"Kafka at {servers} cannot be reached: {cause.args[0]}") from cause
+
+    def __contains__(self, topic: str) -> bool:
+        return bool(self.partitions(topic))
+
+    def partitions(self, topic: str) -> list[int]:
+        """The numbers of the topic's partitions; none where there is no such topic."""
+        try:
+            # All topics: asking for one would create it where brokers do that.
+            topics = self._admin.list_topics(timeout=TIMEOUT_S).topics
+        except KafkaException as cause:
+            raise SinkError(f"Kafka at {self._config.bootstrap_servers}: {cause.args[0]}") from cause
+        return list(topics[topic].partitions) if topic in topics else []
+
+    def create(self, topic: str, partitions: int, *, is_tables: bool = True) -> None:
+        """Make a topic that is one table's own, or for all; one that is there already stays."""
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=self._config.replication_factor)
+        try:
+            self._admin.create_topics([new])[topic].result(TIMEOUT_S)
+        except KafkaException as cause:
+            if cause.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                error = topic_error(Target(self._properties, topic, ""), cause.args[0])
+                raise (error if is_tables else SinkError(str(error))) from cause
+
+    def has_messages(self, topic: str) -> bool:
+        """Whether the topic has any message now."""
+        partitions = [TopicPartition(topic, number) for number in self.partitions(topic)]
+        first: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+        end: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        return self._offsets(partitions, first) != self._offsets(partitions, end)
+
+    def _offsets(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> dict[int, int]:
+        asked = self._admin.list_offsets(dict.fromkeys(partitions, spec))
+        return {partition.partition: future.result(TIMEOUT_S).offset for partition, future in asked.items()}

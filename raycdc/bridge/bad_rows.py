@@ -140,7 +140,7 @@ class Letters:
             self._temporary.unlink(missing_ok=True)
 
 
-def _letter(told: dict[str, Any], row: str) -> bytes:
+def _letter(told: dict[str, object], row: str) -> bytes:
     return f'{json.dumps(told, ensure_ascii=False)[:-1]}, "row": {row}}}\n'.encode()
 
 

@@ -76,7 +76,7 @@ class MongoDbDimension:
 
     def _cursor(self, keys: pa.Array) -> Any:
         field = self._lookup.field
-        wanted: dict[str, Any] = {"$in": _values(keys, self._key_type)}
+        wanted: dict[str, object] = {"$in": _values(keys, self._key_type)}
         query = {field: wanted if field == ID else wanted | {"$not": {"$type": "array"}}}
         fields = [column.name for column in self._layout.columns]
         cursor = self._collection().find_raw_batches(query, fields, batch_size=len(keys) + 1)

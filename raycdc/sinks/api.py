@@ -77,7 +77,7 @@ class TableWork:
     schema: TableSchema
     changes: tuple[SchemaChangeEvent, ...]
     segments: tuple[Segment, ...]
-    positions: Mapping[str, Any]
+    positions: Mapping[str, object]
     merged: tuple[TableId, ...] = ()
     beginning: tuple[TableId, ...] = ()
     layout: TableLayout = ANY_LAYOUT

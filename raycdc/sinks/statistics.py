@@ -33,10 +33,10 @@ def properties(schema: pa.Schema, partition_by: Collection[str] = ()) -> dict[st
     return {_NAMED: ",".join(named[:COLUMNS_MAX])} if named else {_FIRST: "0"}
 
 
-def delta_statistics(metadata: Any, schema: pa.Schema) -> dict[str, Any]:
-    """``numRecords``, ``minValues``, ``maxValues`` and ``nullCount`` of one file by its footer."""
-    low: dict[str, Any] = {}
-    high: dict[str, Any] = {}
+def delta_statistics(metadata: Any, schema: pa.Schema) -> str:
+    """``numRecords``, ``minValues``, ``maxValues`` and ``nullCount`` of one file by its footer, as JSON text."""
+    low: dict[str, object] = {}
+    high: dict[str, object] = {}
     nulls: dict[str, int] = {}
     for index, field in enumerate(schema):
         if not has_bounds(field.type):
@@ -49,7 +49,7 @@ def delta_statistics(metadata: Any, schema: pa.Schema) -> dict[str, Any]:
         if valued and all(chunk.has_min_max for chunk in valued):
             low[field.name] = _text(min(chunk.min for chunk in valued))
             high[field.name] = _text(max(chunk.max for chunk in valued))
-    return {"numRecords": metadata.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
+    return json.dumps({"numRecords": metadata.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls})
 
 
 def for_table(text: str, configuration: Mapping[str, str]) -> str:

@@ -93,7 +93,7 @@ class Stamp:
     """What a commit carries besides its rows: the vector, and the source positions for people to see."""
 
     vector: CommitVector
-    positions: Mapping[str, Any]
+    positions: Mapping[str, object]
 
     @classmethod
     def of(cls, work: TableWork, step: int) -> Stamp:

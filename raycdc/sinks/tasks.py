@@ -8,7 +8,6 @@ names and renames the same content over the same name: harmless.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,7 +34,7 @@ ROW_GROUP_ROWS = 1 << 17
 #: (measured 1.26 against 2.57 M rows per CPU-second), and those that repeat fit.
 DICTIONARY_BYTES_MAX = 64 << 10
 
-_PARQUET: dict[str, Any] = {
+_PARQUET: dict[str, str | int | bool] = {
     "compression": "snappy",
     "store_schema": False,
     "dictionary_pagesize_limit": DICTIONARY_BYTES_MAX,
@@ -155,8 +154,7 @@ def write_parquet_file(path: Path, schema: pa.Schema, batches: Iterable[pa.Recor
                 writer.write_table(pa.Table.from_batches(group, schema), row_group_size=ROW_GROUP_ROWS)
                 rows += sum(batch.num_rows for batch in group)
         size = file.tell()
-    statistics = delta_statistics(pq.read_metadata(path), schema)
-    return DataFile(str(path), rows, size, json.dumps(statistics))
+    return DataFile(str(path), rows, size, delta_statistics(pq.read_metadata(path), schema))
 
 
 def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -6,7 +6,6 @@ may differ from epoch to epoch at no cost. Reading is repeatable, so Spark may r
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -38,7 +37,7 @@ def changelog_frame(
     """
     tasks = share_out(segments, parallelism=parallelism)
     names = list(columns) if columns is not None else changelog_names(schema)
-    reader = ReadSegments([json.dumps([entry.to_json() for entry in task]) for task in tasks], names, access)
+    reader = ReadSegments(tasks, names, access)
     count = max(1, len(tasks))
     return spark.range(0, count, 1, count).mapInArrow(reader, changelog_ddl(schema, names))
 
@@ -53,7 +52,7 @@ def changelog_ddl(schema: TableSchema, names: Sequence[str]) -> str:
 class ReadSegments:
     """The function of the job: each input row is the index of a task. Pickled by the name of this module."""
 
-    def __init__(self, tasks: list[str], columns: list[str], access: SegmentAccess) -> None:
+    def __init__(self, tasks: list[list[Input]], columns: list[str], access: SegmentAccess) -> None:
         self._tasks = tasks
         self._columns = columns
         self._access = access
@@ -62,10 +61,10 @@ class ReadSegments:
         for batch in batches:
             for index in batch.column(0).to_pylist():
                 if index < len(self._tasks):
-                    yield from self._read(json.loads(self._tasks[index]))
+                    yield from self._read(self._tasks[index])
 
-    def _read(self, inputs: list[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
-        for entry in map(Input.from_json, inputs):
+    def _read(self, inputs: list[Input]) -> Iterator[pa.RecordBatch]:
+        for entry in inputs:
             yield from read_segment(
                 entry.segment,
                 self._columns,

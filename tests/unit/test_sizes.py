@@ -49,7 +49,6 @@ LARGE_CLASSES: dict[str, str] = {
     "runtime/output.py:EpochOutput": "not looked at yet",
     "sinks/delta/table.py:DeltaTarget": "not looked at yet",
     "sinks/iceberg/table.py:IcebergTarget": "not looked at yet",
-    "sinks/mongodb/target.py:MongoDbSteps": "not looked at yet",
 }
 
 #: `place: reason`, for functions and methods.

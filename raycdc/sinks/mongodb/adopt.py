@@ -47,7 +47,7 @@ def check_keys(collection: Any, target: TableId, schema: TableSchema, where: str
         form = form_of(logical)
         if form is Form.VALUE:
             continue
-        wanted: dict[str, Any] = {"$type": list(_TYPES.get(form, (form.bson,)))}
+        wanted: dict[str, object] = {"$type": list(_TYPES.get(form, (form.bson,)))}
         if (pattern := key_pattern(logical)) is not None:
             wanted = {"$regex": pattern}
         found = collection.find_one({"$nor": [{field: wanted}]}, {ID: 1})

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pymongo.errors import DuplicateKeyError
@@ -28,6 +28,34 @@ _FENCES = "raycdc_fence"
 
 
 @dataclass(frozen=True, slots=True)
+class Operations:
+    """What a migration does to each document: all go (`empty`), or fields are `unset`, `renamed` (old and new name) and
+    get `values`.
+    """
+
+    empty: bool = False
+    unset: tuple[str, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
+    values: Mapping[str, object] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return self.empty or bool(self.unset or self.renamed or self.values)
+
+    def document(self) -> dict[str, object]:
+        """As the record has it."""
+        parts = {"unset": list(self.unset), "rename": list(map(list, self.renamed)), "set": dict(self.values)}
+        return {**({"empty": True} if self.empty else {}), **{name: part for name, part in parts.items() if part}}
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any] | None) -> Operations | None:
+        """Inverse of `document`."""
+        if document is None:
+            return None
+        renamed = tuple((old, new) for old, new in document.get("rename", ()))
+        return cls(document.get("empty", False), tuple(document.get("unset", ())), renamed, document.get("set", {}))
+
+
+@dataclass(frozen=True, slots=True)
 class Kept:
     """The record as it was read: `operations` and `progress` are a migration's (`migration`), `fenced` whether there
     are fences, `uuid` the collection's (empty: not known).
@@ -35,7 +63,7 @@ class Kept:
 
     held: Held
     version: int
-    operations: dict[str, Any] | None = None
+    operations: Operations | None = None
     progress: Any = None
     fenced: bool = False
     uuid: str = ""
@@ -49,7 +77,7 @@ class RecordChange:
     """
 
     held: Held
-    operations: dict[str, Any] | None = None
+    operations: Operations | None = None
     progress: Any = None
     fences: Sequence[str] = ()
     uuid: str = ""
@@ -77,7 +105,12 @@ class Commits:
         # The place keeper of other databases is never written here.
         assert held is not None
         return Kept(
-            held, found["version"], found["operations"], found["progress"], found["fenced"], found.get("uuid", "")
+            held,
+            found["version"],
+            Operations.of(found["operations"]),
+            found["progress"],
+            found["fenced"],
+            found.get("uuid", ""),
         )
 
     def write(
@@ -86,7 +119,7 @@ class Commits:
         target: TableId,
         before: Kept | None,
         change: RecordChange,
-        positions: Mapping[str, Any],
+        positions: Mapping[str, object],
     ) -> Kept:
         """Put `change` in the place of `before`. `FencedError` where the record is not `before` any more. Without a
         session it is a transaction of its own.
@@ -99,7 +132,7 @@ class Commits:
         now = Kept(held, version, change.operations, change.progress, bool(fences), uuid)
         document = dict(zip(Held.NAMES, held.row(), strict=True)) | {
             "version": now.version,
-            "operations": now.operations,
+            "operations": None if now.operations is None else now.operations.document(),
             "progress": now.progress,
             "fenced": now.fenced,
             "uuid": now.uuid,

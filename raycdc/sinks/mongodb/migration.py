@@ -23,7 +23,7 @@ from raycdc.failpoints import reach
 from raycdc.model import Column, TableId
 from raycdc.sinks.changes import check_constant
 from raycdc.sinks.columns import Plan
-from raycdc.sinks.mongodb.commits import Commits, Kept, RecordChange
+from raycdc.sinks.mongodb.commits import Commits, Kept, Operations, RecordChange
 from raycdc.sinks.mongodb.documents import Group, element, encode
 from raycdc.sinks.mongodb.server import Server, Session
 from raycdc.sinks.mongodb.types import ID
@@ -35,7 +35,7 @@ _BATCH_BYTES_MAX = 8 << 20
 _PLACE = "raycdc_renamed_"
 
 
-def operations_of(target: TableId, present: Sequence[Column], key: Sequence[str], planned: Plan) -> dict[str, Any]:
+def operations_of(target: TableId, present: Sequence[Column], key: Sequence[str], planned: Plan) -> Operations:
     """The update that turns documents with the columns `present` into those of `planned`; empty where there is none."""
     kept = {p.origin: p.column.name for p in planned.columns if p.origin is not None}
     renamed = {old: new for old, new in kept.items() if old != new}
@@ -44,19 +44,14 @@ def operations_of(target: TableId, present: Sequence[Column], key: Sequence[str]
             f"{target}: a renamed column is in the documents' {ID}, which cannot change. Take a new snapshot of "
             "the table, which empties the collection."
         )
-    operations: dict[str, Any] = {"empty": True} if planned.emptied else {}
-    if unset := [column.name for column in present if column.name not in kept]:
-        operations["unset"] = unset
-    if renamed:
-        operations["rename"] = [list(names) for names in renamed.items()]
-    if planned.filled:
-        operations["set"] = {}
-        for column in planned.filled:
-            operations["set"] |= default_of(target, column)
-    return operations
+    unset = tuple(column.name for column in present if column.name not in kept)
+    values: dict[str, object] = {}
+    for column in planned.filled:
+        values |= default_of(target, column)
+    return Operations(planned.emptied, unset, tuple(renamed.items()), values)
 
 
-def default_of(target: TableId, column: Column) -> dict[str, Any]:
+def default_of(target: TableId, column: Column) -> dict[str, object]:
     """The field that an added column's constant default is."""
     value = pa.array([check_constant(target, column).as_py()], column.type.arrow())
     ((data, _, _),) = encode(Group("", [element(column.name, column, value)]), 1)
@@ -64,30 +59,30 @@ def default_of(target: TableId, column: Column) -> dict[str, Any]:
     return dict(bson.decode(data, CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_AUTO, tz_aware=True)))
 
 
-def migrate(server: Server, commits: Commits, target: TableId, kept: Kept, positions: Mapping[str, Any]) -> Kept:
+def migrate(server: Server, commits: Commits, target: TableId, kept: Kept, positions: Mapping[str, object]) -> Kept:
     """Carry out what is left of ``kept.operations``; the record that says that it is done, with the new columns."""
     operations = kept.operations
     assert operations is not None
     assert kept.held.intent is not None
-    if operations.get("empty"):
+    if operations.empty:
         kept = empty(server, commits, target, kept, positions)
-    elif len(operations):
+    if operations:
         return _change_all(server, commits, target, kept, operations, positions)
     return commits.write(None, target, kept, RecordChange(kept.held.known(kept.held.intent.marker)), positions)  # type: ignore[union-attr]
 
 
-def empty(server: Server, commits: Commits, target: TableId, kept: Kept, positions: Mapping[str, Any]) -> Kept:
+def empty(server: Server, commits: Commits, target: TableId, kept: Kept, positions: Mapping[str, object]) -> Kept:
     """Delete all documents, and keep the record as it is."""
     collection = server.collection(target)
 
-    def delete(session: Session, before: Kept, chosen: dict[str, Any]) -> tuple[Kept, int]:
+    def delete(session: Session, before: Kept, chosen: dict[str, object]) -> tuple[Kept, int]:
         change = RecordChange(before.held, before.operations)
         now = commits.write(session, target, before, change, positions)
         return now, collection.delete_many(chosen, session=session).deleted_count
 
     while True:
         bound = list(server.keys(target).find({}, {ID: 1}).sort(ID, 1).skip(BATCH_DOCUMENTS).limit(1))
-        chosen: dict[str, Any] = {ID: {"$lt": bound[0][ID]}} if bound else {}
+        chosen: dict[str, object] = {ID: {"$lt": bound[0][ID]}} if bound else {}
         kept, deleted = server.transaction(lambda session, k=kept, c=chosen: delete(session, k, c))  # type: ignore[misc]
         if not bound:
             return kept
@@ -103,8 +98,8 @@ def _change_all(
     commits: Commits,
     target: TableId,
     kept: Kept,
-    operations: dict[str, Any],
-    positions: Mapping[str, Any],
+    operations: Operations,
+    positions: Mapping[str, object],
 ) -> Kept:
     collection = server.collection(target)
     updates = _updates(operations)
@@ -127,7 +122,7 @@ def _change_all(
     return kept
 
 
-def _next_keys(collection: Any, progress: Mapping[str, Any] | None) -> tuple[list[Any], bool]:
+def _next_keys(collection: Any, progress: Mapping[str, object] | None) -> tuple[list[Any], bool]:
     """The next keys behind ``progress["_id"]`` in the order of the index, which runs across types as no comparison in a
     query does; and whether they are the last ones.
     """
@@ -148,14 +143,14 @@ def _next_keys(collection: Any, progress: Mapping[str, Any] | None) -> tuple[lis
     return keys, True
 
 
-def _updates(operations: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _updates(operations: Operations) -> list[dict[str, object]]:
     """Updates of all documents, to be done in order: names that are exchanged go by names that nobody has."""
-    renamed = operations.get("rename", [])
-    first: dict[str, Any] = {}
-    if unset := operations.get("unset"):
-        first["$unset"] = dict.fromkeys(unset, "")
+    renamed = operations.renamed
+    first: dict[str, object] = {}
+    if operations.unset:
+        first["$unset"] = dict.fromkeys(operations.unset, "")
     if renamed:
         first["$rename"] = {old: f"{_PLACE}{number}" for number, (old, _) in enumerate(renamed)}
     second = {"$rename": {f"{_PLACE}{number}": new for number, (_, new) in enumerate(renamed)}} if renamed else {}
-    third = {"$set": dict(operations["set"])} if operations.get("set") else {}
-    return [update for update in (first, second, third) if update]
+    third = {"$set": dict(operations.values)} if operations.values else {}
+    return [dict(update) for update in (first, second, third) if update]

@@ -18,11 +18,11 @@ from raycdc.sinks.api import TableWork as Work
 from raycdc.sinks.changes import fitted_to
 from raycdc.sinks.columns import Plan, plan, type_error
 from raycdc.sinks.mongodb.adopt import check_collection, check_keys
-from raycdc.sinks.mongodb.commits import Commits, Kept, RecordChange
+from raycdc.sinks.mongodb.commits import Commits, Kept, Operations, RecordChange
+from raycdc.sinks.mongodb.load_tasks import LoadTasks
 from raycdc.sinks.mongodb.migration import empty, migrate, operations_of
 from raycdc.sinks.mongodb.server import DuplicateError, Server, Session, uuid_of
 from raycdc.sinks.mongodb.tasks import (
-    Load,
     Mode,
     ServerAddress,
     check_claims,
@@ -32,8 +32,7 @@ from raycdc.sinks.mongodb.tasks import (
     statements,
 )
 from raycdc.sinks.mongodb.types import ID, any_key, check_columns, same_form, same_key, spread
-from raycdc.sinks.mongodb.writing import Layout, Statement, short, updates_of
-from raycdc.sinks.origins import Origins
+from raycdc.sinks.mongodb.writing import Statement, updates_of
 from raycdc.sinks.plan import Input, share_out, split
 from raycdc.sinks.record import Before, Held, Intent, again, renamed
 from raycdc.sinks.steps import Begun, Missing, Ours, Stamp, Standing, Taken, Target, has_only
@@ -60,7 +59,7 @@ class MongoDbSteps(Target):
         self._commits = commits
         self._context = context
         self._small_bytes_max = small_bytes_max
-        self._address = address
+        self._tasks = LoadTasks(context, address)
         #: The record as it was read or last written, and the collection as the server describes it.
         self._kept: Kept | None = None
         self._described: Mapping[str, Any] | None = None
@@ -111,7 +110,7 @@ class MongoDbSteps(Target):
         before = kept.held.vector if kept else CommitVector(0, 0)
         begun = Held(replace(before, generation=work.generation), (), (), created=True, intent=intent)
         found = uuid_of(self._described or {})
-        kept = self._write(kept, begun, stamp, operations={"empty": True}, uuid=found, alone=True)
+        kept = self._write(kept, begun, stamp, operations=Operations(empty=True), uuid=found, alone=True)
         self._write(self._migrate(kept, stamp), new, stamp)
 
     def adopt(self, work: Work, stamp: Stamp) -> None:
@@ -209,7 +208,7 @@ class MongoDbSteps(Target):
     ) -> None:
         kept = self._recorded
         written = kept.held.written(stamp.vector)
-        layout, origins = self._layout(work, kept.held), self._origins(work)
+        layout, origins = self._tasks.layout(work, kept.held), self._tasks.origins(work)
         found = list(statements(layout, self._context.table_input(work, inserted)))
         groups = [merged_rows(self._context.table_input(work, inputs), origins) for inputs in merged]
         for writes in (deletions, merges):
@@ -237,57 +236,21 @@ class MongoDbSteps(Target):
         kept = self._recorded
         written = kept.held.written(stamp.vector)
         begun = replace(kept.held, vector=replace(stamp.vector, step=STEP_APPEND))
-        layout = self._layout(work, begun)
+        layout = self._tasks.layout(work, begun)
         if work.merged and self._context.upsert and not emptied and not _in_part(kept, work):
             # Before the first row: what is found later may be this epoch's own.
-            self._run(work, layout, "check", [inputs for _, groups in rounds for inputs in groups])
+            self._tasks.run(work, layout, "check", [inputs for _, groups in rounds for inputs in groups])
         kept = self._write(kept, begun, stamp)
         if emptied:
             kept = empty(self._server, self._commits, work.target, kept, stamp.positions)
         for mode, groups in rounds:
             fences = [uuid.uuid4().hex for _ in groups]
             kept = self._write(kept, begun, stamp, fences=fences)
-            self._run(work, layout, mode, groups, fences)
+            self._tasks.run(work, layout, mode, groups, fences)
         self._described = self._server.described(self.name)
         kept = self._same(kept)
         reach("in_commit")
         self._write(kept, written, stamp)
-
-    def _run(
-        self, work: Work, layout: Layout, mode: Mode, groups: Sequence[Sequence[Input]], fences: Sequence[str] = ()
-    ) -> None:
-        tasks = [
-            Load(
-                self._context.table_input(work, inputs),
-                layout=layout,
-                mode=mode,
-                origins=self._origins(work),
-                address=self._address,
-                app_id=self._context.app_id,
-                fence=fences[number] if fences else "",
-            )
-            for number, inputs in enumerate(groups)
-        ]
-        if tasks:
-            self._context.run_tasks(tasks)
-
-    def _origins(self, work: Work) -> Origins | None:
-        return Origins.of(work) if self._context.upsert else None
-
-    def _layout(self, work: Work, held: Held) -> Layout:
-        written = {column.name for column in work.schema.columns}
-        gone = tuple(column.name for column in held.columns if column.name not in written)
-        upsert = self._context.upsert
-        by = short(self._context.app_id)
-        return Layout(
-            work.target,
-            work.schema,
-            by,
-            changelog=not upsert,
-            adopted=upsert and not held.created,
-            gone=gone,
-            made=work.made,
-        )
 
     # -- the record
 

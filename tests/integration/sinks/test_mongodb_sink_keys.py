@@ -18,7 +18,7 @@ from raycdc.model import Column, LogicalType, TableSchema, TypeKind
 from raycdc.schema import DropColumnEvent, RenameColumnEvent
 from raycdc.schema.events import AlterColumnTypeEvent
 from raycdc.sinks.mongodb import migration
-from raycdc.sinks.mongodb.commits import Commits, RecordChange
+from raycdc.sinks.mongodb.commits import Commits, Operations, RecordChange
 from raycdc.sinks.mongodb.sink import MongoDbSink
 from raycdc.sinks.record import Intent
 from tests.epochs.sink_world import HOME, World, new_world
@@ -103,7 +103,7 @@ def test_a_migration_reaches_documents_with_keys_of_every_type(world: World, mon
     kept = sink._commits.read(T)
     assert kept is not None
     held = replace(kept.held, intent=Intent("x", kept.held.columns, kept.held.key, kept.held.shape()))
-    kept = sink._commits.write(None, T, kept, RecordChange(held, {"rename": [["a", "c"]]}), {})
+    kept = sink._commits.write(None, T, kept, RecordChange(held, Operations(renamed=(("a", "c"),))), {})
     migration.migrate(sink._server, sink._commits, T, kept, {})
     assert [row for row in raw(world) if "a" in row or "c" not in row] == []
     assert len(raw(world)) == len(others) + 1

@@ -66,7 +66,7 @@ def migrate(server: Server, commits: Commits, target: TableId, kept: Kept, posit
     assert kept.held.intent is not None
     if operations.empty:
         kept = empty(server, commits, target, kept, positions)
-    if operations:
+    elif operations:
         return _change_all(server, commits, target, kept, operations, positions)
     return commits.write(None, target, kept, RecordChange(kept.held.known(kept.held.intent.marker)), positions)  # type: ignore[union-attr]
 

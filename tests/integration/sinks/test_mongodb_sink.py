@@ -19,7 +19,7 @@ from raycdc.schema import AddColumnEvent, DropColumnEvent, RenameColumnEvent
 from raycdc.schema.events import AlterColumnTypeEvent
 from raycdc.sinks.api import STEP_APPEND, SinkContext, TableWork
 from raycdc.sinks.mongodb import migration
-from raycdc.sinks.mongodb.commits import Commits
+from raycdc.sinks.mongodb.commits import Commits, RecordChange
 from raycdc.sinks.mongodb.plugin import MongoDbSinkConfig
 from raycdc.sinks.mongodb.sink import MongoDbSink
 from raycdc.sinks.mongodb.tasks import Load, ServerAddress
@@ -226,9 +226,9 @@ def dies_after(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """The driver ends after it wrote a migration's record so often: as it begins, and with each batch."""
     left, begun = [count], [False]
 
-    def write(self: Commits, session: Any, *args: Any, **options: Any) -> Any:
-        now = WRITE(self, session, *args, **options)
-        begun[0] = begun[0] or bool(options.get("operations"))
+    def write(self: Commits, session: Any, target: TableId, before: Any, record: RecordChange, positions: Any) -> Any:
+        now = WRITE(self, session, target, before, record, positions)
+        begun[0] = begun[0] or bool(record.operations)
         if session is not None and begun[0]:
             left[0] -= 1
             if left[0] < 0:

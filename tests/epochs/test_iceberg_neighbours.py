@@ -23,8 +23,8 @@ from raycdc.errors import FencedError, SinkError
 from raycdc.model import TableId
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.sinks.api import CommitVector, SinkContext
-from raycdc.sinks.iceberg import table as iceberg_table
 from raycdc.sinks.iceberg.catalog import HadoopCatalog, open_catalog
+from raycdc.sinks.iceberg.descent import CONFIRMED
 from raycdc.sinks.iceberg.files import StoredColumn
 from raycdc.sinks.iceberg.metadata import iceberg_schema
 from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions
@@ -124,7 +124,7 @@ def test_where_descent_cannot_be_seen_a_person_vouches_for_it(world: World) -> N
     with pytest.raises(SinkError, match=rf"cannot be seen.*'raycdc.confirmed-snapshot' = '{head}'"):
         world.restart()
     with table_of(world).transaction() as transaction:
-        transaction.set_properties({iceberg_table.CONFIRMED: str(head)})
+        transaction.set_properties({CONFIRMED: str(head)})
     change(world, 1)
     world.restart()
     change(world, 2)

@@ -22,7 +22,7 @@ from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TypeKind
 from raycdc.schema import AddColumnEvent, AlterColumnTypeEvent, DropColumnEvent
 from raycdc.sinks.iceberg.files import arrow_type
-from raycdc.sinks.iceberg.partitions import StoredPartition
+from raycdc.sinks.iceberg.layout import StoredPartition
 from raycdc.testing.epochs import ScriptedTable
 from tests.epochs.sink_world import World, iceberg_table, new_world, play
 from tests.epochs.test_epoch_loop import POINTS

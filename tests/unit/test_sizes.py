@@ -48,7 +48,6 @@ LARGE_CLASSES: dict[str, str] = {
     "model/names.py:NameRules": "a list of what a target does to names",
     "runtime/output.py:EpochOutput": "not looked at yet",
     "sinks/delta/table.py:DeltaTarget": "not looked at yet",
-    "sinks/iceberg/table.py:IcebergTarget": "not looked at yet",
 }
 
 #: `place: reason`, for functions and methods.

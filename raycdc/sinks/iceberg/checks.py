@@ -14,6 +14,7 @@ from pyiceberg.catalog import Catalog
 from raycdc.errors import SinkError
 from raycdc.model import TableId
 from raycdc.sinks.iceberg.catalog import local_path, open_catalog
+from raycdc.sinks.iceberg.descent import Seen
 from raycdc.sinks.iceberg.plugin import IcebergSinkConfig
 from raycdc.sinks.iceberg.table import IcebergTarget
 from raycdc.source.checks import CheckResult
@@ -39,7 +40,7 @@ def check_sink(config: IcebergSinkConfig, tables: Sequence[TableId]) -> list[Che
 
 def _found(catalog: Catalog, table: TableId) -> CheckResult | None:
     """The findings about a table that is there already."""
-    target = IcebergTarget(catalog, table, "", seen={})
+    target = IcebergTarget(catalog, table, "", seen=Seen())
     if not target.refresh():
         return None
     target.columns()

@@ -16,7 +16,7 @@ from pyiceberg.types import NestedField
 from raycdc.model.layout import TableLayout
 from raycdc.sinks.iceberg.catalog import location_of
 from raycdc.sinks.iceberg.files import StoredColumn, WrittenFile
-from raycdc.sinks.iceberg.partitions import partition_name, transform_text
+from raycdc.sinks.iceberg.layout import partition_name, transform_text
 
 
 def iceberg_schema(columns: Sequence[StoredColumn], *, number: int = 0) -> Schema:

@@ -71,7 +71,7 @@ class IcebergSinkConfig(SinkConfig):
         return place.warehouse if place.type != "rest" else ""
 
     def no_layout(self, layout: TableLayout, schema: TableSchema) -> str:
-        from raycdc.sinks.iceberg.partitions import no_layout
+        from raycdc.sinks.iceberg.layout import no_layout
 
         return no_layout(layout, schema)
 

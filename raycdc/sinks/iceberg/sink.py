@@ -28,10 +28,11 @@ from typing import ClassVar
 from pyiceberg.catalog import Catalog
 
 from raycdc.model import TableId
-from raycdc.sinks.api import CHANGELOG, UPSERT, CommitVector, TableWork, TargetShape
+from raycdc.sinks.api import CHANGELOG, UPSERT, TableWork, TargetShape
 from raycdc.sinks.changes import check_key, check_names, check_unmerged, fitted_to
 from raycdc.sinks.iceberg.catalog import open_catalog
 from raycdc.sinks.iceberg.checks import check_sink
+from raycdc.sinks.iceberg.descent import Seen
 from raycdc.sinks.iceberg.files import StoredColumn, stored
 from raycdc.sinks.iceberg.plugin import IcebergSinkConfig
 from raycdc.sinks.iceberg.table import IcebergTarget, remove
@@ -59,7 +60,7 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
         self._opening = threading.Lock()
         self._catalog: Catalog | None = None
         self._targets: dict[TableId, IcebergTarget] = {}
-        self._seen: dict[TableId, CommitVector] = {}
+        self._seen = Seen()
 
     def check(self, targets: Sequence[TableId], *, pipeline: str) -> list[CheckResult]:
         return check_sink(self._config, targets)

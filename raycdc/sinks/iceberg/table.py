@@ -13,8 +13,6 @@ The property names our snapshot, so that a rollback is noticed: the table's curr
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,21 +57,16 @@ from raycdc.model.layout import TableLayout
 from raycdc.sinks.absence import is_absent
 from raycdc.sinks.api import CommitVector
 from raycdc.sinks.iceberg.catalog import local_path, sync_file
+from raycdc.sinks.iceberg.descent import CONFIRMED, Seen, TableRecord, check_descent, record_of, vector_property
 from raycdc.sinks.iceberg.files import StoredColumn, WrittenFile, is_known, type_text
+from raycdc.sinks.iceberg.layout import StoredPartition, transform_text
 from raycdc.sinks.iceberg.metadata import data_file, iceberg_schema, partition_spec
-from raycdc.sinks.iceberg.partitions import StoredPartition, transform_text
 from raycdc.sinks.library_errors import raised_in
 from raycdc.sinks.steps import Stamp, holds
 from raycdc.sinks.targets import is_of_pipeline
 
 #: Table property that says which pipeline created (or emptied) the table, so that plain appends are right.
 CREATED_BY = "raycdc.created-by"
-
-#: Table property by which a person vouches for a snapshot whose descent cannot be seen any more.
-CONFIRMED = "raycdc.confirmed-snapshot"
-
-#: What helps where rows are missing in the table.
-_DROP_IT = "drop the table (in a hadoop catalog: delete its folder) and read its source table anew"
 
 #: How often a commit that lost against another writer of the table (a compaction, say) is tried again.
 CONFLICT_RETRIES = 5
@@ -103,11 +96,6 @@ class Change:
     delete: Sequence[DataFile] = ()
     columns: Sequence[StoredColumn] | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
-
-
-def vector_property(app_id: str) -> str:
-    """The table property that holds the vector of a pipeline."""
-    return f"raycdc.commit.{hashlib.sha256(app_id.encode()).hexdigest()[:16]}"
 
 
 class _Staged(Transaction):
@@ -143,14 +131,15 @@ class _Overwrite(_OverwriteFiles):
 class IcebergTarget:
     """See the module's docstring. Errors of pyiceberg become `SinkError` naming the table."""
 
-    def __init__(self, catalog: Catalog, name: TableId, app_id: str, *, seen: dict[TableId, CommitVector]) -> None:
-        """`seen` has the last vector that this driver found or committed, of all its tables."""
+    def __init__(self, catalog: Catalog, name: TableId, app_id: str, *, seen: Seen) -> None:
         self.name = name
         self._seen = seen
         self._catalog = catalog
         self._identifier = (name.db, name.table)
         self._app_id = app_id
         self._table: Table | None = None
+        #: What the table held of this pipeline at the last `refresh`.
+        self._record: TableRecord | None = None
         #: Properties that the table is to have after its next commit.
         self.options: Mapping[str, str] = {}
 
@@ -160,7 +149,7 @@ class IcebergTarget:
         """
         self._table = None
         # Another handle may commit while this one reads.
-        seen = self._seen.get(self.name)
+        seen = self._seen.of(self.name)
         try:
             table = self._catalog.load_table(self._identifier)
         except (NoSuchTableError, NoSuchNamespaceError):
@@ -171,8 +160,9 @@ class IcebergTarget:
             raise self._error("cannot be read", cause) from cause
         local_path(table.location())
         self._table = table
-        self._check_descent()
-        self._check_seen(seen)
+        self._record = record_of(table.metadata, self._app_id)
+        check_descent(self.name, table.metadata, self._record)
+        self._seen.check(self.name, seen, self.vector())
         return True
 
     @property
@@ -192,8 +182,7 @@ class IcebergTarget:
 
     def vector(self) -> CommitVector | None:
         """What the metadata of the last `refresh` holds of this pipeline."""
-        note = self._note()
-        return None if note is None else CommitVector(note["epoch"], note["step"], note["generation"])
+        return None if self._record is None else self._record.vector
 
     def created_by_us(self) -> bool:
         """Whether this pipeline created or emptied the table, so that a snapshot row cannot be in it yet."""
@@ -239,20 +228,6 @@ class IcebergTarget:
                 "keeps the partitions that it was made with. Take partition_by back, change the table (ALTER TABLE … "
                 "REPLACE PARTITION FIELD), or drop it and take a new snapshot of its source table."
             )
-
-    def check_sources(self, columns: Sequence[StoredColumn]) -> None:
-        """`SinkError` unless `columns`, which the table is to have, are still what it is partitioned by."""
-        here = {column.id: column for column in self.columns()}
-        there = {column.id: column.type for column in columns}
-        for one in self.partitions():
-            was = here[one.source]
-            # A manifest's tuples of other types are not read alike by all.
-            if there.get(one.source) not in (was.type, "long" if was.type == "int" else was.type):
-                raise ChangeRefusedError(
-                    f"{self.name}: column {was.name!r} was dropped, made anew or given another type at the source, and "
-                    "the Iceberg table is partitioned by it. Take the change back, or drop the Iceberg table and "
-                    "take a new snapshot."
-                )
 
     def check_plain(self) -> None:
         """`SinkError` when the table's files are not simply its columns, as those of a stage task are."""
@@ -369,53 +344,24 @@ class IcebergTarget:
         with contextlib.suppress(OSError):  # Old metadata that stays only costs space.
             Catalog._delete_old_metadata(table.io, metadata, response.metadata)
 
-    def _note(self) -> dict[str, Any] | None:
-        text = self.table.metadata.properties.get(vector_property(self._app_id))
-        note: dict[str, Any] | None = None if text is None else json.loads(text)
-        return note if note is not None and note["pipeline"] == self._app_id else None
-
-    def _check_seen(self, seen: CommitVector | None) -> None:
-        """`SinkError` when the table holds less than `seen`: then what came in between is missing in it."""
-        held = self.vector()
-        if seen is not None and (held is None or held.place < seen.place):
-            raise TargetGoneError(
-                f"The Iceberg table {self.name} holds less than before: it had epoch {seen.epoch} of this pipeline and "
-                f"has {f'epoch {held.epoch}' if held else 'nothing'} now. It was restored from an older copy, or "
-                f"another writer replaced its metadata. Bring that version back, or {_DROP_IT}."
-            )
-        known = self._seen.get(self.name)
-        if held is not None and (known is None or known.place < held.place):
-            self._seen[self.name] = held
-
-    def _check_descent(self) -> None:
-        """`SinkError` unless the current snapshot is our last one or descends from it."""
-        note = self._note()
-        if note is None or note["snapshot"] is None:
-            return
-        metadata = self.table.metadata
-        parents = {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in metadata.snapshots}
-        head = metadata.current_snapshot_id
-        if str(head) == metadata.properties.get(CONFIRMED):
-            return  # Our next commit takes the word away, so that it vouches for no rollback to there.
-        number = head
-        while number is not None and number != note["snapshot"]:
-            number = parents.get(number)
-        if number is None and note["snapshot"] in parents:
-            raise TargetGoneError(
-                f"The Iceberg table {self.name} was rolled back or replaced after this pipeline had written to it: "
-                f"rows are missing that will not come again. Roll it forward again, or {_DROP_IT}."
-            )
-        if number is None:
-            # Expiring a snapshot cuts what it led to: Spark leaves the name of the parent, pyiceberg not even that.
-            raise TargetTouchedError(
-                f"Other writers committed to the Iceberg table {self.name} since this pipeline did, and the snapshots "
-                "in between are expired: whether the table was rolled back meanwhile cannot be seen. If it was not, "
-                f"say so: ALTER TABLE … SET TBLPROPERTIES ('{CONFIRMED}' = '{head}')."
-            )
-
     def _error(self, what: str, cause: Exception) -> SinkError:
         kind = SinkError if is_absent(cause) or is_the_catalogs(cause) else TargetTouchedError
         return kind(f"The Iceberg table {self.name} {what}: {type(cause).__name__}: {cause}")
+
+
+def check_sources(table: IcebergTarget, columns: Sequence[StoredColumn]) -> None:
+    """`SinkError` unless `columns`, which the table is to have, are still what it is partitioned by."""
+    here = {column.id: column for column in table.columns()}
+    there = {column.id: column.type for column in columns}
+    for one in table.partitions():
+        was = here[one.source]
+        # A manifest's tuples of other types are not read alike by all.
+        if there.get(one.source) not in (was.type, "long" if was.type == "int" else was.type):
+            raise ChangeRefusedError(
+                f"{table.name}: column {was.name!r} was dropped, made anew or given another type at the source, and "
+                "the Iceberg table is partitioned by it. Take the change back, or drop the Iceberg table and "
+                "take a new snapshot."
+            )
 
 
 def remove(paths: Sequence[str]) -> None:

@@ -22,8 +22,8 @@ from raycdc.sinks.iceberg import evolution
 from raycdc.sinks.iceberg.catalog import local_path
 from raycdc.sinks.iceberg.evolution import Plan
 from raycdc.sinks.iceberg.files import Bounds, StoredColumn, WrittenFile, stored, type_text
-from raycdc.sinks.iceberg.partitions import StoredPartition
-from raycdc.sinks.iceberg.table import CREATED_BY, Change, IcebergTarget, remove
+from raycdc.sinks.iceberg.layout import StoredPartition
+from raycdc.sinks.iceberg.table import CREATED_BY, Change, IcebergTarget, check_sources, remove
 from raycdc.sinks.iceberg.tasks import Changed, CompactedFiles, Place, Rewrite, Rewritten, WantedColumn
 from raycdc.sinks.lake_columns import type_error
 from raycdc.sinks.rows import changelog_arrow
@@ -154,7 +154,7 @@ class IcebergSteps(Target):
     def _planned(self, work: TableWork, plan: Plan) -> Change:
         table = self._table
         columns = [planned.column for planned in plan.columns]
-        table.check_sources(columns)
+        check_sources(table, columns)
         if plan.emptied:
             return Change(delete=table.data_files(), columns=columns)
         if not plan.rewritten:
@@ -195,7 +195,7 @@ class IcebergSteps(Target):
         here = {(column.name, column.arrow): column for column in table.columns()}
         fresh = iter(range(table.next_id, table.next_id + len(wanted)))
         columns = [here.get((f.name, f.type)) or StoredColumn(next(fresh), f.name, type_text(f.type)) for f in wanted]
-        table.check_sources(columns)
+        check_sources(table, columns)
         return Change(delete=table.data_files(), columns=columns, properties={CREATED_BY: self._context.app_id})
 
 

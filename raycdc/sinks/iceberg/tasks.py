@@ -20,7 +20,7 @@ from raycdc.model import key_hashes
 from raycdc.model.constants import constant
 from raycdc.model.keys import comparable
 from raycdc.sinks.iceberg.files import StoredColumn, WrittenFile, as_stored, read_columns
-from raycdc.sinks.iceberg.partitions import StoredPartition, write_data_files
+from raycdc.sinks.iceberg.layout import StoredPartition, write_data_files
 from raycdc.sinks.origins import CLAIMED, Origins, same_key
 from raycdc.sinks.rows import alive
 from raycdc.sinks.table_input import TableTask

@@ -1,0 +1,89 @@
+"""What an Iceberg table's metadata say of this pipeline's last commit, and whether the table went back behind it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+from pyiceberg.table.metadata import TableMetadata
+
+from raycdc.errors import TargetGoneError, TargetTouchedError
+from raycdc.model import TableId
+from raycdc.sinks.api import CommitVector
+
+#: Table property by which a person vouches for a snapshot whose descent cannot be seen any more.
+CONFIRMED = "raycdc.confirmed-snapshot"
+
+#: What helps where rows are missing in the table.
+_DROP_IT = "drop the table (in a hadoop catalog: delete its folder) and read its source table anew"
+
+
+@dataclass(frozen=True, slots=True)
+class TableRecord:
+    """The vector of a pipeline, and the snapshot that its last commit made; None where that had no rows."""
+
+    vector: CommitVector
+    snapshot: int | None
+
+
+def vector_property(app_id: str) -> str:
+    """The table property that holds the vector of a pipeline."""
+    return f"raycdc.commit.{hashlib.sha256(app_id.encode()).hexdigest()[:16]}"
+
+
+def record_of(metadata: TableMetadata, app_id: str) -> TableRecord | None:
+    """What the table holds of the pipeline; None when nothing."""
+    text = metadata.properties.get(vector_property(app_id))
+    note = None if text is None else json.loads(text)
+    if note is None or note["pipeline"] != app_id:
+        return None
+    return TableRecord(CommitVector(note["epoch"], note["step"], note["generation"]), note["snapshot"])
+
+
+class Seen:
+    """How far each table of a run was: no handle of one may find less afterwards."""
+
+    def __init__(self) -> None:
+        self._vectors: dict[TableId, CommitVector] = {}
+
+    def of(self, table: TableId) -> CommitVector | None:
+        """How far the table was when it was last looked at."""
+        return self._vectors.get(table)
+
+    def check(self, table: TableId, seen: CommitVector | None, held: CommitVector | None) -> None:
+        """`SinkError` when the table has `held`, which is less than `seen`: rows that came in between are missing."""
+        if seen is not None and (held is None or held.place < seen.place):
+            raise TargetGoneError(
+                f"The Iceberg table {table} holds less than before: it had epoch {seen.epoch} of this pipeline and "
+                f"has {f'epoch {held.epoch}' if held else 'nothing'} now. It was restored from an older copy, or "
+                f"another writer replaced its metadata. Bring that version back, or {_DROP_IT}."
+            )
+        known = self.of(table)
+        if held is not None and (known is None or known.place < held.place):
+            self._vectors[table] = held
+
+
+def check_descent(table: TableId, metadata: TableMetadata, record: TableRecord | None) -> None:
+    """`SinkError` unless the current snapshot is the one of our `record` or descends from it."""
+    if record is None or record.snapshot is None:
+        return
+    parents = {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in metadata.snapshots}
+    head = metadata.current_snapshot_id
+    if str(head) == metadata.properties.get(CONFIRMED):
+        return  # Our next commit takes the word away, so that it vouches for no rollback to there.
+    number = head
+    while number is not None and number != record.snapshot:
+        number = parents.get(number)
+    if number is None and record.snapshot in parents:
+        raise TargetGoneError(
+            f"The Iceberg table {table} was rolled back or replaced after this pipeline had written to it: "
+            f"rows are missing that will not come again. Roll it forward again, or {_DROP_IT}."
+        )
+    if number is None:
+        # Expiring a snapshot cuts what it led to: Spark leaves the name of the parent, pyiceberg not even that.
+        raise TargetTouchedError(
+            f"Other writers committed to the Iceberg table {table} since this pipeline did, and the snapshots "
+            "in between are expired: whether the table was rolled back meanwhile cannot be seen. If it was not, "
+            f"say so: ALTER TABLE … SET TBLPROPERTIES ('{CONFIRMED}' = '{head}')."
+        )

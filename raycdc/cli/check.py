@@ -45,6 +45,7 @@ from raycdc.preflight import (
 from raycdc.source.checks import CheckResult
 from raycdc.source.connector import Source, SourceTable
 from raycdc.source.parking import with_requests
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.selection import known_tables
 from raycdc.source.snapshot.stream_state import stream_of
 from raycdc.source.split import StreamSplit
@@ -223,7 +224,9 @@ def _as_begun(config: PipelineConfig, store: CheckpointStore, last: Manifest, so
         # Tables that are to be read anew are read in the way that is asked for now.
         state = with_requests(state, requests_of(store))
         state = state.only(filter(config.source.captures, state.followed))
-        documents = {one.schema: store.document(one.schema) for one in state.followed.values()}
+        documents = {
+            one.schema: SchemaDocument.from_json(store.document(one.schema)) for one in state.followed.values()
+        }
         source.require_as_begun(StreamSplit(state, documents))
 
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, assert_never
+from typing import assert_never
 
 import pyarrow as pa
 
@@ -30,6 +30,7 @@ from raycdc.source.protocol.api import ChunkRead
 from raycdc.source.reader.fetcher_manager import FetcherManager
 from raycdc.source.reader.records import RecordsWithSplitIds, SplitRecords
 from raycdc.source.reader.split_reader import SplitsAddition, SplitsChange, SplitsPause, SplitsRemoval
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.fold import fold
 from raycdc.source.snapshot.reading import ChunkReader
 from raycdc.source.split import OpenedAt, SnapshotSplit
@@ -42,7 +43,7 @@ class ReadChunk:
 
     split: SnapshotSplit
     opened_at: OpenedAt
-    document: Mapping[str, Any]
+    document: SchemaDocument
 
     @property
     def split_id(self) -> str:
@@ -55,7 +56,7 @@ class FoldChunk:
 
     read: ChunkRead
     delta: Sequence[Segment]
-    document: Mapping[str, Any]
+    document: SchemaDocument
 
     @property
     def split_id(self) -> str:
@@ -74,10 +75,10 @@ class FetchedChunks:
         self._files = files
         self._done: deque[ChunkRead] = deque()
 
-    def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: Mapping[str, Any]) -> None:
+    def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: SchemaDocument) -> None:
         self._fetchers.add_splits((ReadChunk(split, opened_at, document),))
 
-    def fold(self, *, read: ChunkRead, delta: Sequence[Segment], document: Mapping[str, Any]) -> None:
+    def fold(self, *, read: ChunkRead, delta: Sequence[Segment], document: SchemaDocument) -> None:
         self._fetchers.add_splits((FoldChunk(read, delta, document),))
 
     def poll(self) -> ChunkRead | None:
@@ -153,8 +154,8 @@ class ChunkFiles:
     def write(self, reader: ChunkReader, task: ReadChunk) -> ChunkRead:
         """Read a chunk to its end into a segment. Blocks; raises what the connector's reader does."""
         split, document = task.split, task.document
-        self._masks.check_key(split.table, document["primary_key"])
-        writer = self._writer(split, document["fingerprint"])
+        self._masks.check_key(split.table, document.primary_key)
+        writer = self._writer(split, document.fingerprint)
         try:
             batches = iter(reader.read(split, opened_at=task.opened_at, document=document))
             while (batch := self._next(batches)) is not None:
@@ -174,8 +175,8 @@ class ChunkFiles:
         read, delta = task.read, task.delta
         changes = self._table(delta)
         chunk = self._table(read.segments) if read.segments else changes.slice(0, 0)
-        folded = fold(chunk, changes, key=task.document["primary_key"])
-        writer = self._writer(read.split, task.document["fingerprint"])
+        folded = fold(chunk, changes, key=task.document.primary_key)
+        writer = self._writer(read.split, task.document.fingerprint)
         for batch in folded.to_batches():
             writer.append(batch)
         writer.lost = sum(segment.lost for segment in (*read.segments, *delta))

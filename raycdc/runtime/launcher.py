@@ -27,6 +27,7 @@ from raycdc.source.parking import Refusal, Requests
 from raycdc.source.protocol.api import EnumeratorStart
 from raycdc.source.protocol.coordinator import CoordinatorSettings
 from raycdc.source.protocol.job_status import JobStatus
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.table_requests import refusals_of
 
 
@@ -180,7 +181,7 @@ def host_from(spec: JobSpec, start: CoordinatorStart) -> CoordinatorHost:
     begin = EnumeratorStart(
         spec.until,
         store.last_manifest(),
-        store.document,
+        lambda fingerprint: SchemaDocument.from_json(store.document(fingerprint)),
         Requests.from_json(asked) if asked else None,
         [*spec.refused, *(refusals_of(record.parked) if record else ())],
     )

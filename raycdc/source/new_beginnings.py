@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from raycdc.model import RowKind, TableId, TableSchema, changelog_schema
 from raycdc.schema import CreateTableEvent, TruncateTableEvent
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.log_rows import LogRows
 from raycdc.source.snapshot.log_unit import SchemaUpdate, TableBegun
 from raycdc.source.table_life import SnapshotState
@@ -77,7 +78,7 @@ class TableVersion:
     """A table as a schema document has it."""
 
     schema: TableSchema
-    document: dict[str, Any]
+    document: SchemaDocument
 
 
 def begin(table: TableId, version: TableVersion, snapshot: SnapshotState, place: Place, *, seq: int) -> TableChange:

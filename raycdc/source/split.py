@@ -8,6 +8,7 @@ from typing import Any
 
 from raycdc.checkpoint.manifest import STREAM_SPLIT_ID
 from raycdc.model import TableId
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.chunk_key import ChunkKey, key_from_json
 from raycdc.source.snapshot.stream_state import StreamState
 
@@ -86,7 +87,7 @@ class StreamSplit:
     """A log from `state` on. `schemas` holds the schema documents (by fingerprint) that `state` refers to."""
 
     state: StreamState
-    schemas: Mapping[str, Any] = field(default_factory=dict)
+    schemas: Mapping[str, SchemaDocument] = field(default_factory=dict)
 
     @property
     def split_id(self) -> str:

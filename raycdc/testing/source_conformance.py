@@ -32,6 +32,7 @@ from raycdc.consumer import Epoch
 from raycdc.errors import LogLostError
 from raycdc.model import RowKind, TableId, TableSchema, changelog_schema
 from raycdc.source.connector import IncrementalSource, SourceContext
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.log_rows import key_values
 from raycdc.source.snapshot.log_unit import LogUnit, TableAltered, TableBegun, in_transaction, rows_of, updates_of
 from raycdc.source.snapshot.snapshot_plan import StartPoint, first_state
@@ -219,7 +220,7 @@ class SourceConformance(ABC):
             for rows in rows_of(unit):
                 state = split.state.followed.get(rows.table)
                 assert state is not None, f"rows of {rows.table}, which is not followed"
-                schema = changelog_schema(TableSchema.from_json(split.schemas[state.schema]))
+                schema = changelog_schema(split.schemas[state.schema].schema)
                 assert rows.batch.schema.equals(schema), f"{rows.table} has\n{rows.batch.schema}\nand not\n{schema}"
                 assert rows.batch.num_rows == rows.ordinals.size
 
@@ -340,7 +341,7 @@ class SourceConformance(ABC):
                     return
         raise AssertionError(f"the log has no end after {UNITS_MAX} units")
 
-    def _chunks(self, folder: Path, table: TableId, document: dict[str, Any]) -> list[SnapshotSplit]:
+    def _chunks(self, folder: Path, table: TableId, document: SchemaDocument) -> list[SnapshotSplit]:
         dialect = self.new_source(folder).enumerator_dialect()
         chunks: list[SnapshotSplit] = []
         planner: dict[str, Any] = {}
@@ -352,7 +353,7 @@ class SourceConformance(ABC):
             planner = planned.planner
 
     def _read(
-        self, folder: Path, split: SnapshotSplit, start: StartPoint, document: Mapping[str, Any]
+        self, folder: Path, split: SnapshotSplit, start: StartPoint, document: SchemaDocument
     ) -> Iterator[pa.RecordBatch]:
         with closing(self.new_source(folder).chunk_reader()) as reader:
             yield from reader.read(split, opened_at=OpenedAt(start.position), document=document)
@@ -380,8 +381,8 @@ def _told(unit: LogUnit) -> list[tuple[str, Any, str]]:
     return sorted(told, key=str) if len(rows_of(unit)) > 1 else told
 
 
-def _names(document: Mapping[str, Any]) -> list[str]:
-    return [column["name"] for column in document["columns"]]
+def _names(document: SchemaDocument) -> list[str]:
+    return [column.name for column in document.schema.columns]
 
 
 def _shown(row: Mapping[str, Any]) -> str:

@@ -22,6 +22,7 @@ from raycdc.runtime.launcher import JobSpec, LocalLauncher
 from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
 from raycdc.source.connector import Source
 from raycdc.source.protocol.coordinator import CoordinatorSettings
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.stream_state import StreamState, stream_of
 from raycdc.source.split import StreamSplit
 
@@ -107,7 +108,8 @@ class SourcePlay:
     def split(self) -> StreamSplit:
         """The log as the last epoch left it."""
         state = self.stream
-        return StreamSplit(state, {one.schema: self.store.document(one.schema) for one in state.followed.values()})
+        documents = {one.schema: self.store.document(one.schema) for one in state.followed.values()}
+        return StreamSplit(state, {name: SchemaDocument.from_json(data) for name, data in documents.items()})
 
     @property
     def stream(self) -> StreamState:

@@ -25,6 +25,7 @@ from raycdc.source.protocol.source_event import (
     SourceEvent,
     SourceEventWrapper,
 )
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.chunk_events import ChunkOpened, ChunkPublished, ChunkVoided, CloseChunk, Fate
 from raycdc.source.snapshot.enumerator import IncrementalSnapshotEnumerator, restore_or_create
 from raycdc.source.snapshot.snapshot_plan import PlannedChunks, StartPoint, TablePlan
@@ -32,7 +33,7 @@ from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
 from raycdc.source.table_life import SnapshotState
 
 TABLE = TableId("shop", "orders")
-DOCUMENT: dict[str, Any] = {"fingerprint": "f1", "columns": [], "primary_key": ["id"]}
+DOCUMENT = SchemaDocument.from_json({"fingerprint": "f1", "columns": [], "primary_key": ["id"]})
 SETTINGS = CoordinatorSettings(
     epoch_interval_s=2, epoch_bytes_max=1000, epoch_bytes_idle=400, in_flight_max=2, reader_timeout_s=10
 )
@@ -74,7 +75,7 @@ class Dialect:
         return StartPoint({"at": self.end}, self.end, (TablePlan(TABLE, "f1", DOCUMENT, snapshot),))
 
     def plan(
-        self, document: dict[str, Any], table: TableId, planner: dict[str, Any], first_index: int
+        self, document: SchemaDocument, table: TableId, planner: dict[str, Any], first_index: int
     ) -> PlannedChunks:
         bounds: list[int | None] = [None, *self.cuts, None]
         ranges = itertools.pairwise(bounds)
@@ -119,7 +120,7 @@ class FakeReader:
         return self.send(SourceEventWrapper(event))
 
     def opened(self, split: SnapshotSplit) -> FakeReader:
-        return self.event(ChunkOpened(split.chunk_id, OpenedAt({}), {}))
+        return self.event(ChunkOpened(split.chunk_id, OpenedAt({}), DOCUMENT))
 
     def closed(self, split: SnapshotSplit, *segments: Segment, high: int = 100) -> FakeReader:
         return self.event(CloseChunk(split.chunk_id, high, high, exact=True, segments=segments))
@@ -195,7 +196,11 @@ class Job:
     def _enumerator(
         self, context: EnumeratorContext, until: Until | None, last: Manifest | None
     ) -> IncrementalSnapshotEnumerator:
-        return restore_or_create(context, self.dialect, EnumeratorStart(until, last, self.store.document))
+        return restore_or_create(
+            context,
+            self.dialect,
+            EnumeratorStart(until, last, lambda name: SchemaDocument.from_json(self.store.document(name))),
+        )
 
     def _call(self, call: Callable[[], Any], handler: Callable[[Any], None], _after_s: float) -> None:
         self._calls = [*getattr(self, "_calls", []), (call, handler)]

@@ -25,6 +25,7 @@ from raycdc.connectors.mongodb.stream.position import StreamPosition
 from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.source.protocol.api import EnumeratorStart, ReaderOutput
 from raycdc.source.protocol.source_event import SourceEvent
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.enumerator import restore_or_create
 from raycdc.source.snapshot.key_index import KeyOrder
 from raycdc.source.snapshot.log_reader import LogReader, LogReaderSettings
@@ -173,7 +174,7 @@ def test_stored_partitions_and_their_enumerator_go_on_where_they_were(store: Che
         assert PartitionState.from_json(stored).to_json() == stored
     config = KafkaSourceConfig(bootstrap_servers="k:1", topics=("kept",), format={"type": "maxwell-json"})
     enumerator = KafkaEnumerator(Context(), config, cluster=no_cluster, until=None)
-    enumerator.restore(last, document=store.document)
+    enumerator.restore(last, document=lambda name: SchemaDocument.from_json(store.document(name)))
     assert enumerator.snapshot_state(last.epoch) == last.enumerator
 
 

@@ -27,7 +27,7 @@ from raycdc.checkpoint.manifest import STREAM_SPLIT_ID, Manifest
 from raycdc.connectors.datagen.generator import ABSENT, Changes, Generator, Numbers
 from raycdc.connectors.datagen.plugin import DatagenSourceConfig
 from raycdc.errors import LogLostError, SourceUnavailableError
-from raycdc.model import RowKind, TableId, TableSchema, as_inserts, changelog_schema
+from raycdc.model import RowKind, TableId, as_inserts, changelog_schema
 from raycdc.model.batch import BATCH_ROWS_MAX
 from raycdc.source.checks import CheckResult
 from raycdc.source.connector import (
@@ -40,6 +40,7 @@ from raycdc.source.connector import (
 from raycdc.source.new_beginnings import Place, TableVersion, begin, unread
 from raycdc.source.protocol.api import EnumeratorStart, SplitEnumerator, SplitEnumeratorContext
 from raycdc.source.reader.fetcher_manager import Sequential, ThreadingModel
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.selection import Selection
 from raycdc.source.snapshot.chunk_key import ChunkKey
 from raycdc.source.snapshot.log_rows import LogRows
@@ -147,16 +148,16 @@ class DatagenDialect:
 
     def start_point(self) -> StartPoint:
         schema = self._generator.schema(0)
-        document = _document(schema)
+        document = SchemaDocument.of(schema)
         tables = map(TableId.parse, self._config.tables)
         plans = tuple(
-            TablePlan(table, document["fingerprint"], document, unread("id"), self._rules.refusal(table, schema))
+            TablePlan(table, document.fingerprint, document, unread("id"), self._rules.refusal(table, schema))
             for table in tables
         )
         return StartPoint(_position(0, self._began_ms), 0, plans, parks=self._rules.parks)
 
     def plan(
-        self, document: dict[str, Any], table: TableId, planner: dict[str, Any], first_index: int
+        self, document: SchemaDocument, table: TableId, planner: dict[str, Any], first_index: int
     ) -> PlannedChunks:
         cuts = [None, *range(self._config.chunk_rows, self._generator.keys, self._config.chunk_rows), None]
         splits = tuple(SnapshotSplit(table, first_index + n, "id", *each) for n, each in enumerate(pairwise(cuts)))
@@ -231,7 +232,7 @@ class DatagenLog:
                 del self._versions[table]
                 updates.append(self._parked(table, why))
             else:
-                updates.append(TableAltered(table, (event,), _document(after)))
+                updates.append(TableAltered(table, (event,), SchemaDocument.of(after)))
         self._next += 1
         return SchemaChange(self._place(), tuple(updates))
 
@@ -242,7 +243,7 @@ class DatagenLog:
             return SchemaChange(self._place(), (self._parked(table, why),))
         self._versions[table] = self._versions_of(table)
         place = Place({}, self._next, self._generator.time_ms(self._began_ms, self._next))
-        version = TableVersion(schema, _document(schema))
+        version = TableVersion(schema, SchemaDocument.of(schema))
         change = begin(table, version, unread("id"), place, seq=(self._next - self._first) * 4)
         return SchemaChange(self._place(), (change.update,), change.rows)
 
@@ -267,14 +268,12 @@ class DatagenChunks:
         self._generator = Generator(config)
         self._seen = 0
 
-    def read(
-        self, split: SnapshotSplit, *, opened_at: OpenedAt, document: Mapping[str, Any]
-    ) -> Iterator[pa.RecordBatch]:
+    def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: SchemaDocument) -> Iterator[pa.RecordBatch]:
         opened: int = opened_at.position["transactions"]
         end = self._generator.end(opened_at.position["began_ms"])
         # As late as the table still is as `document` describes it.
         self._seen = max(opened, min(end, self._generator.next_alter(opened)))
-        schema, read_ms = changelog_schema(TableSchema.from_json(document)), time.time_ns() // 1_000_000
+        schema, read_ms = changelog_schema(document.schema), time.time_ns() // 1_000_000
         upper = self._generator.keys if split.upper is None else split.upper
         rows = 0
         for lower in range(split.lower or 0, upper, BATCH_ROWS_MAX):
@@ -284,7 +283,7 @@ class DatagenChunks:
             there = versions != ABSENT
             keys = np.arange(lower, beyond, dtype=np.int64)[there]
             values = self._generator.columns(split.table, keys, versions[there], self._seen)
-            plain = pa.RecordBatch.from_arrays(values, schema=TableSchema.from_json(document).arrow())
+            plain = pa.RecordBatch.from_arrays(values, schema=document.schema.arrow())
             yield as_inserts(plain, schema, first=rows, read_ms=read_ms)
             rows += plain.num_rows
 
@@ -305,7 +304,7 @@ class DatagenChunks:
 class DatagenKeyOrder:
     """`raycdc.source.snapshot.hand_off.KeyOrder`: whole numbers, whatever the table."""
 
-    def use(self, table: TableId, key: ChunkKey | None, document: dict[str, Any]) -> None:
+    def use(self, table: TableId, key: ChunkKey | None, document: SchemaDocument) -> None:
         """Nothing is remembered of a table."""
 
     def forget(self, table: TableId) -> None:
@@ -321,11 +320,6 @@ class DatagenKeyOrder:
 
 def _position(transactions: int, began_ms: int) -> dict[str, Any]:
     return {"transactions": transactions, "began_ms": began_ms}
-
-
-def _document(schema: TableSchema) -> dict[str, Any]:
-    """The schema document, as manifests name it by its fingerprint."""
-    return {**schema.to_json(), "fingerprint": schema.fingerprint()}
 
 
 def _require_kept(path: str | None, position: Mapping[str, Any]) -> None:

@@ -34,13 +34,14 @@ from raycdc.connectors.kafka.schemas import SchemaRegistry
 from raycdc.connectors.kafka.split import PartitionState
 from raycdc.connectors.kafka.watermark import Alignment
 from raycdc.errors import LogLostError, ProtocolError, SourceError, SourceUnavailableError, StateError
-from raycdc.model import TableId, TableSchema
+from raycdc.model import TableId
 from raycdc.model.until import Until
 from raycdc.schema import event_from_json
 from raycdc.source.parking import Refusal
 from raycdc.source.partitions.assigner import PartitionAssigner
 from raycdc.source.protocol.api import EnumeratorStatistics, EpochShare, SplitEnumeratorContext, TableProgress
 from raycdc.source.protocol.source_event import SourceEvent
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import PartitionSplit, SourceSplit
 
 #: What to do about a sealed position that a partition does not have.
@@ -112,7 +113,7 @@ class KafkaEnumerator:
 
     # -- life
 
-    def restore(self, last: Manifest, *, document: Callable[[str], dict[str, Any]]) -> None:
+    def restore(self, last: Manifest, *, document: Callable[[str], SchemaDocument]) -> None:
         """Go on as `last` says; called once, before `start`."""
         state = last.enumerator
         if state.get("kind") != "kafka" or state["version"] > STATE_VERSION:
@@ -123,7 +124,7 @@ class KafkaEnumerator:
         self._found_once = state["found_once"]
         known = [PartitionState.from_json(data) for data in (*last.to_splits.values(), *state["waiting"])]
         self._states = {s.split_id: s for s in known}
-        tables = {TableId.parse(t): TableSchema.from_json(document(fp)) for t, fp in state["tables"].items()}
+        tables = {TableId.parse(t): document(fp).schema for t, fp in state["tables"].items()}
         self._schemas = SchemaRegistry(tables, open_epoch=lambda: self._context.open_epoch)
         # Who passes over DDL messages from now on has no use for what one of them emptied before.
         follows = self._config.format.get("ddl", "follow") == "follow"
@@ -322,17 +323,14 @@ class KafkaEnumerator:
 
     def _tables(
         self, epoch: int, splits: Mapping[str, Any]
-    ) -> tuple[dict[TableId, TableEpoch], dict[str, dict[str, Any]]]:
+    ) -> tuple[dict[TableId, TableEpoch], dict[str, SchemaDocument]]:
         """Tables whose schema begins with this epoch, or that it empties; and the schemas' documents."""
         update, emptied = self._schemas.sealed(epoch), self._homes.sealed(splits)
         tables = {}
         for table in (*update.schemas, *(table for table in emptied if table not in update.schemas)):
             changes = (*map(event_from_json, emptied.get(table, ())), *update.changes.get(table, ()))
             tables[table] = TableEpoch(self._schemas.tables[table].fingerprint(), snapshot=False, changes=changes)
-        documents = {
-            schema.fingerprint(): {**schema.to_json(), "fingerprint": schema.fingerprint()}
-            for schema in update.schemas.values()
-        }
+        documents = {schema.fingerprint(): SchemaDocument.of(schema) for schema in update.schemas.values()}
         return tables, documents
 
     def snapshot_state(self, checkpoint_id: int) -> dict[str, Any]:

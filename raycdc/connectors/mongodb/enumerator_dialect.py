@@ -20,6 +20,7 @@ from raycdc.connectors.mongodb.stream.position import StreamPosition
 from raycdc.connectors.mongodb.stream.token import ordinal_of
 from raycdc.model import TableId
 from raycdc.source.new_beginnings import unread
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.snapshot_plan import PlannedChunks, StartPoint, TablePlan
 from raycdc.source.split import SnapshotSplit
 from raycdc.transform.followed import TargetRules
@@ -59,7 +60,7 @@ class MongoDbEnumeratorDialect:
             layout = layout_of(client, self._config, table, uuid)
             document, refused = layout.document(), self._rules.refusal(table, layout.schema())
             state = unread(ID) if snapshot and not refused else None
-            plans.append(TablePlan(table, document["fingerprint"], document, state, refused))
+            plans.append(TablePlan(table, document.fingerprint, document, state, refused))
         return tuple(plans)
 
     def _begin(self, client: Client, tables: Mapping[TableId, str]) -> int:
@@ -72,7 +73,7 @@ class MongoDbEnumeratorDialect:
             return seen_by(client, session, next(iter(tables)))
 
     def plan(
-        self, document: dict[str, Any], table: TableId, planner: dict[str, Any], first_index: int
+        self, document: SchemaDocument, table: TableId, planner: dict[str, Any], first_index: int
     ) -> PlannedChunks:
         """All chunks of a collection at once: bounds that were asked for later would be others."""
         with self._server() as (client, info):

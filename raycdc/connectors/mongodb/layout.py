@@ -36,6 +36,7 @@ from typing import Any
 from raycdc.config.mongodb_types import parse_type, subtype_of
 from raycdc.model import Column, LogicalType, TableSchema, TypeKind
 from raycdc.source.new_beginnings import TableVersion
+from raycdc.source.schema_document import SchemaDocument
 
 __all__ = [
     "FIELDS", "ID", "METADATA_FIELDS", "REST", "UNFIT_NAME", "VALUE", "WHOLE", "Layout", "OnMisfit", "Spelling",
@@ -147,7 +148,7 @@ class Layout:
         """The columns and the schema document."""
         return TableVersion(self.schema(), self.document())
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> SchemaDocument:
         """The schema document; `from_document` is its inverse.
 
         Its fingerprint is of all that is in it: another collection of the same columns has another document.
@@ -157,16 +158,16 @@ class Layout:
             how["others"] = dict(self.others)
         body = {**self.schema().to_json(), "mongodb": how, "uuid": self.uuid, "asked": self.asked}
         text = json.dumps(body, sort_keys=True, separators=(",", ":"))
-        return {**body, "fingerprint": hashlib.sha256(text.encode()).hexdigest()[:16]}
+        return SchemaDocument.from_json({**body, "fingerprint": hashlib.sha256(text.encode()).hexdigest()[:16]})
 
     @classmethod
-    def from_document(cls, data: Mapping[str, Any]) -> Layout:
+    def from_document(cls, document: SchemaDocument) -> Layout:
         """Inverse of `document`."""
-        how = data["mongodb"]
-        columns = tuple(Column.from_json(column) for column in data["columns"])
+        how = document.own("mongodb")
+        columns = document.schema.columns
         json_, misfit = Spelling(how["json"]), OnMisfit(how["on_misfit"])
         others = tuple(how.get("others", {}).items())
-        return cls(columns, json_, misfit, how["whole"], data["uuid"], data["asked"], others)
+        return cls(columns, json_, misfit, how["whole"], document.own("uuid"), document.own("asked"), others)
 
 
 def declared(types: dict[str, LogicalType], *, json: Spelling, on_misfit: OnMisfit) -> Layout:

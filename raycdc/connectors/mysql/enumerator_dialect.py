@@ -29,6 +29,7 @@ from raycdc.connectors.mysql.values.types import MySqlTable, TypeOptions
 from raycdc.errors import SourceError
 from raycdc.model import TableId, TableSchema
 from raycdc.model.selector import TableSelector
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.chunk_key import key_from_json, key_names
 from raycdc.source.snapshot.snapshot_plan import PLANNED_AHEAD, PlannedChunks, ResumePoint, StartPoint, TablePlan
 from raycdc.source.split import SnapshotSplit
@@ -105,7 +106,7 @@ class MySqlEnumeratorDialect:
             )
 
     def plan(
-        self, document: dict[str, Any], table: TableId, planner: dict[str, Any], first_index: int
+        self, document: SchemaDocument, table: TableId, planner: dict[str, Any], first_index: int
     ) -> PlannedChunks:
         """The next chunks of a table; `planner` holds only the key at first."""
         opened = self._hiding.open_json(planner.get(_SEALED)) or planner
@@ -184,14 +185,14 @@ class MySqlEnumeratorDialect:
         for table_id, described in sorted(tables.items()):
             why = unfit(described) or unreadable(connection, table_id)
             if why := why or ("" if self._accept_cascades else refusal_of(connection, info, table_id)):
-                plans.append(TablePlan(table_id, "", {}, None, why))
+                plans.append(TablePlan(table_id, "", SchemaDocument({}), None, why))
                 continue
             table = hidden_table(self._types.treat_table(described), self._hiding.masks)
             capture = self._capture(table_id)
             document = document_of(table, capture)
             refused = self._refusal(table_id, capture.narrowed(table).schema())
             state = None if refused else self._state(connection, table)
-            plans.append(TablePlan(table_id, document["fingerprint"], document, state, refused))
+            plans.append(TablePlan(table_id, document.fingerprint, document, state, refused))
         return tuple(plans)
 
     def _state(self, connection: Connection[Any], table: MySqlTable) -> SnapshotState | None:

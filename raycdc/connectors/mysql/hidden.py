@@ -17,6 +17,7 @@ from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import DataError, SchemaError
 from raycdc.model import TableId
 from raycdc.model.mask import Masks
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.log_unit import SchemaUpdate, TableAltered, TableBegun, TableDropped, TableParked
 from raycdc.transform.hidden_texts import without_values
 from raycdc.transform.hiding import Hiding
@@ -39,7 +40,7 @@ def hidden_table(table: MySqlTable, masks: Masks, owner: TableId | None = None) 
     )  # fmt: skip
 
 
-def hidden_document(document: dict[str, Any], masks: Masks) -> dict[str, Any]:
+def hidden_document(document: SchemaDocument, masks: Masks) -> SchemaDocument:
     """A schema document without them."""
     table = table_of(document)
     hidden = hidden_table(table, masks)

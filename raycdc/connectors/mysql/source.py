@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -61,6 +61,7 @@ from raycdc.source.connector import IncrementalSource, Restart, SourceContext, S
 from raycdc.source.new_beginnings import Fit, Unfit
 from raycdc.source.parked_tables import ParkingTerms
 from raycdc.source.parking import Refusal
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.selection import Selection, known_tables
 from raycdc.source.snapshot.chunk_key import ChunkKey, key_names
 from raycdc.source.snapshot.reading import HighWatermark
@@ -375,9 +376,7 @@ class MySqlChunkReader:
         self._commits = CommitWatch(connection, timeout_s=visible_within_s)
         self._select: ChunkRead | None = None
 
-    def read(
-        self, split: SnapshotSplit, *, opened_at: OpenedAt, document: Mapping[str, Any]
-    ) -> Iterator[pa.RecordBatch]:
+    def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: SchemaDocument) -> Iterator[pa.RecordBatch]:
         position = BinlogOffset.from_json(opened_at.position)
         _require_same_server(self._connection, self._info, position)
         table = table_of(document)

@@ -21,6 +21,7 @@ from raycdc.model.until import Until
 from raycdc.source.parking import Refusal, Requests
 from raycdc.source.protocol.source_event import Heartbeat, Message, SourceEvent
 from raycdc.source.reader.availability import Availability
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.held_rows import SpilledRows
 from raycdc.source.snapshot.log_rows import LogRows
 from raycdc.source.split import OpenedAt, SnapshotSplit, SourceSplit
@@ -77,7 +78,7 @@ class EpochShare:
     """
 
     tables: Mapping[TableId, TableEpoch] = field(default_factory=dict)
-    schemas: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    schemas: Mapping[str, SchemaDocument] = field(default_factory=dict)
     final: bool | None = None
 
 
@@ -91,7 +92,7 @@ class EnumeratorStart:
 
     until: Until | None
     last: Manifest | None
-    document: Callable[[str], dict[str, Any]]
+    document: Callable[[str], SchemaDocument]
     requests: Requests | None = None
     refusals: Sequence[Refusal] = ()
 
@@ -180,13 +181,13 @@ class ChunkRead:
 class ChunkSource(Protocol):
     """Reads chunks in the background, one or several at once. Calls come from the reader's thread and never block."""
 
-    def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: Mapping[str, Any]) -> None:
+    def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: SchemaDocument) -> None:
         """Queue a chunk that the log reader has opened at `opened_at`; `document` is the table's schema there.
 
         A schema document has at least ``fingerprint``, ``columns`` and ``primary_key``.
         """
 
-    def fold(self, *, read: ChunkRead, delta: Sequence[Segment], document: Mapping[str, Any]) -> None:
+    def fold(self, *, read: ChunkRead, delta: Sequence[Segment], document: SchemaDocument) -> None:
         """Queue the folding of the held rows in the `delta` segments into what `read` has written."""
 
     def poll(self) -> ChunkRead | None:

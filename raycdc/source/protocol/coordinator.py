@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.errors import FencedError, ProtocolError, RaycdcError, StateError, error_by_name
@@ -47,6 +46,7 @@ from raycdc.source.protocol.source_event import (
     SplitsAdded,
     SplitsRemoved,
 )
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.split import STREAM_SPLIT_ID, PartitionSplit, SnapshotSplit, SourceSplit, StreamSplit
 
@@ -254,7 +254,9 @@ class SourceCoordinator:
             reader.splits.clear()
         state = StreamState.from_json(self.epochs.splits[STREAM_SPLIT_ID])
         fingerprints = {table.schema for table in state.followed.values()}
-        split = StreamSplit(state, {f: self._surroundings.writer.document(f) for f in fingerprints})
+        split = StreamSplit(
+            state, {f: SchemaDocument.from_json(self._surroundings.writer.document(f)) for f in fingerprints}
+        )
         self._enumerator.add_splits_back([split], subtask_id)
 
     # --- epochs -----------------------------------------------------------------------------------------------
@@ -313,6 +315,6 @@ class SourceCoordinator:
             lost=self.epochs.lost_with(sealing.segments),
         )
 
-    def _put_documents(self, documents: Mapping[str, dict[str, Any]]) -> None:
+    def _put_documents(self, documents: Mapping[str, SchemaDocument]) -> None:
         for fingerprint, document in documents.items():
-            self._surroundings.writer.put_document(fingerprint, document)
+            self._surroundings.writer.put_document(fingerprint, document.to_json())

@@ -37,7 +37,7 @@ class EnumeratorContext:
                 if isinstance(split, StreamSplit):
                     self._epochs.splits[split.split_id] = split.state.to_json()
                     for fingerprint, document in split.schemas.items():
-                        self._writer.put_document(fingerprint, document)
+                        self._writer.put_document(fingerprint, document.to_json())
             reader.link.send(AddSplits(tuple(splits)))
 
     def send_event(self, subtask_id: int, event: SourceEvent) -> None:

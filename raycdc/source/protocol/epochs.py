@@ -13,6 +13,7 @@ from typing import Any
 from raycdc.checkpoint.manifest import Manifest, Segment, TableEpoch
 from raycdc.model import TableId
 from raycdc.source.protocol.source_event import EpochSealed
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import PartitionSplit
 
 
@@ -58,7 +59,7 @@ class Sealing:
         return {TableId.parse(table): epoch for report in self.reports for table, epoch in report.tables.items()}
 
     @property
-    def schemas(self) -> dict[str, Any]:
+    def schemas(self) -> dict[str, SchemaDocument]:
         """Documents of the schemas that readers are the first to name."""
         return {fingerprint: document for report in self.reports for fingerprint, document in report.schemas.items()}
 

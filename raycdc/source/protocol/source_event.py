@@ -37,6 +37,7 @@ import msgpack
 from raycdc.checkpoint.manifest import Segment, TableEpoch
 from raycdc.errors import ProtocolError
 from raycdc.source.protocol import wire
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import SourceSplit
 
 PROTOCOL_VERSION = 2
@@ -150,7 +151,7 @@ class EpochSealed:
     splits: Mapping[str, Any]
     segments: tuple[Segment, ...]
     tables: Mapping[str, TableEpoch]
-    schemas: Mapping[str, Any]
+    schemas: Mapping[str, SchemaDocument]
     finished: tuple[str, ...]
     watermark_ms: int | None
     end_of_input: bool

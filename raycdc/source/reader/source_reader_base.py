@@ -43,6 +43,7 @@ from raycdc.source.protocol.source_event import (
 )
 from raycdc.source.reader.availability import Availability
 from raycdc.source.reader.context import ReaderContext
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import SourceSplit
 
 
@@ -52,7 +53,7 @@ class ReaderReport:
 
     splits: Mapping[str, Any] = field(default_factory=dict)
     tables: Mapping[str, TableEpoch] = field(default_factory=dict)
-    schemas: Mapping[str, Any] = field(default_factory=dict)
+    schemas: Mapping[str, SchemaDocument] = field(default_factory=dict)
     finished: tuple[str, ...] = ()
     watermark_ms: int | None = None
     end_of_input: bool = False

@@ -20,14 +20,13 @@ nothing: `ChunkId` names the attempt.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 from raycdc.checkpoint.manifest import Segment
 from raycdc.source.parking import Refusal
 from raycdc.source.protocol.source_event import SourceEvent
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import ChunkId, OpenedAt, SnapshotSplit
 
 
@@ -44,7 +43,7 @@ class ChunkOpened(SourceEvent):
 
     chunk: ChunkId
     opened_at: OpenedAt
-    document: Mapping[str, Any]
+    document: SchemaDocument
 
 
 @dataclass(frozen=True, slots=True)

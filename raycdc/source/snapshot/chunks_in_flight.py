@@ -7,13 +7,14 @@ belong to the log reader's epoch now) or `ChunkVoided` (its segments are deleted
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, assert_never
 
 from raycdc.failpoints import reach
 from raycdc.source.protocol.api import ChunkRead, ChunkSource
 from raycdc.source.protocol.source_event import Message, RequestSplit, SourceEvent, SourceEventWrapper
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.chunk_events import (
     ChunkDelta,
     ChunkMisfit,
@@ -34,7 +35,7 @@ CHUNKS_AHEAD = 1
 @dataclass(slots=True)
 class _Chunk:
     split: SnapshotSplit
-    document: Mapping[str, Any] | None = None
+    document: SchemaDocument | None = None
     read: ChunkRead | None = None
     folding: bool = False
 

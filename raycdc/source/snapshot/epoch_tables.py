@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from raycdc.checkpoint.manifest import TableEpoch
-from raycdc.model import TableId, TableSchema
+from raycdc.model import TableId
 from raycdc.schema.events import CreateTableEvent, SchemaChangeEvent
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.table_life import Parked, TableLives, Unknown, is_announced
 
 
@@ -17,7 +17,7 @@ class EpochTables:
     `documents` are all schemas by fingerprint; those known at the start count as reported.
     """
 
-    def __init__(self, lives: TableLives, documents: Mapping[str, dict[str, Any]]) -> None:
+    def __init__(self, lives: TableLives, documents: Mapping[str, SchemaDocument]) -> None:
         self._lives = lives
         self.documents = dict(documents)
         #: Tables that the open epoch names, and the schema of their rows in it.
@@ -29,14 +29,14 @@ class EpochTables:
         """Whether the open epoch names the table."""
         return table in self._touched
 
-    def document(self, table: TableId) -> dict[str, Any]:
+    def document(self, table: TableId) -> SchemaDocument:
         """The schema in force."""
         return self.documents[self._schema_of(table)]
 
     def touch(self, table: TableId) -> None:
         """The open epoch has something of the table; a table's first epoch carries its CreateTableEvent."""
         if not is_announced(self._lives[table]) and table not in self._changes:
-            self._changes[table] = [CreateTableEvent(table, TableSchema.from_json(self.document(table)), comment=None)]
+            self._changes[table] = [CreateTableEvent(table, self.document(table).schema, comment=None)]
         self._touched[table] = self._schema_of(table)
 
     def note_changes(self, table: TableId, changes: Iterable[SchemaChangeEvent]) -> None:
@@ -47,7 +47,7 @@ class EpochTables:
         """Whether a table is still to be announced."""
         return any(not is_announced(state) for _, state in self._lives.items() if not isinstance(state, Parked))
 
-    def report(self) -> tuple[dict[str, TableEpoch], dict[str, dict[str, Any]]]:
+    def report(self) -> tuple[dict[str, TableEpoch], dict[str, SchemaDocument]]:
         """The tables of the open epoch for `EpochSealed`, and the schemas that the epoch is the first to name.
 
         Every table is told of, with rows or without: an empty table has an empty target.

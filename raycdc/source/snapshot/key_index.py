@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from raycdc.model import TableId
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.chunk_key import ChunkKey
 from raycdc.source.snapshot.intervals import Interval, SortKey, cells
 from raycdc.source.snapshot.log_rows import LogRows, key_values
@@ -24,7 +25,7 @@ HOLD = 2
 class KeyOrder(Protocol):
     """Orders chunk keys as the server does. May ask the server (string collations)."""
 
-    def use(self, table: TableId, key: ChunkKey | None, document: dict[str, Any]) -> None:
+    def use(self, table: TableId, key: ChunkKey | None, document: SchemaDocument) -> None:
         """`table` begins again: as `document` has it, cut by `key`. Tables of the start are known without."""
 
     def forget(self, table: TableId) -> None:

@@ -132,7 +132,7 @@ class LogReader:
         )
         for table in self._lives:
             if self._lives.reading(table) is not None:
-                self._hand_off.add_table(table, primary_key=self._epoch.tables.document(table)["primary_key"])
+                self._hand_off.add_table(table, primary_key=self._epoch.tables.document(table).primary_key)
         self._retries = Retries()
         self._waiting: deque[LogEvent] = deque()
         #: Why the log is not passed on, if it is not.

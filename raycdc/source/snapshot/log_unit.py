@@ -28,6 +28,7 @@ from typing import Any, Protocol, assert_never
 from raycdc.checkpoint.missing import MissingRow
 from raycdc.model import TableId
 from raycdc.schema.events import SchemaChangeEvent
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.log_rows import LogRows
 from raycdc.source.table_life import Parking, SnapshotState
 
@@ -41,11 +42,11 @@ class TableAltered:
 
     table: TableId
     changes: tuple[SchemaChangeEvent, ...]
-    document: dict[str, Any]
+    document: SchemaDocument
 
     @property
     def fingerprint(self) -> str:
-        fingerprint: str = self.document["fingerprint"]
+        fingerprint: str = self.document.fingerprint
         return fingerprint
 
 
@@ -71,12 +72,12 @@ class TableBegun:
 
     table: TableId
     changes: tuple[SchemaChangeEvent, ...]
-    document: dict[str, Any]
+    document: SchemaDocument
     snapshot: SnapshotState
 
     @property
     def fingerprint(self) -> str:
-        fingerprint: str = self.document["fingerprint"]
+        fingerprint: str = self.document.fingerprint
         return fingerprint
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from raycdc.checkpoint.manifest import Segment, TableEpoch
 from raycdc.checkpoint.missing import MissingRow, MissingRows, MissingState
 from raycdc.model import TableId
 from raycdc.schema.events import SchemaChangeEvent
 from raycdc.source.protocol.api import ReaderOutput
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.epoch_tables import EpochTables
 from raycdc.source.snapshot.log_rows import LogRows
 from raycdc.source.split import STREAM_SPLIT_ID, SnapshotSplit
@@ -25,7 +25,7 @@ class LogReport:
     """The log's part of `EpochSealed`, in its terms."""
 
     tables: Mapping[str, TableEpoch] = field(default_factory=dict)
-    schemas: Mapping[str, Any] = field(default_factory=dict)
+    schemas: Mapping[str, SchemaDocument] = field(default_factory=dict)
     finished: tuple[str, ...] = ()
     watermark_ms: int | None = None
     end_of_input: bool = False
@@ -42,7 +42,7 @@ class OpenEpoch:
         lives: TableLives,
         output: ReaderOutput,
         *,
-        schemas: Mapping[str, dict[str, Any]],
+        schemas: Mapping[str, SchemaDocument],
         missing: MissingState,
         bytes_max: int,
     ) -> None:
@@ -80,8 +80,13 @@ class OpenEpoch:
         assert not isinstance(state, Parked | Unknown), f"rows of {rows.table} came, which is {state}"
         self.touch(rows.table)
         document = self.tables.document(rows.table)
-        named = {"fingerprint": document["fingerprint"], "key": document["primary_key"]}
-        self._output.collect(rows.table, batch=rows.batch, split_id=STREAM_SPLIT_ID, **named)
+        self._output.collect(
+            rows.table,
+            fingerprint=document.fingerprint,
+            batch=rows.batch,
+            split_id=STREAM_SPLIT_ID,
+            key=document.primary_key,
+        )
 
     def publish(self, split: SnapshotSplit, segments: Sequence[Segment], released: Iterable[LogRows]) -> None:
         """A chunk goes out, and behind it the rows that were held for it."""
@@ -93,7 +98,7 @@ class OpenEpoch:
 
     def write_delta(self, split: SnapshotSplit, delta: Iterable[LogRows]) -> tuple[Segment, ...]:
         """Segments of no epoch for the reader of a chunk, who folds them into it."""
-        fingerprint = self.tables.document(split.table)["fingerprint"]
+        fingerprint = self.tables.document(split.table).fingerprint
         return self._output.write_delta(delta, fingerprint=fingerprint, split_id=split.split_id)
 
     def note_missing(self, rows: Sequence[MissingRow]) -> None:

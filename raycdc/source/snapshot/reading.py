@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.log_unit import LogUnit
 from raycdc.source.split import OpenedAt, SnapshotSplit
 
@@ -40,9 +41,7 @@ class BlockingLog(Protocol):
 class ChunkReader(Protocol):
     """A connector's blocking reader of chunks. Used by one thread."""
 
-    def read(
-        self, split: SnapshotSplit, *, opened_at: OpenedAt, document: Mapping[str, Any]
-    ) -> Iterator[pa.RecordBatch]:
+    def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: SchemaDocument) -> Iterator[pa.RecordBatch]:
         """Rows of the chunk as changelog batches (inserts, `_seq` from 0), begun only when `opened_at` is visible."""
 
     def high_watermark(self) -> HighWatermark:

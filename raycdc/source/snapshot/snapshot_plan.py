@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from raycdc.errors import SchemaError
 from raycdc.model import TableId
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.split import SnapshotSplit
 from raycdc.source.table_life import Followed, Parked, Parking, SnapshotState, Unknown, parked_from
@@ -27,7 +28,7 @@ class TablePlan:
 
     table: TableId
     fingerprint: str
-    document: dict[str, Any]
+    document: SchemaDocument
     snapshot: SnapshotState | None
     refused: str = ""
 
@@ -91,7 +92,7 @@ class EnumeratorDialect(Protocol):
     def start_point(self) -> StartPoint: ...
 
     def plan(
-        self, document: dict[str, Any], table: TableId, planner: dict[str, Any], first_index: int
+        self, document: SchemaDocument, table: TableId, planner: dict[str, Any], first_index: int
     ) -> PlannedChunks: ...
 
     def current_ordinal(self) -> int:

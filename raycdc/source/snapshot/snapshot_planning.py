@@ -14,6 +14,7 @@ from typing import Any
 
 from raycdc.model import TableId
 from raycdc.source.protocol.api import SplitEnumeratorContext, TableProgress
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.snapshot_plan import PLANNED_AHEAD, EnumeratorDialect, PlannedChunks, StartPoint
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.split import SnapshotSplit
@@ -33,7 +34,7 @@ class TablePlanning:
     #: Why the table is not followed, as the stream's state has it.
     parked: Parked | None = None
 
-    def to_json(self, document: dict[str, Any] | None) -> dict[str, Any]:
+    def to_json(self, document: SchemaDocument | None) -> dict[str, Any]:
         """As manifests have it; `document` is the schema's, while it is needed for planning."""
         return {
             "schema": self.fingerprint,
@@ -60,14 +61,14 @@ class SnapshotPlanning:
         context: SplitEnumeratorContext,
         dialect: EnumeratorDialect,
         *,
-        document: Callable[[str], dict[str, Any]],
+        document: Callable[[str], SchemaDocument],
         on_planned: Callable[[], None],
     ) -> None:
         self._context, self._dialect = context, dialect
         self._document = document
         self._on_planned = on_planned
         self._tables: dict[TableId, TablePlanning] = {}
-        self._documents: dict[str, dict[str, Any]] = {}
+        self._documents: dict[str, SchemaDocument] = {}
         self._asked = False
         self.pending: deque[SnapshotSplit] = deque()
         #: Tables whose chunks the log reader refuses: the next manifest says why.

@@ -112,7 +112,7 @@ class TableChanges:
         self._epoch.tables.documents[update.fingerprint] = document
         self._lives.begun_again(table, update.fingerprint, snapshot)
         self._key_order.use(table, snapshot.key, document)
-        self._hand_off.add_table(table, primary_key=document["primary_key"])
+        self._hand_off.add_table(table, primary_key=document.primary_key)
         # Also of a table that is new here: it may have been another one before, which was dropped, and then its target
         # is there, with columns that only an emptied one can exchange.
         self._epoch.tables.note_changes(table, update.changes)

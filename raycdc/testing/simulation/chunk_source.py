@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
 
 from raycdc.checkpoint.manifest import Segment
-from raycdc.model import RowKind, TableId, TableSchema
+from raycdc.model import RowKind, TableId
 from raycdc.source.protocol.api import ChunkRead
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.fold import fold
 from raycdc.source.split import OpenedAt, SnapshotSplit
 from raycdc.testing.simulation.chunks import in_chunk
@@ -42,7 +42,7 @@ class _Task:
     """
 
     split: SnapshotSplit
-    document: Mapping[str, Any]
+    document: SchemaDocument
     opened_at: int = 0
     as_of: int | None = None
     read: ChunkRead | None = None
@@ -77,12 +77,12 @@ class SimChunkSource:
         task = self._tasks[0] if self._tasks else None
         return None if task is None or task.snapshot is None or task.view is not None else task.split.table
 
-    def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: Mapping[str, Any]) -> None:
+    def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: SchemaDocument) -> None:
         place = opened_at.position
         self._asked_elsewhere = self._asked_elsewhere or place["server"] != self._server
         self._tasks.append(_Task(split, document, place["ordinal"], opened_at.as_of))
 
-    def fold(self, *, read: ChunkRead, delta: Sequence[Segment], document: Mapping[str, Any]) -> None:
+    def fold(self, *, read: ChunkRead, delta: Sequence[Segment], document: SchemaDocument) -> None:
         self._tasks.append(_Task(read.split, document, read=read, delta=tuple(delta)))
 
     def poll(self) -> ChunkRead | None:
@@ -155,7 +155,7 @@ class SimChunkSource:
         self._finish(self._misfit(task, "rewritten"))
 
     def _rows(self, task: _Task) -> pa.Table:
-        schema = TableSchema.from_json(task.document)
+        schema = task.document.schema
         assert task.view is not None
         rows: list[tuple[RowKind, Row, int, str | None]] = [
             (RowKind.INSERT, row, n, None) for n, row in enumerate(task.view)
@@ -166,17 +166,17 @@ class SimChunkSource:
         changes = pa.concat_tables(self._spool.read(segment.path) for segment in task.delta)
         parts = [self._spool.read(segment.path) for segment in read.segments]
         chunk = pa.concat_tables(parts) if parts else changes.slice(0, 0)
-        folded = fold(chunk, changes, key=task.document["primary_key"])
+        folded = fold(chunk, changes, key=task.document.primary_key)
         segments = self._write(task.split, task.document, folded)
         self.discard([*read.segments, *task.delta])
         return replace(read, exact=True, segments=segments)
 
-    def _write(self, split: SnapshotSplit, document: Mapping[str, Any], rows: pa.Table) -> tuple[Segment, ...]:
+    def _write(self, split: SnapshotSplit, document: SchemaDocument, rows: pa.Table) -> tuple[Segment, ...]:
         writer = MemorySegmentWriter(
             self._spool,
             self._author,
             table=split.table,
-            schema=document["fingerprint"],
+            schema=document.fingerprint,
             split_id=split.split_id,
             kind="snapshot",
         )

@@ -234,7 +234,7 @@ class Cluster:
         self.enumerator = restore_or_create(
             context,
             dialect(self._database),
-            EnumeratorStart(self.until, state.last, state.document, state.requests, refusals_of(state.parked)),
+            EnumeratorStart(self.until, state.last, state.schema_document, state.requests, refusals_of(state.parked)),
         )
         return self.enumerator
 

@@ -409,11 +409,6 @@ class SimDatabase:
         return self.log[index - 1].ordinal if index else 0
 
 
-def document_of(schema: TableSchema) -> dict[str, Any]:
-    """The schema document that source and readers exchange."""
-    return {**schema.to_json(), "fingerprint": schema.fingerprint()}
-
-
 def changelog_batch(schema: TableSchema, rows: list[tuple[RowKind, Row, int, str | None]]) -> pa.RecordBatch:
     """Changelog rows of (kind, values, `_seq`, `_pos`) as a batch."""
     columns: dict[str, list[Any]] = {c.name: [row[c.name] for _, row, _, _ in rows] for c in schema.columns}

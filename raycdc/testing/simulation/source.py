@@ -18,6 +18,7 @@ import pyarrow as pa
 from raycdc.model import Column, RowKind, TableId, TableSchema
 from raycdc.schema.events import EVENT_TYPES, CreateTableEvent, TruncateTableEvent, event_from_json
 from raycdc.source.new_beginnings import TableLooks
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.chunk_key import ChunkKey
 from raycdc.source.snapshot.hand_off import LogRows
 from raycdc.source.snapshot.log_unit import (
@@ -46,7 +47,6 @@ from raycdc.testing.simulation.database import (
     Transaction,
     Visibility,
     changelog_batch,
-    document_of,
 )
 from raycdc.testing.simulation.spool import Author, MemorySpool
 
@@ -67,14 +67,14 @@ class SimEnumeratorDialect:
     def start_point(self) -> StartPoint:
         plans = []
         for table in self._database.tables.values():
-            document = document_of(table.schema)
-            plans.append(TablePlan(table.id, document["fingerprint"], document, unread(table)))
+            document = SchemaDocument.of(table.schema)
+            plans.append(TablePlan(table.id, document.fingerprint, document, unread(table)))
         database = self._database
         position = {"ordinal": database.end, "server": database.server}
         return StartPoint(position, database.counted(database.end, database.server), tuple(plans))
 
     def plan(
-        self, document: dict[str, Any], table: TableId, planner: dict[str, Any], first_index: int
+        self, document: SchemaDocument, table: TableId, planner: dict[str, Any], first_index: int
     ) -> PlannedChunks:
         chunks = all_chunks(self._database.tables[table], end=self.current_ordinal())
         first = planner.get("next", 0)
@@ -112,7 +112,7 @@ class SimKeyOrder:
     def __init__(self, database: SimDatabase) -> None:
         self._database = database
 
-    def use(self, table: TableId, key: ChunkKey | None, document: dict[str, Any]) -> None:
+    def use(self, table: TableId, key: ChunkKey | None, document: SchemaDocument) -> None:
         """The tables of the simulation keep their keys."""
 
     def forget(self, table: TableId) -> None:
@@ -178,9 +178,7 @@ class SimLogSource:
         #: Times nothing comes yet while a new server looks for the place in its log.
         self._searches = chance.randrange(SEARCHES_MAX) if self._says_place else 0
         #: The schemas in force, as far as the log says.
-        self._in_force = {
-            table: TableSchema.from_json(split.schemas[followed.schema]) for table, followed in state.followed.items()
-        }
+        self._in_force = {table: split.schemas[followed.schema].schema for table, followed in state.followed.items()}
         self._misfits: list[TableParked] = []
         self._parked = set(state.parked)
         self._looks = TableLooks(self._look, [table for table, parked in state.parked.items() if parked.again])
@@ -236,7 +234,7 @@ class SimLogSource:
     def _begin_again(self, looks: list[SimLook]) -> SchemaChange:
         updates, rows = [], []
         for look in looks:
-            table, document = look.table.id, document_of(look.schema)
+            table, document = look.table.id, SchemaDocument.of(look.schema)
             self._parked.discard(table)
             self._in_force[table] = look.schema
             events = TruncateTableEvent(table), CreateTableEvent(table, look.schema)
@@ -328,7 +326,7 @@ class SimLogSource:
         self._boundary = transaction.ordinal
         if table not in self._parked:
             schema = self._in_force[table] = self._after_ddl(table, schema, event)
-        document = document_of(schema)
+        document = SchemaDocument.of(schema)
         events = (event_from_json(event),) if event["type"] in EVENT_TYPES else ()
         update: SchemaUpdate = TableAltered(table, events, document)
         position = self._at(transaction.ordinal)

@@ -10,6 +10,7 @@ from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.errors import FencedError, StateError
 from raycdc.source.parking import Requests
+from raycdc.source.schema_document import SchemaDocument
 
 
 class CrashError(Exception):
@@ -51,6 +52,9 @@ class MemoryState:
 
     def put_document(self, fingerprint: str, document: dict[str, Any]) -> None:
         self.documents[fingerprint] = document
+
+    def schema_document(self, fingerprint: str) -> SchemaDocument:
+        return SchemaDocument.from_json(self.document(fingerprint))
 
     def document(self, fingerprint: str) -> dict[str, Any]:
         return self.documents[fingerprint]

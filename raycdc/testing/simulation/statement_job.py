@@ -195,7 +195,7 @@ class StatementJob(PartitionJob):
     ) -> KafkaEnumerator:
         made = KafkaEnumerator(context, CONFIG, cluster=lambda: SimulatedCluster(self.topic), until=until)
         if last is not None:
-            made.restore(last, document=self.state.document)
+            made.restore(last, document=self.state.schema_document)
         return made
 
     def run(self) -> None:

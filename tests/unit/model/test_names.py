@@ -16,6 +16,7 @@ from raycdc.model.routes import Route, Router
 from raycdc.model.transform import Transform, Transforms
 from raycdc.plugins import PluginGroup, list_plugins
 from raycdc.schema import AddColumnEvent, RenameColumnEvent
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.snapshot_plan import StartPoint, TablePlan
 from raycdc.transform.followed import TargetRules
 from raycdc.transform.naming import Naming, renamed_changes
@@ -182,7 +183,10 @@ def test_rows_that_are_kept_beside_the_state_lie_in_tables_of_deltas() -> None:
 
 
 def test_a_start_parks_what_is_refused_or_ends_where_nothing_is_parked() -> None:
-    fine, odd = TablePlan(T, "f1", {}, None), TablePlan(TableId("shop", "odd"), "", {}, None, "it has no key")
+    fine, odd = (
+        TablePlan(T, "f1", SchemaDocument({}), None),
+        TablePlan(TableId("shop", "odd"), "", SchemaDocument({}), None, "it has no key"),
+    )
     assert StartPoint({"at": 1}, 1, (fine, odd)).tables[1].parked({"at": 1}).to_json() == {
         "schema": None,
         "announced": False,

@@ -21,6 +21,7 @@ from raycdc.source.protocol.acknowledging import Acknowledgements
 from raycdc.source.protocol.api import EnumeratorStart, SourceReader, SplitEnumerator, SplitEnumeratorContext
 from raycdc.source.protocol.coordinator import CoordinatorSettings
 from raycdc.source.reader.context import ReaderContext
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.enumerator import restore_or_create
 from raycdc.source.snapshot.snapshot_plan import PlannedChunks, StartPoint
 
@@ -99,7 +100,7 @@ def hosted(folder: Path, dialect: Dialect) -> Iterator[CoordinatorHost]:
         store,
         DialectSource(dialect),
         start=CoordinatorStart(store.next_generation(), 0),
-        begin=EnumeratorStart(None, store.last_manifest(), store.document),
+        begin=EnumeratorStart(None, store.last_manifest(), lambda name: SchemaDocument.from_json(store.document(name))),
         settings=CoordinatorSettings(),
     )
     try:

@@ -9,6 +9,7 @@ import pytest
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
 from raycdc.source.protocol.source_event import AddSplits, decode, encode
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.as_of import OutChunk, Turns
 from raycdc.source.snapshot.chunk_events import ChunkOpened, ChunkVoided, Fate
 from raycdc.source.snapshot.log_reader import LogReader, LogReaderSettings
@@ -34,7 +35,7 @@ def begun(*, ahead: int = 0) -> Reader:
 
 def restored(state: dict[str, Any]) -> Reader:
     reader = Reader()
-    document = {"fingerprint": "f1", "columns": [], "primary_key": ["id"]}
+    document = SchemaDocument.from_json({"fingerprint": "f1", "columns": [], "primary_key": ["id"]})
     reader.log = LogReader(
         StreamSplit(StreamState.from_json({**state, "parked": {}}), {"f1": document}),
         key_order=Numbers(),

@@ -8,6 +8,7 @@ from typing import Any
 from raycdc.model.until import Until
 from raycdc.source.protocol.api import EnumeratorStart
 from raycdc.source.protocol.source_event import SourceEvent
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.chunk_events import StopAt
 from raycdc.source.snapshot.enumerator import IncrementalSnapshotEnumerator, Restored
 from raycdc.source.snapshot.snapshot_plan import ResumePoint
@@ -62,7 +63,7 @@ class TwoServers(Dialect):
         return 900  # Asked while a still answered.
 
 
-def unknown(fingerprint: str) -> dict[str, Any]:
+def unknown(fingerprint: str) -> SchemaDocument:
     raise AssertionError(f"nobody needs the schema {fingerprint}")
 
 

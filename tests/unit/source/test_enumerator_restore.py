@@ -9,6 +9,7 @@ from raycdc.checkpoint.manifest import Manifest
 from raycdc.model import TableId
 from raycdc.source.protocol.api import EnumeratorStart
 from raycdc.source.protocol.source_event import SourceEvent
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.enumerator import restore_or_create
 from raycdc.source.split import STREAM_SPLIT_ID, SnapshotSplit, SourceSplit, StreamSplit
 from raycdc.source.table_life import Phase
@@ -76,7 +77,9 @@ def test_a_table_left_out_meanwhile_has_ended_and_its_chunks_are_forgotten() -> 
     context, dialect = Context(), Dialect()
     dialect.left_out.add(LEFT_OUT)
 
-    enumerator = restore_or_create(context, dialect, EnumeratorStart(None, last, lambda _: {}))
+    enumerator = restore_or_create(
+        context, dialect, EnumeratorStart(None, last, lambda name: SchemaDocument({"fingerprint": name}))
+    )
     enumerator.start()
     enumerator.add_reader(0)
     enumerator.handle_split_request(0)

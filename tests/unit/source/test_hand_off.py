@@ -11,6 +11,7 @@ import pytest
 
 from raycdc.errors import ProtocolError
 from raycdc.model import RowKind, TableId
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.chunk_key import ChunkKey
 from raycdc.source.snapshot.hand_off import (
     FoldChunk,
@@ -36,7 +37,7 @@ Image = tuple[RowKind, int, int | None]
 class Numbers:
     """Chunk keys that are numbers, in their natural order."""
 
-    def use(self, table: TableId, key: ChunkKey | None, document: dict[str, Any]) -> None: ...
+    def use(self, table: TableId, key: ChunkKey | None, document: SchemaDocument) -> None: ...
 
     def forget(self, table: TableId) -> None: ...
 

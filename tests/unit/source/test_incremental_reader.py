@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -28,6 +28,7 @@ from raycdc.source.protocol.source_event import (
 )
 from raycdc.source.reader.availability import Availability
 from raycdc.source.reader.context import ReaderContext
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.chunk_events import ChunkDelta, ChunkOpened, ChunkPublished, ChunkVoided, CloseChunk
 from raycdc.source.snapshot.incremental_reader import IncrementalReader
 from raycdc.source.snapshot.key_index import KeyOrder
@@ -38,7 +39,7 @@ from tests.protocol.pair import segment
 
 TABLE = TableId("shop", "orders")
 CHUNK = SnapshotSplit(TABLE, 0, "id", None, None)
-DOCUMENT: dict[str, Any] = {"fingerprint": "f1", "columns": [], "primary_key": ["id"]}
+DOCUMENT = SchemaDocument.from_json({"fingerprint": "f1", "columns": [], "primary_key": ["id"]})
 
 
 class Chunks:
@@ -49,10 +50,10 @@ class Chunks:
         self.results: list[ChunkRead] = []
         self.deleted: list[str] = []
 
-    def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: Mapping[str, Any]) -> None:
+    def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: SchemaDocument) -> None:
         self.asked.append(f"read {split.index}.{split.attempt}")
 
-    def fold(self, *, read: ChunkRead, delta: Sequence[Segment], document: Mapping[str, Any]) -> None:
+    def fold(self, *, read: ChunkRead, delta: Sequence[Segment], document: SchemaDocument) -> None:
         self.asked.append(f"fold {[s.path for s in (*read.segments, *delta)]}")
 
     def poll(self) -> ChunkRead | None:

@@ -16,6 +16,7 @@ from raycdc.checkpoint.missing import MissingRow, missing_rows
 from raycdc.model import Column, LogicalType, RowKind, TableId, TypeKind
 from raycdc.schema.events import AddColumnEvent
 from raycdc.source.protocol.source_event import SourceEvent
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot import open_chunk
 from raycdc.source.snapshot.chunk_events import (
     ChunkDelta,
@@ -55,7 +56,7 @@ REST = SnapshotSplit(TABLE, 1, "id", 10, None)
 
 
 class Numbers:
-    def use(self, table: TableId, key: ChunkKey | None, document: dict[str, Any]) -> None: ...
+    def use(self, table: TableId, key: ChunkKey | None, document: SchemaDocument) -> None: ...
 
     def forget(self, table: TableId) -> None: ...
 
@@ -120,7 +121,9 @@ class Reader:
             "closed": [],
         }
         table = {"schema": "f1", "announced": announced, "snapshot": snapshot}
-        document = {"fingerprint": "f1", "columns": [], "primary_key": ["id"] if foldable else []}
+        document = SchemaDocument.from_json(
+            {"fingerprint": "f1", "columns": [], "primary_key": ["id"] if foldable else []}
+        )
         state: dict[str, Any] = {"version": 1, "position": {"at": 100}, "ordinal": 100, "tables": {str(TABLE): table}}
         self.output = Output()
         self.said: list[SourceEvent] = []
@@ -150,7 +153,7 @@ class Reader:
         self.log.on_unit(Transactions(LogPlace({"at": at}, at), (rows,), missing=told), now_s=0.0)
 
     def alter(self, at: int) -> None:
-        document = {"fingerprint": f"f{at}", "columns": [], "primary_key": ["id"]}
+        document = SchemaDocument.from_json({"fingerprint": f"f{at}", "columns": [], "primary_key": ["id"]})
         change = altered(at)
         self.log.on_unit(SchemaChange(LogPlace({"at": at}, at), (TableAltered(TABLE, (change,), document),)), now_s=0.0)
 
@@ -186,7 +189,7 @@ def test_a_chunk_is_opened_at_the_position_of_the_log() -> None:
     reader.rows(1, at=110)
     reader.open(CHUNK)
     (answer,) = reader.said
-    document = {"fingerprint": "f1", "columns": [], "primary_key": ["id"]}
+    document = SchemaDocument.from_json({"fingerprint": "f1", "columns": [], "primary_key": ["id"]})
     assert answer == ChunkOpened(CHUNK.chunk_id, OpenedAt({"at": 110}), document)
 
 
@@ -424,7 +427,7 @@ def test_a_chunk_of_an_earlier_beginning_is_not_opened() -> None:
     reader = Reader()
     park(reader, at=110)
     reader.open(CHUNK)
-    document = {"fingerprint": "f1", "columns": [], "primary_key": ["id"]}
+    document = SchemaDocument.from_json({"fingerprint": "f1", "columns": [], "primary_key": ["id"]})
     begun = TableBegun(TABLE, (), document, SnapshotState("id", foldable=True, needs_null=False))
     reader.cut()
     reader.log.on_unit(SchemaChange(LogPlace({"at": 120}, 120), (begun,)), now_s=0.0)

@@ -22,6 +22,7 @@ from raycdc.errors import RaycdcError
 from raycdc.model import RowKind, TableId
 from raycdc.source.checks import CheckResult
 from raycdc.source.connector import SourceContext, SourceFindings, SourceTable
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.log_rows import LogRows
 from raycdc.source.snapshot.log_unit import LogUnit, SchemaChange, TableAltered, Transactions
 from raycdc.source.snapshot.snapshot_plan import PlannedChunks
@@ -193,7 +194,7 @@ class KeepsItsOldColumns(FaultyLog):
 
     def changed(self, unit: LogUnit) -> LogUnit:
         old = self.tables()[TableId.parse(TABLES[0])].schema
-        document = {**old.to_json(), "fingerprint": old.fingerprint()}
+        document = SchemaDocument.of(old)
         if not isinstance(unit, SchemaChange):
             return unit
         altered = [one for one in unit.updates if isinstance(one, TableAltered)]
@@ -274,9 +275,7 @@ class SleepsThroughTheCall(DatagenSource):
 class FaultyChunks(DatagenChunks):
     """Chunks whose batches are changed on the way."""
 
-    def read(
-        self, split: SnapshotSplit, *, opened_at: OpenedAt, document: Mapping[str, Any]
-    ) -> Iterator[pa.RecordBatch]:
+    def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: SchemaDocument) -> Iterator[pa.RecordBatch]:
         for batch in super().read(split, opened_at=opened_at, document=document):
             yield self.changed(batch)
 
@@ -307,7 +306,7 @@ class ReadsWhatWas(DatagenSource):
 
     class Chunks(FaultyChunks):
         def read(
-            self, split: SnapshotSplit, *, opened_at: OpenedAt, document: Mapping[str, Any]
+            self, split: SnapshotSplit, *, opened_at: OpenedAt, document: SchemaDocument
         ) -> Iterator[pa.RecordBatch]:
             before = {**opened_at.position, "transactions": opened_at.position["transactions"] - 20}
             self._generator = Stale(self._config)
@@ -321,7 +320,7 @@ class FaultyPlan(DatagenDialect):
     """Chunks that are changed after they were planned."""
 
     def plan(
-        self, document: dict[str, Any], table: TableId, planner: dict[str, Any], first_index: int
+        self, document: SchemaDocument, table: TableId, planner: dict[str, Any], first_index: int
     ) -> PlannedChunks:
         planned = super().plan(document, table, planner, first_index)
         return replace(planned, splits=tuple(map(self.changed, planned.splits)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any, cast
 
@@ -25,6 +25,7 @@ from raycdc.connectors.mongodb.stream.position import StreamPosition
 from raycdc.connectors.mongodb.stream.raw_cursors import RawFind
 from raycdc.errors import SourceError, TableChangedError
 from raycdc.model import TableId, as_inserts, changelog_schema
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.reading import HighWatermark
 from raycdc.source.split import OpenedAt, SnapshotSplit
 
@@ -54,9 +55,7 @@ class MongoDbChunkReader:
         self._selection_of = selection_of
         self._high = HighWatermark(NO_LOG, exact=True, log_end=NO_LOG)
 
-    def read(
-        self, split: SnapshotSplit, *, opened_at: OpenedAt, document: Mapping[str, Any]
-    ) -> Iterator[pa.RecordBatch]:
+    def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: SchemaDocument) -> Iterator[pa.RecordBatch]:
         layout = Layout.from_document(document)
         schema = changelog_schema(layout.schema())
         decoder = DocumentDecoder(layout, collection=str(split.table))

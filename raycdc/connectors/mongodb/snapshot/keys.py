@@ -23,6 +23,7 @@ from bson.json_util import JSONMode, JSONOptions
 from raycdc.connectors.mongodb.layout import ID, VALUE, Layout, subtype_of
 from raycdc.errors import ProtocolError
 from raycdc.model import LogicalType, TableId, TypeKind
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.chunk_key import ChunkKey
 from raycdc.source.snapshot.intervals import SortKey
 
@@ -117,7 +118,7 @@ _PLACES: tuple[tuple[Any, Callable[[Any], SortKey]], ...] = (
 class SnapshotKeyOrder:
     """`raycdc.source.snapshot.hand_off.KeyOrder` of a snapshot without a log: bounds only, as no row is ever held."""
 
-    def use(self, table: TableId, key: ChunkKey | None, document: dict[str, Any]) -> None:
+    def use(self, table: TableId, key: ChunkKey | None, document: SchemaDocument) -> None:
         """Nothing is remembered of a table."""
 
     def forget(self, table: TableId) -> None:
@@ -140,7 +141,7 @@ class StreamKeyOrder:
     def __init__(self, layouts: Mapping[TableId, Layout]) -> None:
         self._types = {table: layout.columns[0].type for table, layout in layouts.items()}
 
-    def use(self, table: TableId, key: ChunkKey | None, document: dict[str, Any]) -> None:
+    def use(self, table: TableId, key: ChunkKey | None, document: SchemaDocument) -> None:
         self._types[table] = Layout.from_document(document).columns[0].type
 
     def forget(self, table: TableId) -> None:

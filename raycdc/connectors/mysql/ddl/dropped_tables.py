@@ -32,7 +32,7 @@ class DroppedTables:
     def add(self, table: MySqlTable, *, read: bool) -> None:
         """`table` was dropped, after its snapshot was `read` or in the middle of it."""
         self._dropped.pop(table.id, None)
-        self._dropped[table.id] = document_of(table)["fingerprint"] if read else ""
+        self._dropped[table.id] = document_of(table).fingerprint if read else ""
         while len(self._dropped) > DROPPED_MAX:
             del self._dropped[next(iter(self._dropped))]
         self.changed = True
@@ -41,7 +41,7 @@ class DroppedTables:
         """Whether `table`, which was made, is another one than that which was dropped under its name. Asked once."""
         known = self._dropped.pop(table.id, None)
         self.changed = self.changed or known is not None
-        return known is not None and known != document_of(table)["fingerprint"]
+        return known is not None and known != document_of(table).fingerprint
 
     def forget(self, table: TableId) -> None:
         """The table begins again, whatever it was."""

@@ -25,6 +25,7 @@ from raycdc.connectors.mysql.values.documents import table_of
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import SourceUnavailableError
 from raycdc.model import TableId
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.chunk_key import ChunkKey
 from raycdc.transform.hiding import Hiding
 
@@ -74,7 +75,7 @@ class MySqlKeyOrder:
         self.over: dict[TableId, int] = {}
         self._connection: Connection[Any] | None = None
 
-    def use(self, table: TableId, key: ChunkKey | None, document: dict[str, Any] | None = None) -> None:
+    def use(self, table: TableId, key: ChunkKey | None, document: SchemaDocument | None = None) -> None:
         """`key` is the chunk key of `table`, said before any bound or key of it is asked for.
 
         Said again, with the table's schema then, when the table begins again.

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.source.new_beginnings import TableVersion
+from raycdc.source.schema_document import SchemaDocument
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Capture:
 ALL = Capture()
 
 
-def document_of(table: MySqlTable, capture: Capture = ALL) -> dict[str, Any]:
+def document_of(table: MySqlTable, capture: Capture = ALL) -> SchemaDocument:
     """``columns`` and ``primary_key`` as `TableSchema.to_json`, ``source`` as `MySqlTable.to_json`.
 
     The columns are those that are captured; the source has all, as the log does.
@@ -49,7 +49,8 @@ def document_of(table: MySqlTable, capture: Capture = ALL) -> dict[str, Any]:
     if capture.columns is not None:
         body["listed"] = list(capture.columns)
     text = json.dumps(body, sort_keys=True, separators=(",", ":"))
-    return {**body, "filter": capture.filter, "fingerprint": hashlib.sha256(text.encode()).hexdigest()[:16]}
+    fingerprint = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return SchemaDocument.from_json({**body, "filter": capture.filter, "fingerprint": fingerprint})
 
 
 def version_of(table: MySqlTable) -> TableVersion:
@@ -57,12 +58,12 @@ def version_of(table: MySqlTable) -> TableVersion:
     return TableVersion(table.schema(), document_of(table))
 
 
-def capture_of(document: Mapping[str, Any]) -> Capture:
+def capture_of(document: SchemaDocument) -> Capture:
     """The capture by which the document's table was read."""
-    listed = document.get("listed")
-    return Capture(document.get("filter"), None if listed is None else tuple(listed))
+    listed = document.own("listed")
+    return Capture(document.own("filter"), None if listed is None else tuple(listed))
 
 
-def table_of(document: Mapping[str, Any]) -> MySqlTable:
+def table_of(document: SchemaDocument) -> MySqlTable:
     """The source's table, with all its columns."""
-    return MySqlTable.from_json(document["source"])
+    return MySqlTable.from_json(document.own("source"))

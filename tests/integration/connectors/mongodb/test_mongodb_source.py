@@ -29,6 +29,7 @@ from raycdc.connectors.mongodb.snapshot.keys import key_from_json, key_to_json, 
 from raycdc.errors import ConfigError, DataError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.pipeline import Pipeline
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import OpenedAt
 from raycdc.testing.servers import MongoDb, MongoDbServer
 
@@ -256,7 +257,7 @@ def test_a_server_that_is_away_for_a_moment_is_waited_for(
 
 
 @contextmanager
-def first_chunk(config: MongoDbSourceConfig) -> Iterator[tuple[MongoDbChunkReader, Any, dict[str, Any]]]:
+def first_chunk(config: MongoDbSourceConfig) -> Iterator[tuple[MongoDbChunkReader, Any, SchemaDocument]]:
     dialect = MongoDbEnumeratorDialect(config)
     (plan,) = dialect.start_point().tables
     chunk = dialect.plan(plan.document, plan.table, {"key": "_id"}, 0).splits[0]

@@ -18,6 +18,7 @@ from raycdc.errors import DataError, LogLostError, SourceUnavailableError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.until import Until
 from raycdc.source.protocol.source_event import SourceEvent
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import PartitionSplit, SourceSplit
 
 
@@ -107,7 +108,7 @@ def start(
     context = Context()
     enumerator = KafkaEnumerator(context, config, cluster=lambda: cluster, until=until)
     if last is not None:
-        enumerator.restore(last, document=lambda _: {})
+        enumerator.restore(last, document=lambda name: SchemaDocument({"fingerprint": name}))
     enumerator.start()
     for reader in range(readers):
         context.readers.append(reader)

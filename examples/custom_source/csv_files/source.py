@@ -23,6 +23,7 @@ from raycdc.model import Column, LogicalType, RowKind, TableId, TableSchema, Typ
 from raycdc.schema import CreateTableEvent
 from raycdc.source.checks import CheckResult
 from raycdc.source.connector import IncrementalSource, SourceContext, SourceFindings, SourceTable
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.log_rows import LogRows
 from raycdc.source.snapshot.log_unit import LogPlace, LogUnit, SchemaChange, TableAltered, Transactions
 from raycdc.source.snapshot.snapshot_plan import PlannedChunks, StartPoint, TablePlan
@@ -81,13 +82,13 @@ class CsvFilesDialect:
         position = {file.name: _header_bytes(file) for file in files.values()}
         plans = []
         for table, file in files.items():
-            document = _document(_schema(file))
+            document = SchemaDocument.of(_schema(file))
             refused = self._rules.refusal(table, _schema(file))
-            plans.append(TablePlan(table, document["fingerprint"], document, snapshot=None, refused=refused))
+            plans.append(TablePlan(table, document.fingerprint, document, snapshot=None, refused=refused))
         return StartPoint(position, sum(position.values()), tuple(plans), parks=self._rules.parks)
 
     def plan(
-        self, document: dict[str, Any], table: TableId, planner: dict[str, Any], first_index: int
+        self, document: SchemaDocument, table: TableId, planner: dict[str, Any], first_index: int
     ) -> PlannedChunks:
         raise AssertionError("no table has chunks")
 
@@ -127,7 +128,7 @@ class CsvFilesLog:
     def _new_table(self, table: TableId, file: Path) -> LogUnit:
         self._read[file.name] = _header_bytes(file)
         schema = _schema(file)
-        created = TableAltered(table, (CreateTableEvent(table, schema),), _document(schema))
+        created = TableAltered(table, (CreateTableEvent(table, schema),), SchemaDocument.of(schema))
         return SchemaChange(self._place(), (created,))
 
     def _new_rows(self, table: TableId, file: Path, lines: bytes) -> LogUnit:
@@ -174,11 +175,6 @@ def _schema(file: Path) -> TableSchema:
     with file.open(encoding="utf-8") as lines:
         names = lines.readline().strip().split(",")
     return TableSchema(tuple(Column(name, LogicalType(TypeKind.STRING), nullable=True) for name in names), ())
-
-
-def _document(schema: TableSchema) -> dict[str, Any]:
-    """The schema document, as manifests name it by its fingerprint."""
-    return {**schema.to_json(), "fingerprint": schema.fingerprint()}
 
 
 def _whole_lines(file: Path, begin: int) -> bytes:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from raycdc.errors import ConfigError
 from raycdc.model import TableId
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import StreamSplit
 
 
 def require_as_begun(
     split: StreamSplit,
     *,
-    begun: Callable[[Mapping[str, Any]], object],
+    begun: Callable[[SchemaDocument], object],
     now: Callable[[TableId], object],
     options: str,
 ) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -14,6 +13,7 @@ from raycdc.connectors.datagen.source import DatagenChunks, DatagenSource
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig
 from raycdc.connectors.mysql.source import MySqlSource
 from raycdc.source.reader.fetcher_manager import MultiThreaded, Sequential, ThreadingModel
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import OpenedAt, SnapshotSplit
 from raycdc.testing.source_play import SourcePlay
 
@@ -38,9 +38,7 @@ class MeetingChunks(DatagenChunks):
         super().__init__(config)
         self._meeting = meeting
 
-    def read(
-        self, split: SnapshotSplit, *, opened_at: OpenedAt, document: Mapping[str, Any]
-    ) -> Iterator[pa.RecordBatch]:
+    def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: SchemaDocument) -> Iterator[pa.RecordBatch]:
         self._meeting.wait()
         return super().read(split, opened_at=opened_at, document=document)
 

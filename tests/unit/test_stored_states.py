@@ -84,10 +84,17 @@ class Nowhere:
     spill = None
 
 
+def document_of(documents: Mapping[str, Any], fingerprint: str) -> SchemaDocument:
+    return SchemaDocument.from_json(documents[fingerprint])
+
+
 def read_again(state: StreamState, documents: Mapping[str, Any]) -> StreamState:
     """The state after a log reader took it over and was asked for it."""
     reader = LogReader(
-        StreamSplit(state, {table.schema: documents[table.schema] for table in state.followed.values()}),
+        StreamSplit(
+            state,
+            {table.schema: SchemaDocument.from_json(documents[table.schema]) for table in state.followed.values()},
+        ),
         key_order=cast("KeyOrder", Order()),
         output=cast("ReaderOutput", Nowhere()),
         send_event=lambda _: None,
@@ -101,7 +108,9 @@ def taken_over(manifest: Manifest, documents: Mapping[str, Any]) -> dict[str, An
     """The enumerator's state after one took it over, with its attempts as they were."""
     context = Context()
     enumerator = restore_or_create(
-        context, cast("EnumeratorDialect", Dialect()), EnumeratorStart(None, manifest, documents.__getitem__)
+        context,
+        cast("EnumeratorDialect", Dialect()),
+        EnumeratorStart(None, manifest, lambda name: document_of(documents, name)),
     )
     state = enumerator.snapshot_state(manifest.epoch)
     for chunk in state["unfinished"]:

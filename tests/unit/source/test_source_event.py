@@ -28,6 +28,7 @@ from raycdc.source.protocol.source_event import (
     pack,
     unpack,
 )
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.chunk_events import ChunkReaderEvent, LogEvent
 from raycdc.source.table_life import SnapshotState
 
@@ -44,7 +45,10 @@ schemas = st.lists(st.builds(Column, names, column_types), max_size=3).map(lambd
 
 
 bounds = st.lists(st.tuples(st.none() | values, values), max_size=2).map(tuple)
-missing = st.lists(st.builds(MissingRow, st.builds(TableId, names, names), key=names), max_size=2).map(tuple)
+times = st.integers(0, 2**63 - 1)
+missing = st.lists(st.builds(MissingRow, st.builds(TableId, names, names), key=names, ts_ms=times), max_size=2).map(
+    tuple
+)
 
 
 def field_values(hint: Any) -> st.SearchStrategy[Any]:
@@ -61,6 +65,9 @@ def field_values(hint: Any) -> st.SearchStrategy[Any]:
         TableId: st.builds(TableId, names, names),
         TableSchema: schemas,
         RowView: st.nothing(),
+        SchemaDocument: st.dictionaries(st.text(max_size=5), values, max_size=3).map(
+            lambda own: SchemaDocument.from_json({**own, "fingerprint": "f"})
+        ),
         SnapshotState: st.builds(SnapshotState, st.none() | names, st.booleans(), st.booleans(), st.booleans(), bounds),
         MissingState: st.just(MissingState()) | st.builds(MissingState, st.integers(1, 99), missing),
         SourceEvent: st.deferred(lambda: st.one_of(*(dataclass_values(kind) for kind in EVENTS))),

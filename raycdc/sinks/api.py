@@ -1,4 +1,4 @@
-"""What a sink is: a place that holds epochs, each exactly once, and says so when asked.
+"""The interface of a sink: a place that holds epochs, each exactly once, and says so when asked.
 
 Called by the epoch loop on the driver (`raycdc.epochs.epoch_loop`). The order for a table in an epoch is
 ``apply_schema (when it has changes) → stage → commit``. `stage` of epoch e+1 runs while e commits; `commit` of
@@ -118,7 +118,7 @@ class SinkContext:
 
     @property
     def rules(self) -> ChangeRules:
-        """What targets make of schema changes."""
+        """The rules by which targets follow schema changes."""
         return ChangeRules(self.upsert, self.schema_change, self.left_out)
 
     def table_input(self, work: TableWork, inputs: Sequence[Input] | None = None) -> TableInput:
@@ -129,7 +129,7 @@ class SinkContext:
 
 @dataclass(frozen=True, slots=True)
 class TargetShape:
-    """What a target is to look like: its columns, those of a changelog among them, its key and how it is to lie."""
+    """The shape of a target: its columns, those of a changelog among them, its key and its layout."""
 
     name: TableId
     columns: tuple[Column, ...]
@@ -144,7 +144,7 @@ class Sink(ABC):
     where a target cannot tell on the driver what it holds (Kafka), or keeps no record (the console).
     """
 
-    #: What ``sink.write`` may be; the first is its default.
+    #: The values of ``sink.write`` that the sink supports; the first is its default.
     writes: ClassVar[tuple[str, ...]]
     #: False for a sink that remembers nothing (the console): it is never asked what it holds.
     durable: ClassVar[bool] = True
@@ -155,7 +155,7 @@ class Sink(ABC):
     keeps_greatest: ClassVar[bool] = False
 
     def check(self, targets: Sequence[TableId], *, pipeline: str) -> list[CheckResult]:
-        """What there is to say of the target's server or catalog before a run of `pipeline`, good and bad, for
+        """The findings about the target's server or catalog before a run of `pipeline`, good and bad, for
         ``raycdc check``; asked before `open`. `targets` are those that are known now. Nothing for plain folders.
         """
         return []
@@ -185,7 +185,9 @@ class Sink(ABC):
 
     @abstractmethod
     def committed(self, target: TableId) -> CommitVector | None:
-        """What `target` holds of this pipeline (by `app_id`); None when nothing. Reads the sink, never a cache."""
+        """The vector that `target` holds of this pipeline (by `app_id`); None when none. Reads the
+        sink, never a cache.
+        """
 
     @abstractmethod
     def apply_schema(self, work: TableWork) -> None:

@@ -10,7 +10,7 @@
 | `Taken` | it is somebody else's | refused, `adopt` or `replace`, as ``pipeline.on_existing`` says | refused | `bar` |
 | `Ours` | it holds epochs of this pipeline | `evolve` | `write`, for each step of the epoch | `bar` |
 
-What a target holds already is never done again: every verb gets a `Stamp` and must write its vector in the same
+A step that a target holds already is never done again: every verb gets a `Stamp` and must write its vector in the same
 transaction as what it does. Three refusals come before everything else:
 
 * *fencing*: a record of a newer generation ends this driver (`FencedError`);
@@ -90,7 +90,7 @@ Standing = Missing | Begun | Taken | Ours
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What a commit carries besides its rows: the vector, and the source positions for people to see."""
+    """The mark that a commit carries besides its rows: the vector, and the source positions for people to see."""
 
     vector: CommitVector
     positions: Mapping[str, object]
@@ -207,7 +207,7 @@ class Target(ABC):
 
 
 def has_only(record: CommitVector | None) -> str:
-    """What is left in a target that went back in time, for people."""
+    """A text about the contents of a target that went back in time, for people."""
     return "nothing of this pipeline" if record is None else f"only epoch {record.epoch}"
 
 
@@ -238,7 +238,7 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
     are in different threads' hands, one target in one thread's at a time.
     """
 
-    #: What the configuration calls the sink.
+    #: The name of the sink in the configuration.
     kind: ClassVar[str]
 
     _context: SinkContext
@@ -366,7 +366,7 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
         return standing
 
     def _on_existing(self, target: TargetT, standing: Taken) -> str:
-        """What becomes of a target that is somebody else's."""
+        """The treatment of a target that is somebody else's."""
         if standing.unusable is not None:
             raise standing.unusable
         if self._context.on_existing == "fail":
@@ -378,5 +378,5 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
 
 
 def _record(standing: Standing) -> CommitVector | None:
-    """What the record says, whether or not the target is still there."""
+    """The vector in the record, whether or not the target is still there."""
     return standing.vector or (standing.lost if isinstance(standing, Missing) else None)

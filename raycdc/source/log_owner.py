@@ -1,7 +1,7 @@
 """Whose log a place belongs to: places of two owners are never compared.
 
 A state names the owner of its log, which is whatever gives places their meaning: a server, or a replica set. Another
-owner may answer at the same address, after a fail-over or a mistake. What is done then is the connector's: it looks for
+owner may answer at the same address, after a fail-over or a mistake. The connector then acts by itself: it looks for
 the same transactions there, or refuses.
 """
 

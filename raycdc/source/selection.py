@@ -59,7 +59,7 @@ class Selection:
         others: Mapping[TableId, str] | None = None,
         noun: str = "table",
     ) -> Selection:
-        """What a `selector` selects."""
+        """The selection by a `selector`."""
         names = selector.plain_names, selector.patterns
         return cls(place, tuple(tables), tuple(there), *names, others=others or {}, noun=noun)
 
@@ -96,7 +96,7 @@ def unmatched(patterns: Iterable[str], tables: Iterable[TableId]) -> list[str]:
 
 
 def matches_nothing(pattern: str, place: str, noun: str) -> str:
-    """What to tell of one of them."""
+    """The message about a pattern that selects nothing."""
     return f"The pattern {pattern} of {place} matches no {noun} yet."
 
 

@@ -1,4 +1,4 @@
-"""What an Iceberg table's metadata say of this pipeline's last commit, and whether the table went back behind it."""
+"""This pipeline's last commit in the metadata of an Iceberg table, and whether the table went back behind it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from raycdc.sinks.api import CommitVector
 #: Table property by which a person vouches for a snapshot whose descent cannot be seen any more.
 CONFIRMED = "raycdc.confirmed-snapshot"
 
-#: What helps where rows are missing in the table.
+#: The advice where rows are missing in the table.
 _DROP_IT = "drop the table (in a hadoop catalog: delete its folder) and read its source table anew"
 
 
@@ -33,7 +33,7 @@ def vector_property(app_id: str) -> str:
 
 
 def record_of(metadata: TableMetadata, app_id: str) -> TableRecord | None:
-    """What the table holds of the pipeline; None when nothing."""
+    """The vector of the pipeline in the table; None when there is none."""
     text = metadata.properties.get(vector_property(app_id))
     note = None if text is None else json.loads(text)
     if note is None or note["pipeline"] != app_id:

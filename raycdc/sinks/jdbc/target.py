@@ -123,7 +123,7 @@ class JdbcSteps(Target):
         planned = again(self.name, held, planned)
         columns = tuple(p.column for p in planned.columns)
         key = work.schema.primary_key if context.upsert else held.key
-        # What the target has now counts: an epoch that was dropped since may have given it its key already.
+        # The target's present key counts: an epoch that was dropped since may have given it its key already.
         planned = replace(planned, rekeyed=context.upsert and key_after(held.key, planned.columns) != key)
         self._database.check_columns(self.name, columns, target_key(work, context))
         if planned.emptied or planned.filled or planned.rekeyed or not self._is_same(held, planned, key):
@@ -213,7 +213,7 @@ class JdbcSteps(Target):
 
 
 def marker_of(app_id: str, target: TableId, epoch: int | str) -> str:
-    """What a table says of who last changed it, for databases whose DDL outruns the record."""
+    """The mark of a table's last change, for databases whose DDL outruns the record."""
     return f"{short(app_id)}:{short(str(target))}:{epoch}"
 
 

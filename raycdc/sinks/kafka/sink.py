@@ -11,7 +11,7 @@ its keys are shared out among tasks (parts), each with an identity and a record 
 planned in the table's record, the parts are written, and the table's record ends the epoch. A crash in between leaves
 it held in part (`STEP_APPEND`): the parts that lack it are written from the same segments.
 
-What a target holds is read from the cluster after fencing whoever might still write to it (`tasks`). Order: all
+The record of a target is read from the cluster after fencing whoever might still write to it (`tasks`). Order: all
 changes of a key are written by one task in order and have one message key, so they are in one partition in order.
 """
 
@@ -175,7 +175,7 @@ class KafkaSink(Sink):
         return self._keeper.using(table, self._target(table), writes=writes)
 
     def _parts_worth(self, work: TableWork) -> int:
-        """In how many parts the epoch should be written. What was planned before holds all the same."""
+        """The number of parts in which the epoch should be written. An earlier plan is kept all the same."""
         wanted = partitions_for(work.input_bytes, worth_bytes=self._config.task_bytes, most=PARTS_MAX)
         if wanted == 1 or not work.schema.primary_key:
             return 1

@@ -29,8 +29,8 @@ _FENCES = "raycdc_fence"
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """What a migration does to each document: all go (`empty`), or fields are `unset`, `renamed` (old and new name) and
-    get `values`.
+    """The changes of each document by a migration: all go (`empty`), or fields are `unset`, `renamed` (old and new
+    name) and get `values`.
     """
 
     empty: bool = False

@@ -1,7 +1,7 @@
 """Schema changes of a collection: its documents are changed in key order, some thousand per transaction.
 
-A collection has no schema to alter, so a dropped, renamed or defaulted column is a change of every document. What is to
-be done (`operations`) goes into the record first; each batch is a transaction that also moves the record's `progress`,
+A collection has no schema to alter, so a dropped, renamed or defaulted column is a change of every document. The work
+(`operations`) goes into the record first; each batch is a transaction that also moves the record's `progress`,
 the last ``_id`` that was done, and the last batch's says that all is done. So each document is changed exactly once,
 whoever dies: names may be exchanged without marks on documents, and another driver goes on where the record says,
 before it does anything else. A batch of a driver that was replaced finds another version of the record, and changes

@@ -1,4 +1,4 @@
-"""This pipeline's last commit in the metadata of an Iceberg table, and whether the table went back behind it."""
+"""The last commit of this pipeline in an Iceberg table's metadata, and whether the table went back behind it."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ A place that can be left out (`left_out`) knows the action ``skip`` as well.
 Set ``RAYCDC_FAILPOINTS="after_seal=kill@3,before_commit=stop"`` and ``RAYCDC_FAILPOINT_DIR`` to a directory all
 processes of the job share. ``@n`` means the n-th time one process reaches the point (default 1). The process that
 acts first leaves ``<name>.hit`` (holding its pid) there, and no other process, nor its own successor, acts again.
-Without the variables `reach` is one access to a dictionary.
+Without the variables `reach` is a comparison and one access to a dictionary.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ def _parse(text: str) -> dict[str, tuple[str, int]]:
 
 
 _plan = _parse(os.environ.get("RAYCDC_FAILPOINTS", ""))
+_listener: Callable[[str], None] | None = None
 _reached: dict[str, int] = {}
 #: One point acts at a time: two threads at their points together would leave two marks of a single death.
 _acting = threading.Lock()
@@ -77,6 +78,8 @@ def plan_again() -> None:
 
 def reach(name: str) -> None:
     """Tell that the process is at `name`; acts when a test asked for it. Callable from any thread."""
+    if _listener is not None:
+        _listener(name)
     if name in _plan:
         with _acting:
             _act(name, *_plan[name])
@@ -88,6 +91,17 @@ def left_out(name: str) -> bool:
         return False
     with _acting:
         return _act(name, *_plan[name])
+
+
+@contextmanager
+def heard(listener: Callable[[str], None]) -> Iterator[None]:
+    """Within the block `listener` is called wherever this process reaches a place, on the thread that does."""
+    global _listener  # noqa: PLW0603
+    before, _listener = _listener, listener
+    try:
+        yield
+    finally:
+        _listener = before
 
 
 @contextmanager

@@ -33,7 +33,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raycdc.checkpoint.folder import sync_folder
+from raycdc.checkpoint.disk import sync_folder
 from raycdc.checkpoint.manifest import Segment
 from raycdc.checkpoint.missing import MissingRow
 from raycdc.model import LogicalType, RowKind, TableId, TableSchema

@@ -17,7 +17,7 @@ from typing import IO, Any
 import pyarrow as pa
 from pyarrow import ipc
 
-from raycdc.checkpoint.folder import sync_folder
+from raycdc.checkpoint.disk import sync_folder
 from raycdc.checkpoint.manifest import STATE_NODE, Segment
 from raycdc.errors import SpoolError
 from raycdc.model import TableId, lost_values

@@ -6,6 +6,7 @@ writes in place of the lock. Files are 0600, folders 0700: positions, schemas an
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -15,11 +16,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+from raycdc.checkpoint.disk import DISK, Disk
 from raycdc.errors import StateError
-from raycdc.failpoints import reach
 
 #: Begins the names of files that other processes of this user read, and nobody else.
 _PRIVATE = "private-"
+
+#: What syncing a folder says where nobody can write.
+_NEVER_WRITTEN = (errno.EROFS, errno.EINVAL)
 
 #: Whoever asks for the holder of a lease has it for microseconds: a driver that starts just then tries again.
 _LEASE_TRIES = 5
@@ -49,20 +53,21 @@ class Lease:
 class LocalFolder:
     """Names are relative to `path`, at most one folder deep. Errors of the file system become `StateError`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, disk: Disk = DISK) -> None:
         self.path = path
+        self._disk = disk
 
     def create(self, *folders: str) -> None:
         try:
             for folder in (self.path, *(self.path / f for f in folders)):
-                make_folder(folder)
+                self._disk.make_folder(folder)
         except OSError as cause:
             raise StateError(f"The state folder {self.path} cannot be created: {cause}.") from cause
 
     def read(self, name: str) -> bytes | None:
         """Content of `name`, None when it does not exist."""
         try:
-            return (self.path / name).read_bytes()
+            return self._disk.read(self.path / name)
         except FileNotFoundError:
             return None
         except OSError as cause:
@@ -70,15 +75,15 @@ class LocalFolder:
 
     def write(self, name: str, data: bytes) -> None:
         """Replace `name` by `data` so that after a crash either the old or the new content is there, whole."""
-        self._place(name, data, lambda temporary, target: temporary.rename(target))
+        self._place(name, data, self._disk.rename)
 
     def create_once(self, name: str, data: bytes) -> None:
         """`write`, unless `name` exists: then its content stays."""
 
         def link(temporary: Path, target: Path) -> None:
             with suppress(FileExistsError):
-                target.hardlink_to(temporary)
-            temporary.unlink()
+                self._disk.link(temporary, target)
+            self._disk.delete(temporary)
 
         self._place(name, data, link)
 
@@ -86,24 +91,19 @@ class LocalFolder:
         target = self.path / name
         temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
         try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data[: len(data) // 2])
-                file.flush()
-                reach("half_written")
-                file.write(data[len(data) // 2 :])
-                file.flush()
-                os.fsync(file.fileno())
+            self._disk.create(temporary, [data[: len(data) // 2], data[len(data) // 2 :]])
+            self._disk.sync(temporary)
             place(temporary, target)
-            sync_folder(target.parent)
+            self._disk.sync_folder(target.parent)
         except OSError as cause:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):
+                self._disk.delete(temporary)
             raise StateError(f"{target} cannot be written: {cause}.") from cause
 
     def list(self, folder: str) -> list[str]:
         """Names in `folder`, without leftovers of interrupted writes; empty when there is no such folder."""
         try:
-            return [entry.name for entry in (self.path / folder).iterdir() if not entry.name.startswith(".")]
+            return [name for name in self._disk.names(self.path / folder) if not name.startswith(".")]
         except FileNotFoundError:
             return []
         except OSError as cause:
@@ -111,14 +111,23 @@ class LocalFolder:
 
     def rename(self, name: str, to: str) -> None:
         try:
-            (self.path / name).rename(self.path / to)
-            sync_folder((self.path / to).parent)
+            self._disk.rename(self.path / name, self.path / to)
+            self._disk.sync_folder((self.path / to).parent)
         except OSError as cause:
             raise StateError(f"{self.path / name} cannot be renamed to {self.path / to}: {cause}.") from cause
 
+    def sync(self, folder: str) -> None:
+        """Make the names in `folder` durable, whoever wrote there."""
+        try:
+            self._disk.sync_folder(self.path / folder)
+        except OSError as cause:
+            if cause.errno in _NEVER_WRITTEN:
+                return
+            raise StateError(f"{self.path / folder} cannot be synced: {cause}.") from cause
+
     def delete(self, name: str) -> None:
         try:
-            (self.path / name).unlink(missing_ok=True)
+            self._disk.delete(self.path / name)
         except OSError as cause:
             raise StateError(f"{self.path / name} cannot be deleted: {cause}.") from cause
 
@@ -188,20 +197,3 @@ def sweep_private(folder: Path) -> None:
     """Remove the private files of earlier drivers; only for one that begins, under the lease."""
     for left in folder.glob(f"{_PRIVATE}*"):
         left.unlink(missing_ok=True)
-
-
-def make_folder(folder: Path) -> None:
-    """Make `folder` and its parents, durably: each parent that got a new entry is synced."""
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for made in reversed(missing):
-        sync_folder(made.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames inside `folder` durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

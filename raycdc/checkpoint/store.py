@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any, NewType
 
 from raycdc.checkpoint import codec
+from raycdc.checkpoint.disk import DISK, Disk
 from raycdc.checkpoint.folder import Lease, LocalFolder, sweep_private
 from raycdc.checkpoint.kinds import kind_of
 from raycdc.checkpoint.manifest import STATE_NODE, Manifest
@@ -129,18 +130,20 @@ class CommitRecord:
 class CheckpointStore:
     """See the module's docstring. Methods block on disk only; `StateError` names the file in trouble."""
 
-    def __init__(self, path: Path | str, *, pipeline: str = "", create: bool = True) -> None:
+    def __init__(self, path: Path | str, *, pipeline: str = "", create: bool = True, disk: Disk = DISK) -> None:
         """Open the store at `path`, creating it when nothing is there and `create` is set.
 
         A folder with epochs but without a readable ``meta.json`` is an error, never a first start. A `pipeline` name
-        other than the one the state was created for is an error too.
+        other than the one the state was created for is an error too. Its documents are on `disk`.
         """
         try:
             self.path = Path(check_local_path(str(path))).absolute()
         except ValueError as cause:
             raise StateError(f"The state cannot be there: {cause}.") from cause
-        self._folder = LocalFolder(self.path)
+        self._folder = LocalFolder(self.path, disk)
         self._driver: Callable[[], OwnGeneration] | None = None
+        #: Documents that are not to be synced again.
+        self._durable: set[str] = set()
         meta = self._read("meta.json")
         if meta is None:
             meta = self._create(pipeline, create=create)
@@ -232,6 +235,17 @@ class CheckpointStore:
         if generation != newest:
             raise FencedError(_fenced(what, generation, newest, self.path))
 
+    def require_driver(self, driver: Callable[[], OwnGeneration], what: str) -> None:
+        """`require_newest` for `what` the `driver` does now, whose number may just rise by its own act."""
+        while True:
+            own = driver()
+            try:
+                self.require_newest(own, what)
+                return
+            except FencedError:
+                if driver() == own:
+                    raise
+
     def write_as(self, driver: Callable[[], OwnGeneration] | None) -> None:
         """Have everything that a driver writes by this store refused once its generation is not the newest any more."""
         self._driver = driver
@@ -254,7 +268,7 @@ class CheckpointStore:
 
     def _check_driver(self, what: str) -> None:
         if self._driver is not None:
-            self.require_newest(self._driver(), what)
+            self.require_driver(self._driver, what)
 
     # -- manifests --------------------------------------------------------------------------------------------------
 
@@ -290,8 +304,14 @@ class CheckpointStore:
         return [e for e, dropped in self._numbers("epochs") if e > after and not dropped]
 
     def manifests(self, after: int = -1) -> Iterator[Manifest]:
-        """The sealed epochs greater than `after`, ascending, read one at a time."""
-        return (self.manifest(epoch) for epoch in self.sealed_epochs(after))
+        """The sealed epochs greater than `after`, ascending, read one at a time.
+
+        Whoever sealed one may have died before it was durable, and from here on it may come to the sink.
+        """
+        epochs = self.sealed_epochs(after)
+        if epochs:
+            self._folder.sync("epochs")
+        return (self.manifest(epoch) for epoch in epochs)
 
     def last_manifest(self) -> Manifest | None:
         """The newest sealed epoch, where reading goes on after recovery; None at a first start."""
@@ -321,10 +341,14 @@ class CheckpointStore:
         self._prune()
 
     def last_commit(self) -> CommitRecord | None:
-        """The newest commit record; None when no epoch was committed yet."""
+        """The newest commit record; None when no epoch was committed yet.
+
+        Whoever wrote it may have died before it was durable: then whoever relies on it would be the only one to know.
+        """
         numbers = [e for e, _ in self._numbers("commits")]
         if not numbers:
             return None
+        self._folder.sync("commits")
         name = _epoch_name("commits", max(numbers))
         document = self._read(name)
         if document is None:
@@ -373,6 +397,10 @@ class CheckpointStore:
         name = f"schemas/{fingerprint}.json"
         if self._folder.read(name) is None:
             self._folder.write(name, codec.encode({"version": STORE_VERSION, **document}))
+        elif name not in self._durable:
+            # Whoever wrote it may have died before it was durable, and an epoch is about to refer to it.
+            self._folder.sync("schemas")
+        self._durable.add(name)
 
     def schema(self, fingerprint: str) -> TableSchema:
         """The schema called `fingerprint`; `StateError` when the state does not have it."""
@@ -423,8 +451,8 @@ class CheckpointStore:
 
 
 def _require_identity(folder: LocalFolder) -> None:
-    """`StateError` where a folder without ``meta.json`` had a state."""
-    if folder.list("epochs") or folder.list("commits"):
+    """`StateError` where a folder without ``meta.json`` had a state. Another first start may make one meanwhile."""
+    if (folder.list("epochs") or folder.list("commits")) and folder.read("meta.json") is None:
         raise StateError(
             f"{folder.path} has epochs but no meta.json, so its identity is lost. Restore meta.json, or start under "
             f"another pipeline.state with a new snapshot."

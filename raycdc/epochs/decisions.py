@@ -5,7 +5,6 @@ The cases are one table (`raycdc.checkpoint.recovery`). Asking changes nothing.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping, Sequence
 
 from raycdc.bridge.reading import verify_segments
@@ -32,6 +31,7 @@ class Decisions:
         self._holdings = parts.holdings
         self._records = parts.records
         self._stopping = parts.stopping
+        self._threads = parts.ports.threads
 
     def of(self, manifest: Manifest) -> Decision:
         """The decision for `manifest`. Waits for a node with segments that are needed, unless the loop is stopping."""
@@ -40,7 +40,7 @@ class Decisions:
         recorded = self._holdings.owed(self._records.vectors) if self._sink.durable else {}
         lacking = {s for target in targets if lacks(manifest.epoch, holds[target]) for s in targets[target]}
         needed = [segment for segment in manifest.segments if segment.table in lacking]
-        deadline_s = time.monotonic() + NODE_PATIENCE_S
+        deadline_s = self._threads.now_s() + NODE_PATIENCE_S
         missing, own = needed, self._access()
         renamed = _renamed(manifest, targets)
         while True:
@@ -50,10 +50,10 @@ class Decisions:
             lost = {target for target, sources in targets.items() if not gone.isdisjoint(sources)}
             decision = decide(manifest, holds, lost=lost, recorded=recorded, newest_epoch=self._newest, renamed=renamed)
             away = any(not own.is_own(segment) for segment in missing)
-            if not (isinstance(decision, Frozen) and away) or time.monotonic() > deadline_s:
+            if not (isinstance(decision, Frozen) and away) or self._threads.now_s() > deadline_s:
                 return decision
             # Reading tables again costs more than waiting for a node that only starts anew.
-            if self._stopping.wait(POLL_S):
+            if self._threads.wait(self._stopping, POLL_S):
                 return decision
 
     def missing(self, segments: Sequence[Segment]) -> list[Segment]:

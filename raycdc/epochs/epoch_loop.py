@@ -11,7 +11,7 @@ reads the record at its start.
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 from raycdc.checkpoint.bad_rows import settle_bad_rows
 from raycdc.checkpoint.manifest import Manifest
@@ -65,7 +65,7 @@ class EpochLoop:
         self._parts.works.start_after(store.last_commit())
         settle_bad_rows(store, self.committed)
         ports.routing.records.sweep(self.committed)
-        with ThreadPoolExecutor(1, thread_name_prefix="raycdc-commit") as committer:
+        with ports.threads.pool(1, "commit") as committer:
             under_way: Future[None] | None = None
             after = self.committed
             while not stopping.is_set():
@@ -86,7 +86,7 @@ class EpochLoop:
     def _prepare(self, manifest: Manifest, under_way: Future[None] | None) -> Prepared:
         """Stage `manifest` and wait for the commit under way, in the order that schema changes allow."""
         prepared = self._writer.prepared(manifest)
-        self._parts.store.require_newest(self._parts.ports.generation(), f"epoch {manifest.epoch}")
+        self._parts.store.require_driver(self._parts.ports.generation, f"epoch {manifest.epoch}")
         self._parts.holdings.check_ours(manifest, self._parts.records.vectors)
         # Changes are made exact by rows that the commit under way adds to.
         now, later = ([], list(prepared.works)) if prepared.sources else by_changes(prepared.works)

@@ -54,7 +54,9 @@ class EpochRecovery:
             self._records.write_again()
         self._begin_together()
         for manifest in self._store.manifests(after=self._records.epoch):
-            match self._decisions.of(manifest):
+            decision = self._decisions.of(manifest)
+            self._require_driver(manifest)
+            match decision:
                 case Refuse(text):
                     raise SinkError(text)
                 case Tombstone():
@@ -70,11 +72,11 @@ class EpochRecovery:
                     prepared.works = [work for work in prepared.works if work.target in targets]
                     self._complete(prepared)
                     replayed.append(manifest.epoch)
-                case Frozen() as decision:
+                case Frozen():
                     dropped = self._freeze(manifest, decision)
                     frozen.append(manifest.epoch)
                     break
-                case decision:
+                case _:
                     assert_never(decision)
         return Recovery(self._records.epoch, tuple(recorded), tuple(replayed), tuple(dropped), tuple(frozen))
 
@@ -222,6 +224,7 @@ class EpochRecovery:
         """
         known = self._ports.routing.known
         for manifest in self._store.manifests(after=epoch - 1):
+            self._require_driver(manifest)
             for work in self._works.of(manifest, self._parked).works:
                 self._bar(partial(self._sink.tombstone, replace(work, segments=())), {work.target}, manifest)
             if known is None:
@@ -233,6 +236,10 @@ class EpochRecovery:
         # The targets are as if the dropped epochs had never been.
         self._works.start_after(self._store.last_commit())
         return dropped
+
+    def _require_driver(self, manifest: Manifest) -> None:
+        """Asked when the manifest was read: it may be one that a successor sealed, whose number is newer than ours."""
+        self._store.require_driver(self._ports.generation, f"the recovery of epoch {manifest.epoch}")
 
     def _bar(self, tombstone: Callable[[], None], targets: Collection[TableId], manifest: Manifest) -> None:
         try:

@@ -7,9 +7,8 @@ error is the caller's.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -69,7 +68,8 @@ class EpochWriter:
         self._holdings = parts.holdings
         self._records = parts.records
         self._stopping = parts.stopping
-        self._patience = DiskPatience(parts.ports.parking.waiting, parts.stopping)
+        self._threads = parts.ports.threads
+        self._patience = DiskPatience(parts.ports.parking.waiting, parts.stopping, parts.ports.threads)
 
     def prepared(self, manifest: Manifest) -> Prepared:
         """The shares of `manifest`; targets that can have none are parked."""
@@ -95,7 +95,7 @@ class EpochWriter:
         works = self._taking_part(prepared, works)
         if not works:
             return
-        started = time.monotonic()
+        started = self._threads.now_s()
         try:
             self._stage_all(prepared, works)
         except TableRefusedError as error:
@@ -106,10 +106,10 @@ class EpochWriter:
                 for work in works:
                     self.stage(prepared, [work])
         finally:
-            prepared.staging_s += time.monotonic() - started
+            prepared.staging_s += self._threads.now_s() - started
 
     def _stage_all(self, prepared: Prepared, works: Sequence[TableWork]) -> None:
-        started = time.monotonic()
+        started = self._threads.now_s()
         while True:
             try:
                 works = self._making.exact(works, prepared.sources, prepared.exact)
@@ -117,7 +117,7 @@ class EpochWriter:
                 prepared.staged.update(self._patience(partial(self._sink.stage, works)))
                 break
             except SegmentUnavailableError:
-                if time.monotonic() - started > NODE_PATIENCE_S or self._stopping.wait(POLL_S):
+                if self._threads.now_s() - started > NODE_PATIENCE_S or self._threads.wait(self._stopping, POLL_S):
                     raise
             works = [replace(work, segments=self._works.placed(work.segments)) for work in works]
         made = {work.target: work for work in works}
@@ -125,15 +125,15 @@ class EpochWriter:
 
     def commit(self, prepared: Prepared) -> None:
         """Make the epoch visible in every target that takes part, and record it."""
-        started = time.monotonic()
+        started = self._threads.now_s()
         reach("before_commit")
         # A sink that the successor has not written to yet cannot know that there is one.
-        self._store.require_newest(self._ports.generation(), f"the commit of epoch {prepared.manifest.epoch}")
+        self._store.require_driver(self._ports.generation, f"the commit of epoch {prepared.manifest.epoch}")
         self._tell_bad_rows(prepared)
         self._commit_tables(prepared)
         reach("after_last_commit")
         self._add_known(prepared)
-        commit_s = time.monotonic() - started
+        commit_s = self._threads.now_s() - started
         self.record(prepared.manifest, prepared.share.routes, staging_s=prepared.staging_s, commit_s=commit_s)
         made = [*prepared.derived.segments.values(), *prepared.exact.values()]
         self._making.forget(made, prepared.manifest.epoch)
@@ -189,13 +189,13 @@ class EpochWriter:
     def _commit_tables(self, prepared: Prepared) -> None:
         """Commit all tables; when some fail the others still finish, and the first error is raised."""
         works = [work for work in self._taking_part(prepared, prepared.works) if work.target in prepared.staged]
-        with ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="raycdc-table") as pool:
+        with self._threads.pool(COMMIT_THREADS, "table") as pool:
             # The largest first: whoever is last should be done soon.
             ordered = sorted(works, key=lambda work: -work.input_bytes)
             pending: dict[Future[None], TableWork] = {
                 pool.submit(self._commit_table, prepared, work): work for work in ordered
             }
-            for done, future in enumerate(as_completed(pending), start=1):
+            for done, future in enumerate(pending, start=1):
                 try:
                     future.result()
                 except TableRefusedError as error:

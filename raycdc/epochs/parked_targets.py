@@ -159,10 +159,14 @@ class ParkedTargets:
         anyway: bool = False,
     ) -> None:
         """`target` does without `manifest` and what follows; raises `error` where the user does not want that, unless
-        it is to be parked `anyway`.
+        it is to be parked `anyway`. One that refused an earlier epoch meanwhile does without it from there.
         """
         if not anyway and not self._parks(error.reason):
             raise error
+        sources = tuple(sources)
+        before = self._entries.get(str(target))
+        if before is not None and before.epoch < manifest.epoch and all(before.waits(s, manifest) for s in sources):
+            return
         self._add(target, sources, manifest, held, error.reason, lambda every: _told(target, every, manifest, error))
 
     def _add(

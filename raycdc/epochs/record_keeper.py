@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.parked import ParkedTarget
@@ -95,20 +94,22 @@ class RecordKeeper:
         self._told |= {name: entry.since_ms for name, entry in targets.items()}
 
     def _write(self, epoch: int) -> int:
-        """Write the record; once more when the generation rose in our own hands at that very moment."""
+        """Write the record; again when the generation rose in our own hands at that very moment."""
         now_ms = time.time_ns() // 1_000_000
-        generation = self._generation()
         slots = {name for name in self._vectors if table_of(TableId.parse(name)) is not None}
         known = {name: self._vectors[name] for name in slots}
         tables = {name: vector for name, vector in self._vectors.items() if name not in slots}
         parked = self._parked.entries
-        record = CommitRecord(epoch, generation, now_ms, tables, dict(self._routes), known, parked)
-        try:
-            self._store.write_commit(record)
-        except FencedError:
-            if self._generation() == generation:
-                raise
-            self._store.write_commit(replace(record, generation=self._generation()))
+        while True:
+            generation = self._generation()
+            try:
+                self._store.write_commit(
+                    CommitRecord(epoch, generation, now_ms, tables, dict(self._routes), known, parked)
+                )
+                break
+            except FencedError:
+                if self._generation() == generation:
+                    raise
         if new := {name: entry for name, entry in parked.items() if self._told.get(name) != entry.since_ms}:
             reach("before_park_told")
             self._on_parked(new)

@@ -15,7 +15,6 @@ the last manifest. Errors the coordinator names end the job.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from raycdc.runtime.reader_worker import ReaderIdentity
 from raycdc.runtime.restarts import ProcessEnd, RestartBudget
 from raycdc.source.parking import Refusal
 from raycdc.source.protocol.job_status import JobStatus
+from raycdc.threads import THREADS, Threads
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class SupervisorSettings:
     """How many readers, and how generations are made.
 
     `on_processes` hears of the processes whenever they change, `on_warning` of what the user should know; both are
-    called without the supervisor's lock, from its thread.
+    called without the supervisor's lock, from its thread, which is one of `threads`.
     """
 
     readers_min: int
@@ -51,6 +51,7 @@ class SupervisorSettings:
     committed: Callable[[], int]
     on_processes: Callable[[dict[str, Any]], None]
     on_warning: Callable[[str], None] = lambda _: None
+    threads: Threads = THREADS
 
 
 class Generation:
@@ -104,12 +105,12 @@ class Generation:
                 self.due.pop(subtask_id, None)
                 self.readers.pop(subtask_id).kill()
 
-    def leave(self, patience_s: float) -> None:
+    def leave(self, patience_s: float, threads: Threads) -> None:
         """Have the readers leave by themselves; those that take longer are killed by `end`."""
         self.coordinator.shutdown_readers("the job ends")
-        deadline = time.monotonic() + patience_s
-        while time.monotonic() < deadline and any(reader.ended() is None for reader in self.readers.values()):
-            time.sleep(0.02)
+        deadline = threads.now_s() + patience_s
+        while threads.now_s() < deadline and any(reader.ended() is None for reader in self.readers.values()):
+            threads.wait(threading.Event(), 0.02)
 
     def end(self) -> None:
         """Kill everything; what it had sealed stays."""
@@ -156,6 +157,7 @@ class Supervisor:
     def __init__(self, launcher: Launcher, settings: SupervisorSettings) -> None:
         self._launcher = launcher
         self._settings = settings
+        self._threads = settings.threads
         self._lock = threading.RLock()
         #: The newest number of a generation.
         self.generation = 0
@@ -172,15 +174,14 @@ class Supervisor:
         except BaseException:
             self._end_generation()
             raise
-        self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
-        self._thread.start()
+        self._thread = self._threads.start(self._watch, "supervisor")
 
     def next_sealed(self, after: int, *, wait_s: float) -> tuple[int | None, int | None]:
         """See `CoordinatorHost.next_sealed`; survives the loss of a coordinator. Raises the job's error."""
         try:
             return self._handle().next_sealed(after, wait_s=wait_s)
         except CoordinatorLostError:
-            self._closed.wait(WATCH_S)
+            self._threads.wait(self._closed, WATCH_S)
             return None, None
 
     def epoch_committed(self, epoch: int) -> None:
@@ -227,7 +228,7 @@ class Supervisor:
             if self._running is not None:
                 # A coordinator that is gone cannot tell the readers; they are killed either way.
                 with suppress(CoordinatorLostError, ClusterLostError):
-                    self._running.leave(2.0)
+                    self._running.leave(2.0, self._threads)
                 self._running.end()
 
     def _handle(self) -> CoordinatorHandle:
@@ -249,21 +250,21 @@ class Supervisor:
             with suppress(RaycdcError):  # The job has failed already, which `_watch` will tell.
                 self._autoscaler.restart(coordinator.status())
             self._news.processes(coordinator, None)
-            self._budget(None).started(time.monotonic())
+            self._budget(None).started(self._threads.now_s())
             self._launcher.request_readers(self._autoscaler.readers)
             for subtask_id in range(self._autoscaler.readers):
                 self._start_reader(self._running, subtask_id)
 
     def _start_reader(self, running: Generation, subtask_id: int) -> None:
         running.start_reader(subtask_id)
-        self._budget(subtask_id).started(time.monotonic())
+        self._budget(subtask_id).started(self._threads.now_s())
 
     def _budget(self, subtask_id: int | None) -> RestartBudget:
         """The reader's, or the coordinator's (None)."""
         return self._budgets.setdefault(subtask_id, RestartBudget())
 
     def _watch(self) -> None:
-        while not self._closed.wait(WATCH_S):
+        while not self._threads.wait(self._closed, WATCH_S):
             try:
                 self._step()
             except BaseException as error:  # noqa: BLE001 - ends the job, told to every caller
@@ -293,7 +294,7 @@ class Supervisor:
         for subtask_id, end in running.take_ended():
             self._schedule(subtask_id, end)
         status = running.coordinator.status()
-        for subtask_id in [s for s, due_s in running.due.items() if due_s <= time.monotonic()]:
+        for subtask_id in [s for s, due_s in running.due.items() if due_s <= self._threads.now_s()]:
             self._start_reader(running, subtask_id)
         self._news.trouble(status)
         self._scale(running, status)
@@ -303,13 +304,13 @@ class Supervisor:
         """Have the reader replaced, later the more often that happened lately."""
         pause_s = self._pause(subtask_id, end)
         if self._running is not None:
-            self._running.due.setdefault(subtask_id, time.monotonic() + pause_s)
+            self._running.due.setdefault(subtask_id, self._threads.now_s() + pause_s)
         if end.error:
             self._news.warning(f"Reader {subtask_id} ended ({end.text}); it is started again in {pause_s:g} s.")
 
     def _pause(self, subtask_id: int | None, end: ProcessEnd) -> float:
         """Seconds to wait before the successor starts; raises what ends the job when there were too many."""
-        budget, now_s = self._budget(subtask_id), time.monotonic()
+        budget, now_s = self._budget(subtask_id), self._threads.now_s()
         pause_s = budget.pause_after(end, now_s)
         if pause_s is None:
             raise budget.give_up(end, what="The coordinator" if subtask_id is None else "A reader", now_s=now_s)
@@ -318,7 +319,7 @@ class Supervisor:
     def _scale(self, running: Generation, status: JobStatus) -> None:
         """Let go of readers beyond those that are needed, and start those that lack."""
         before = self._autoscaler.readers
-        wanted = self._autoscaler.look(status, now_s=time.monotonic())
+        wanted = self._autoscaler.look(status, now_s=self._threads.now_s())
         if wanted != before:
             self._launcher.request_readers(wanted)
         running.let_go(wanted=wanted, leaving={reader.subtask for reader in status.readers if reader.leaving})

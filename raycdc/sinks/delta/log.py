@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from deltalake import DeltaTable
 
-from raycdc.checkpoint.folder import sync_folder
+from raycdc.checkpoint.disk import sync_folder
 
 #: How many commits a new watch looks back for the pipeline's last one, one number after the other; None is all.
 _LOOKS: tuple[int | None, ...] = (10, 1_000, None)

@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from raycdc.checkpoint.folder import LocalFolder, sync_folder
+from raycdc.checkpoint.disk import sync_folder
+from raycdc.checkpoint.folder import LocalFolder
 from raycdc.errors import FencedError, TargetTakenError
 from raycdc.failpoints import reach
 from raycdc.model import TableId

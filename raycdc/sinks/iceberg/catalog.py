@@ -29,7 +29,7 @@ from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import update_table_metadata
 
-from raycdc.checkpoint.folder import sync_folder
+from raycdc.checkpoint.disk import sync_folder
 from raycdc.errors import NameRefusedError, SinkError
 from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions
 

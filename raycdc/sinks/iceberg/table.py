@@ -45,7 +45,7 @@ from pyiceberg.types import PrimitiveType
 from requests import RequestException
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
-from raycdc.checkpoint.folder import sync_folder
+from raycdc.checkpoint.disk import sync_folder
 from raycdc.errors import (
     ChangeRefusedError,
     SinkError,

@@ -65,7 +65,7 @@ def test_every_write_of_the_store_is_refused_to_a_stale_driver_or_said_to_be_har
             "manifests",
             "needed_segments",
         ),
-        *("newest_generation", "next_epoch", "requests", "require_newest", "schema", "sealed_epochs"),
+        *("newest_generation", "next_epoch", "requests", "require_driver", "require_newest", "schema", "sealed_epochs"),
     }
     assert methods == {*reads, *WRITES}
 

@@ -1,0 +1,153 @@
+"""One driver, from its start to its end: the parts of `raycdc.pipeline`, put together in the same order.
+
+Store, term, sink's protocol, epoch loop and supervisor are the product's. Only disk, server, source side and threads
+are the simulation's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from raycdc.bridge.tasks import run_in_process
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.parked import ParkedTarget
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.checkpoint.term import DriverTerm
+from raycdc.epochs.epoch_loop import EpochLoop
+from raycdc.epochs.outcomes import EpochStatistics
+from raycdc.epochs.parked_targets import Parking, Parks
+from raycdc.epochs.ports import EpochPorts
+from raycdc.errors import SegmentUnavailableError
+from raycdc.runtime.launcher import CoordinatorStart
+from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
+from raycdc.sinks.api import CHANGELOG, SinkContext
+from raycdc.source.table_requests import ask_for_lost_rows, refusals_of, settle
+from raycdc.testing.simulation.drivers.coordinator import SimCoordinator, SourceSide
+from raycdc.testing.simulation.drivers.disk import MemoryDisk
+from raycdc.testing.simulation.drivers.fibers import FiberThreads, Process
+from raycdc.testing.simulation.drivers.launcher import SimLauncher
+from raycdc.testing.simulation.drivers.targets import SimServer, SimSink
+
+READERS_MAX = 2
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What outlives a driver. `problems` takes what breaks a promise."""
+
+    state: Path
+    disk: MemoryDisk
+    server: SimServer
+    source: SourceSide
+    problems: list[str] = field(default_factory=list)
+
+    def store(self) -> CheckpointStore:
+        """The state as a process has it that opens it now."""
+        return CheckpointStore(self.state, pipeline="simulated", disk=self.disk.of(self.source.fibers))
+
+
+class Life:
+    """See the module's docstring. `run` is the driver's main thread."""
+
+    def __init__(self, number: int, around: Surroundings) -> None:
+        self.process = Process(f"driver {number}")
+        self.launcher = SimLauncher(self._coordinator, around.problems)
+        self.threads = FiberThreads(around.source.fibers, self.process)
+        #: What the epoch loop tells of its end: an error, or that the last epoch is committed.
+        self.error: Exception | None = None
+        self.finished = False
+        self.term: DriverTerm | None = None
+        self._around = around
+        self._supervisor: Supervisor | None = None
+        self.threads.start(self._run, "main")
+
+    def __repr__(self) -> str:
+        return f"Life({self.process}, {self.term}, finished={self.finished}, error={self.error!r})"
+
+    def die(self, *, leaves: bool = False) -> None:
+        """The process ends here, and its coordinators with it, unless it `leaves` them behind."""
+        self.process.alive = False
+        for coordinator in self.launcher.coordinators:
+            if leaves:
+                coordinator.cut_off = True
+            else:
+                coordinator.process.alive = False
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except Exception as error:  # noqa: BLE001 - the world judges
+            self.error = error
+        else:
+            self.finished = True
+        if self._supervisor is not None:
+            self._supervisor.close()
+        self.die()
+
+    def _work(self) -> None:
+        around = self._around
+        store = around.store()
+        self.term = term = DriverTerm(store)
+        sink = SimSink(around.server, around.source.fibers)
+        sink.open(SinkContext(store.app_id, CHANGELOG, run_in_process))
+        ports = EpochPorts(
+            generation=term.generation,
+            next_sealed=lambda after, wait_s: self._next_sealed(store, after, wait_s),
+            on_committed=lambda figures: self._committed(store, figures),
+            begin_again=lambda manifest, tables, _: ask_for_lost_rows(store, manifest, list(map(str, tables))),
+            parking=Parking(Parks(), on_parked=self._parked),
+            threads=self.threads,
+        )
+        loop = EpochLoop(store, sink, ports)
+        loop.recover()
+        store.sweep_spool()
+        self._supervisor = self._supervise(store, term)
+        while True:
+            try:
+                loop.run()
+                return
+            except SegmentUnavailableError:
+                # The supervisor's own thread waits for the lock that it has meanwhile.
+                with self.threads.held("supervisor"):
+                    self._supervisor.start_over(loop.recover)
+
+    def _supervise(self, store: CheckpointStore, term: DriverTerm) -> Supervisor:
+        def next_generation() -> int:
+            with self._around.source.fibers.atomic():
+                return term.for_coordinator()
+
+        def committed() -> int:
+            with self._around.source.fibers.atomic():
+                record = store.last_commit()
+            return record.epoch if record else 0
+
+        settings = SupervisorSettings(
+            readers_min=1,
+            readers_max=READERS_MAX,
+            next_generation=next_generation,
+            committed=committed,
+            on_processes=lambda _: None,
+            threads=self.threads,
+        )
+        return Supervisor(self.launcher, settings)
+
+    def _coordinator(self, start: CoordinatorStart) -> SimCoordinator:
+        process = Process(f"coordinator {start.generation}")
+        with self._around.source.fibers.atomic():
+            return SimCoordinator(process, self._around.source, self._around.store(), start)
+
+    def _next_sealed(self, store: CheckpointStore, after: int, wait_s: float) -> Manifest | None:
+        assert self._supervisor is not None
+        epoch, _ = self._supervisor.next_sealed(after, wait_s=wait_s)
+        return None if epoch is None else store.manifest(epoch)
+
+    def _committed(self, store: CheckpointStore, figures: EpochStatistics) -> None:
+        if self._supervisor is not None:
+            settle(store, figures.epoch)
+            self._supervisor.epoch_committed(figures.epoch)
+
+    def _parked(self, entries: Mapping[str, ParkedTarget]) -> None:
+        if self._supervisor is not None:
+            self._supervisor.park_tables(refusals_of(entries))

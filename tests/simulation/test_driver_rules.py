@@ -1,0 +1,250 @@
+"""Every rule of epoch loop, store, sinks' protocol and supervisor is needed: without it the simulation fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from raycdc.checkpoint.folder import LocalFolder
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.parked import ParkedTarget
+from raycdc.checkpoint.recovery import CommitVector, Frozen
+from raycdc.checkpoint.store import CheckpointStore, OwnGeneration
+from raycdc.checkpoint.term import DriverTerm
+from raycdc.epochs import decisions
+from raycdc.epochs.epoch_loop import EpochLoop
+from raycdc.epochs.epoch_recovery import EpochRecovery
+from raycdc.epochs.epoch_writer import EpochWriter, Prepared
+from raycdc.epochs.holdings import Holdings
+from raycdc.epochs.parked_targets import ParkedTargets, Parks
+from raycdc.runtime import supervisor as supervisor_module
+from raycdc.runtime.supervisor import Supervisor
+from raycdc.sinks import steps
+from raycdc.sinks.steps import ExactlyOnceSink
+from raycdc.testing.simulation import SimulationError
+from raycdc.testing.simulation.drivers import DriverSettings, DriverSimulation, life
+from raycdc.testing.simulation.drivers.disk import ProcessDisk
+from tests.simulation.missing_rules import NOTICED, Switch, name_of
+
+#: Runs after which a rule counts as not needed.
+SEEDS_MAX = 60
+
+DEATHS = DriverSettings(deaths=0.004, new_columns=0.02)
+POWER = DriverSettings(deaths=0.004, power_failures=0.002)
+OUTAGES = DriverSettings(deaths=0.02, power_failures=0.008, steps=2500)
+PAUSES = DriverSettings(deaths=0.001, pauses=0.004)
+LOST_SEGMENTS = DriverSettings(deaths=0.004, lost_segments=0.01, answers_lost=0.1)
+STALE = DriverSettings(
+    tables=3,
+    steps=2500,
+    deaths=0.004,
+    pauses=0.008,
+    new_columns=0.03,
+    answers_lost=0.1,
+    requests=0.3,
+    refusals=0.01,
+    whole=False,
+)
+STALE_AND_LOST = DriverSettings(deaths=0.002, pauses=0.004, lost_segments=0.01, answers_lost=0.05)
+LOST_PROCESSES = DriverSettings(lost_processes=0.01)
+REFUSALS = DriverSettings(deaths=0.003, refusals=0.01, requests=0.3)
+LAKES = DriverSettings(deaths=0.006, whole=False, requests=0.2)
+
+
+def drop_epochs_without_asking_the_sink(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Holdings, "of", lambda self, targets: dict.fromkeys(targets))
+
+
+def take_a_damaged_segment_for_a_whole_one(patch: pytest.MonkeyPatch) -> None:
+    real = decisions.verify_segments
+    patch.setattr(decisions, "verify_segments", lambda segments, **how: real(segments, **{**how, "checksum": False}))
+
+
+def record_an_epoch_before_its_commits(patch: pytest.MonkeyPatch) -> None:
+    real = EpochWriter._commit_tables
+
+    def commit(self: EpochWriter, prepared: Prepared) -> None:
+        self.record(prepared.manifest, prepared.share.routes)
+        real(self, prepared)
+
+    patch.setattr(EpochWriter, "_commit_tables", commit)
+
+
+def go_on_whoever_is_newest(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CheckpointStore, "require_newest", lambda self, generation, what: None)
+
+
+def take_ones_own_new_generation_for_another_drivers(patch: pytest.MonkeyPatch) -> None:
+    def require(self: CheckpointStore, driver: Callable[[], OwnGeneration], what: str) -> None:
+        self.require_newest(driver(), what)
+
+    patch.setattr(CheckpointStore, "require_driver", require)
+
+
+def recover_epochs_that_a_successor_sealed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(EpochRecovery, "_require_driver", lambda self, manifest: None)
+
+
+def bar_nothing_before_it_is_dropped(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ExactlyOnceSink, "tombstone", lambda self, work: None)
+
+
+def give_names_to_files_that_are_not_synced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ProcessDisk, "sync", lambda self, path: None)
+
+
+def leave_names_unsynced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ProcessDisk, "sync_folder", lambda self, folder: None)
+
+
+def rely_on_names_that_others_left_unsynced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LocalFolder, "sync", lambda self, folder: None)
+
+
+def write_documents_in_place(patch: pytest.MonkeyPatch) -> None:
+    def place(self: LocalFolder, name: str, data: bytes, _: Any) -> None:
+        path = self.path / name
+        self._disk.create(path, [data[: len(data) // 2], data[len(data) // 2 :]])
+        self._disk.sync(path)
+        self._disk.sync_folder(path.parent)
+
+    patch.setattr(LocalFolder, "_place", place)
+
+
+def give_the_numbers_of_dropped_epochs_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CheckpointStore, "next_epoch", lambda self: max(self.sealed_epochs(), default=0) + 1)
+
+
+def share_a_generation_with_who_claimed_it(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LocalFolder, "create_once", LocalFolder.write)
+
+
+def replace_a_coordinator_under_the_same_generation(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(DriverTerm, "for_coordinator", lambda self: self._generation)
+
+
+def change_a_schema_while_the_commit_before_is_under_way(patch: pytest.MonkeyPatch) -> None:
+    def prepare(self: EpochLoop, manifest: Manifest, under_way: Any) -> Prepared:
+        prepared = self._writer.prepared(manifest)
+        try:
+            self._writer.apply(prepared, list(prepared.works))
+            self._writer.stage(prepared, list(prepared.works))
+        finally:
+            if under_way is not None:
+                under_way.result()
+        return prepared
+
+    patch.setattr(EpochLoop, "_prepare", prepare)
+
+
+def read_the_range_of_a_frozen_epoch_again(patch: pytest.MonkeyPatch) -> None:
+    real, drop = EpochRecovery._freeze, CheckpointStore.drop_after
+
+    def freeze(self: EpochRecovery, manifest: Manifest, decision: Frozen) -> list[int]:
+        with pytest.MonkeyPatch.context() as within:
+            within.setattr(CheckpointStore, "drop_after", lambda self, epoch: drop(self, epoch - 1))
+            return real(self, manifest, decision)
+
+    patch.setattr(EpochRecovery, "_freeze", freeze)
+
+
+def freeze_an_epoch_without_reading_its_tables_anew(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(life, "ask_for_lost_rows", lambda *_: None)
+
+
+def do_steps_again_that_a_target_holds(patch: pytest.MonkeyPatch) -> None:
+    def holds(held: CommitVector | None, goal: CommitVector, _: object) -> bool:
+        return held is not None and held.place > goal.place
+
+    patch.setattr(steps, "holds", holds)
+
+
+def take_every_step_for_the_last(patch: pytest.MonkeyPatch) -> None:
+    def of(work: Any, _: int) -> steps.Stamp:
+        return steps.Stamp(CommitVector(work.epoch, steps.STEP_LAST, work.generation), work.positions)
+
+    patch.setattr(steps.Stamp, "of", of)
+
+
+def end_the_run_because_of_one_target(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Parks, "__call__", lambda self, reason: False)
+
+
+def write_rows_behind_an_epoch_that_was_refused(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ParkedTarget, "waits", lambda self, source, manifest: manifest.epoch == self.epoch)
+
+
+def never_take_a_target_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ParkedTarget, "waits", lambda self, source, manifest: manifest.epoch >= self.epoch)
+
+
+def record_an_epoch_without_who_refused_it(patch: pytest.MonkeyPatch) -> None:
+    entries: Mapping[str, ParkedTarget] = {}
+    patch.setattr(ParkedTargets, "entries", property(lambda self: entries))
+
+
+def replace_no_reader(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Supervisor, "_schedule", lambda self, subtask_id, end: None)
+
+
+def replace_a_reader_that_still_runs(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(supervisor_module, "left_out", lambda name: name == "end_fenced")
+
+
+def start_over_beside_the_old_coordinator(patch: pytest.MonkeyPatch) -> None:
+    def start_over(self: Supervisor, recover: Callable[[], Any]) -> Any:
+        return recover()
+
+    patch.setattr(Supervisor, "start_over", start_over)
+
+
+#: Rule, circumstances in which it matters, and a seed that is known to miss it (only to be quick).
+RULES: list[tuple[Switch, DriverSettings, int]] = [
+    (drop_epochs_without_asking_the_sink, LOST_SEGMENTS, 0),
+    (take_a_damaged_segment_for_a_whole_one, LOST_SEGMENTS, 0),
+    (record_an_epoch_before_its_commits, DEATHS, 0),
+    (go_on_whoever_is_newest, PAUSES, 0),
+    (take_ones_own_new_generation_for_another_drivers, LOST_PROCESSES, 0),
+    (recover_epochs_that_a_successor_sealed, STALE, 62),
+    (bar_nothing_before_it_is_dropped, STALE_AND_LOST, 0),
+    (give_names_to_files_that_are_not_synced, POWER, 0),
+    (leave_names_unsynced, POWER, 0),
+    (rely_on_names_that_others_left_unsynced, OUTAGES, 17),
+    (write_documents_in_place, DEATHS, 0),
+    (give_the_numbers_of_dropped_epochs_again, LOST_SEGMENTS, 0),
+    (share_a_generation_with_who_claimed_it, PAUSES, 0),
+    (replace_a_coordinator_under_the_same_generation, LOST_PROCESSES, 0),
+    (change_a_schema_while_the_commit_before_is_under_way, DEATHS, 0),
+    (read_the_range_of_a_frozen_epoch_again, LOST_SEGMENTS, 0),
+    (freeze_an_epoch_without_reading_its_tables_anew, LOST_SEGMENTS, 0),
+    (do_steps_again_that_a_target_holds, LAKES, 0),
+    (take_every_step_for_the_last, LAKES, 0),
+    (end_the_run_because_of_one_target, REFUSALS, 0),
+    (write_rows_behind_an_epoch_that_was_refused, REFUSALS, 0),
+    (never_take_a_target_back, REFUSALS, 0),
+    (record_an_epoch_without_who_refused_it, REFUSALS, 0),
+    (replace_no_reader, LOST_PROCESSES, 0),
+    (replace_a_reader_that_still_runs, LOST_PROCESSES, 0),
+    (start_over_beside_the_old_coordinator, LOST_SEGMENTS, 0),
+]
+
+
+def is_noticed(circumstances: DriverSettings, first: int) -> bool:
+    """Whether one of the runs from seed `first` on breaks a promise, or is refused by name."""
+    for seed in range(first, first + SEEDS_MAX):
+        try:
+            DriverSimulation(seed, settings=circumstances).run()
+        except SimulationError as error:
+            if error.__cause__ is None or isinstance(error.__cause__, NOTICED):
+                return True
+    return False
+
+
+@pytest.mark.parametrize(("switch", "circumstances", "first"), RULES, ids=name_of)
+def test_a_run_without_the_rule_is_noticed(
+    switch: Switch, circumstances: DriverSettings, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch(monkeypatch)
+    assert is_noticed(circumstances, first), f"{SEEDS_MAX} runs passed although drivers would {name_of(switch)}"

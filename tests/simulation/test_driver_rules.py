@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from raycdc.bridge.reading import verify_segments
 from raycdc.checkpoint.folder import LocalFolder
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.parked import ParkedTarget
-from raycdc.checkpoint.recovery import CommitVector, Frozen
+from raycdc.checkpoint.recovery import STEP_LAST, CommitVector, Frozen
 from raycdc.checkpoint.store import CheckpointStore, OwnGeneration
 from raycdc.checkpoint.term import DriverTerm
 from raycdc.epochs import decisions
@@ -58,8 +59,10 @@ def drop_epochs_without_asking_the_sink(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_a_damaged_segment_for_a_whole_one(patch: pytest.MonkeyPatch) -> None:
-    real = decisions.verify_segments
-    patch.setattr(decisions, "verify_segments", lambda segments, **how: real(segments, **{**how, "checksum": False}))
+    def verify(segments: Any, **how: Any) -> bool:
+        return verify_segments(segments, **{**how, "checksum": False})
+
+    patch.setattr(decisions, "verify_segments", verify)
 
 
 def record_an_epoch_before_its_commits(patch: pytest.MonkeyPatch) -> None:
@@ -163,7 +166,7 @@ def do_steps_again_that_a_target_holds(patch: pytest.MonkeyPatch) -> None:
 
 def take_every_step_for_the_last(patch: pytest.MonkeyPatch) -> None:
     def of(work: Any, _: int) -> steps.Stamp:
-        return steps.Stamp(CommitVector(work.epoch, steps.STEP_LAST, work.generation), work.positions)
+        return steps.Stamp(CommitVector(work.epoch, STEP_LAST, work.generation), work.positions)
 
     patch.setattr(steps.Stamp, "of", of)
 

@@ -11,7 +11,7 @@ import pytest
 from raycdc.testing.simulation.drivers import DriverSimulation
 
 #: Seeds of an ordinary test run; ``RAYCDC_DRIVER_SEEDS`` asks for more (or ``FIRST-LAST`` for some).
-SEEDS = 150
+SEEDS = 100
 _HISTORY = """
 from raycdc.testing.simulation.drivers import DriverSimulation
 simulation = DriverSimulation(11)

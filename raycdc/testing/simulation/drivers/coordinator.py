@@ -19,7 +19,6 @@ from typing import Any
 
 from raycdc.checkpoint.manifest import STATE_NODE, STREAM_SPLIT_ID, Manifest, Segment, TableEpoch, seq_base
 from raycdc.checkpoint.store import CheckpointStore
-from raycdc.errors import RaycdcError
 from raycdc.model import TableId
 from raycdc.runtime.launcher import CoordinatorLostError, CoordinatorStart
 from raycdc.schema.events import (
@@ -27,7 +26,6 @@ from raycdc.schema.events import (
     CreateTableEvent,
     SchemaChangeEvent,
     TruncateTableEvent,
-    event_to_json,
 )
 from raycdc.source.parking import Refusal, with_refusals, with_requests
 from raycdc.source.snapshot.stream_state import StreamState, stream_of
@@ -175,7 +173,7 @@ class SimCoordinator:
                 self._threads.wait(threading.Event(), self._random.uniform(0.05, 0.8))
                 if len(self._sealed) < IN_FLIGHT_MAX and self.readers and not self.lost:
                     self._seal()
-        except RaycdcError as error:
+        except Exception as error:  # noqa: BLE001 - raised again by whoever asks
             self._error = error
 
     def _seal(self) -> None:
@@ -204,7 +202,7 @@ class SimCoordinator:
                 continue
             if change.column:
                 column = self._source.schema(change.table, change.ordinal).columns[-1]
-                event = event_to_json(AddColumnEvent(change.table, column))
+                event = AddColumnEvent(change.table, column)
                 told = tables.get(change.table)
                 tables[change.table] = TableEpoch("", snapshot=False, changes=(*(told.changes if told else ()), event))
             else:
@@ -231,8 +229,7 @@ class SimCoordinator:
             events.insert(0, TruncateTableEvent(table))
         if again:
             rows[table, "log"] = [("T", dict.fromkeys(c.name for c in schema.columns))]
-        changes = tuple(event_to_json(event) for event in events)
-        tables[table] = TableEpoch(schema.fingerprint(), snapshot=True, changes=changes)
+        tables[table] = TableEpoch(schema.fingerprint(), snapshot=True, changes=tuple(events))
         number = stream.changes + 1 if again else 0
         snapshot = SnapshotState("id", foldable=True, needs_null=False)
         state = InSnapshot(schema.fingerprint(), announced=True, incarnation=number, snapshot=snapshot)

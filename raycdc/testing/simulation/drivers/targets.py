@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import SegmentUnavailableError, SinkError, TargetTouchedError
 from raycdc.model import TableId
-from raycdc.schema.events import AddColumnEvent, CreateTableEvent, TruncateTableEvent, event_from_json
+from raycdc.schema.events import AddColumnEvent, CreateTableEvent, TruncateTableEvent
 from raycdc.sinks.api import CHANGELOG, STEP_APPEND, STEP_LAST, STEP_MERGE, CommitVector, TableWork
 from raycdc.sinks.steps import Batch, ExactlyOnceSink, Missing, Ours, Stamp, Standing, Target
 from raycdc.testing.simulation.drivers.fibers import Fibers
@@ -114,7 +114,7 @@ class SimTarget(Target):
 
     def _changed(self, work: TableWork, stamp: Stamp, columns: Sequence[str]) -> None:
         columns = list(columns)
-        for event in map(event_from_json, work.changes):
+        for event in work.changes:
             match event:
                 case CreateTableEvent(_, schema):
                     columns = [column.name for column in schema.columns]

@@ -15,12 +15,12 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from raycdc.checkpoint.manifest import STATE_NODE, STREAM_SPLIT_ID, Manifest, Segment, TableEpoch, seq_base
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.model import TableId
-from raycdc.runtime.launcher import CoordinatorLostError, CoordinatorStart
+from raycdc.runtime.coordinator_host import CoordinatorStart
+from raycdc.runtime.launcher import CoordinatorLostError
 from raycdc.schema.events import (
     AddColumnEvent,
     CreateTableEvent,
@@ -28,6 +28,8 @@ from raycdc.schema.events import (
     TruncateTableEvent,
 )
 from raycdc.source.parking import Refusal, with_refusals, with_requests
+from raycdc.source.protocol.api import TableProgress
+from raycdc.source.protocol.job_status import JobStatus, ReaderStatus, TableStatus
 from raycdc.source.snapshot.stream_state import StreamState, stream_of
 from raycdc.source.table_life import InSnapshot, Live, Parked, SnapshotState, TableState, Unknown
 from raycdc.source.table_requests import refusals_of, requests_of
@@ -136,15 +138,15 @@ class SimCoordinator:
         self.readers.pop(subtask_id, None)
         return True
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> JobStatus:
         self._check()
-        readers = [
-            {"subtask": s, "pid": 0, "leaving": False, "chunks": 0, "partitions": 0, "metrics": {}}
-            for s in self.readers
-        ]
+        readers = tuple(ReaderStatus(s, incarnation, 0, STATE_NODE) for s, incarnation in self.readers.items())
         states = {table: self._stream[table] for table in self._source.tables}
-        tables = {str(t): {"phase": "snapshot" if _is_to_be_read(state) else "log"} for t, state in states.items()}
-        return {"tables": tables, "sealed": self._next - 1, "chunks_waiting": 0, "readers": readers}
+        tables = {
+            table: TableStatus(TableProgress("snapshot" if _is_to_be_read(state) else "stream"))
+            for table, state in states.items()
+        }
+        return JobStatus(self.generation, self._next - 1, self._committed, self._final, tables, readers=readers)
 
     def stop(self) -> None:
         self._until_caught_up = True

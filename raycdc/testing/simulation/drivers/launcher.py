@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from raycdc.runtime.launcher import CoordinatorHandle, CoordinatorLostError, CoordinatorStart
+from raycdc.runtime.coordinator_host import CoordinatorStart
+from raycdc.runtime.launcher import CoordinatorHandle, CoordinatorLostError
 from raycdc.runtime.reader_worker import ReaderIdentity
 from raycdc.runtime.restarts import ProcessEnd
 from raycdc.testing.simulation.drivers.coordinator import SimCoordinator

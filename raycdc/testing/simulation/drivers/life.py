@@ -20,7 +20,7 @@ from raycdc.epochs.outcomes import EpochStatistics
 from raycdc.epochs.parked_targets import Parking, Parks
 from raycdc.epochs.ports import EpochPorts
 from raycdc.errors import SegmentUnavailableError
-from raycdc.runtime.launcher import CoordinatorStart
+from raycdc.runtime.coordinator_host import CoordinatorStart
 from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
 from raycdc.sinks.api import CHANGELOG, SinkContext
 from raycdc.source.table_requests import ask_for_lost_rows, refusals_of, settle

@@ -157,7 +157,6 @@ class Supervisor:
     def __init__(self, launcher: Launcher, settings: SupervisorSettings) -> None:
         self._launcher = launcher
         self._settings = settings
-        self._threads = settings.threads
         self._lock = threading.RLock()
         #: The newest number of a generation.
         self.generation = 0
@@ -174,14 +173,14 @@ class Supervisor:
         except BaseException:
             self._end_generation()
             raise
-        self._thread = self._threads.start(self._watch, "supervisor")
+        self._thread = self._settings.threads.start(self._watch, "supervisor")
 
     def next_sealed(self, after: int, *, wait_s: float) -> tuple[int | None, int | None]:
         """See `CoordinatorHost.next_sealed`; survives the loss of a coordinator. Raises the job's error."""
         try:
             return self._handle().next_sealed(after, wait_s=wait_s)
         except CoordinatorLostError:
-            self._threads.wait(self._closed, WATCH_S)
+            self._settings.threads.wait(self._closed, WATCH_S)
             return None, None
 
     def epoch_committed(self, epoch: int) -> None:
@@ -228,7 +227,7 @@ class Supervisor:
             if self._running is not None:
                 # A coordinator that is gone cannot tell the readers; they are killed either way.
                 with suppress(CoordinatorLostError, ClusterLostError):
-                    self._running.leave(2.0, self._threads)
+                    self._running.leave(2.0, self._settings.threads)
                 self._running.end()
 
     def _handle(self) -> CoordinatorHandle:
@@ -250,21 +249,21 @@ class Supervisor:
             with suppress(RaycdcError):  # The job has failed already, which `_watch` will tell.
                 self._autoscaler.restart(coordinator.status())
             self._news.processes(coordinator, None)
-            self._budget(None).started(self._threads.now_s())
+            self._budget(None).started(self._settings.threads.now_s())
             self._launcher.request_readers(self._autoscaler.readers)
             for subtask_id in range(self._autoscaler.readers):
                 self._start_reader(self._running, subtask_id)
 
     def _start_reader(self, running: Generation, subtask_id: int) -> None:
         running.start_reader(subtask_id)
-        self._budget(subtask_id).started(self._threads.now_s())
+        self._budget(subtask_id).started(self._settings.threads.now_s())
 
     def _budget(self, subtask_id: int | None) -> RestartBudget:
         """The reader's, or the coordinator's (None)."""
         return self._budgets.setdefault(subtask_id, RestartBudget())
 
     def _watch(self) -> None:
-        while not self._threads.wait(self._closed, WATCH_S):
+        while not self._settings.threads.wait(self._closed, WATCH_S):
             try:
                 self._step()
             except BaseException as error:  # noqa: BLE001 - ends the job, told to every caller
@@ -294,7 +293,7 @@ class Supervisor:
         for subtask_id, end in running.take_ended():
             self._schedule(subtask_id, end)
         status = running.coordinator.status()
-        for subtask_id in [s for s, due_s in running.due.items() if due_s <= self._threads.now_s()]:
+        for subtask_id in [s for s, due_s in running.due.items() if due_s <= self._settings.threads.now_s()]:
             self._start_reader(running, subtask_id)
         self._news.trouble(status)
         self._scale(running, status)
@@ -304,13 +303,13 @@ class Supervisor:
         """Have the reader replaced, later the more often that happened lately."""
         pause_s = self._pause(subtask_id, end)
         if self._running is not None:
-            self._running.due.setdefault(subtask_id, self._threads.now_s() + pause_s)
+            self._running.due.setdefault(subtask_id, self._settings.threads.now_s() + pause_s)
         if end.error:
             self._news.warning(f"Reader {subtask_id} ended ({end.text}); it is started again in {pause_s:g} s.")
 
     def _pause(self, subtask_id: int | None, end: ProcessEnd) -> float:
         """Seconds to wait before the successor starts; raises what ends the job when there were too many."""
-        budget, now_s = self._budget(subtask_id), self._threads.now_s()
+        budget, now_s = self._budget(subtask_id), self._settings.threads.now_s()
         pause_s = budget.pause_after(end, now_s)
         if pause_s is None:
             raise budget.give_up(end, what="The coordinator" if subtask_id is None else "A reader", now_s=now_s)
@@ -319,7 +318,7 @@ class Supervisor:
     def _scale(self, running: Generation, status: JobStatus) -> None:
         """Let go of readers beyond those that are needed, and start those that lack."""
         before = self._autoscaler.readers
-        wanted = self._autoscaler.look(status, now_s=self._threads.now_s())
+        wanted = self._autoscaler.look(status, now_s=self._settings.threads.now_s())
         if wanted != before:
             self._launcher.request_readers(wanted)
         running.let_go(wanted=wanted, leaving={reader.subtask for reader in status.readers if reader.leaving})

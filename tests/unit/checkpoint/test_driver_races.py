@@ -55,6 +55,14 @@ def test_a_generation_that_rises_by_the_drivers_own_act_is_no_other_drivers(stor
         store.require_driver(lambda: OwnGeneration(other - 1), "the commit")
 
 
+def test_a_driver_whose_successors_number_rose_on_raises_none(store: CheckpointStore) -> None:
+    own = store.next_generation()
+    newest = store.raise_generation(store.next_generation())
+    with pytest.raises(FencedError):
+        store.raise_generation(own)
+    assert store.newest_generation() == newest
+
+
 def test_a_record_is_written_however_often_the_generation_rises(store: CheckpointStore) -> None:
     script = EpochScript(store)
     script.table("shop.orders").insert({"id": 1, "name": "a", "qty": 1})

@@ -121,3 +121,4 @@ def test_a_damaged_segment_of_a_half_committed_epoch_is_found_and_asked_for_befo
     recovery = world.loop(begin_again=asked).recover()
     assert recovery.frozen == (1,)
     assert order == ["asked", "dropped"]
+    assert world.store.sealed_epochs() == [1]

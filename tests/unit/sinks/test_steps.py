@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
 
 from raycdc.bridge import run_in_process
-from raycdc.errors import FencedError, SinkError, TargetGoneError, TargetTakenError
+from raycdc.errors import (
+    ChangeRefusedError,
+    ColumnsRefusedError,
+    FencedError,
+    SinkError,
+    TargetGoneError,
+    TargetTakenError,
+)
 from raycdc.model import TableId
-from raycdc.schema.events import CreateTableEvent
+from raycdc.schema.events import AlterPrimaryKeyEvent, CreateTableEvent
 from raycdc.sinks.api import (
     CHANGELOG,
     STEP_APPEND,
@@ -251,3 +259,23 @@ def test_a_tombstone_over_rows_is_refused(step: int) -> None:
 def test_what_is_gone_is_held_by_nobody() -> None:
     assert NotedSink(Missing(lost=held(4, STEP_LAST))).committed(ORDERS) is None
     assert NotedSink(Missing(vector=held(4, STEP_TOMBSTONE))).committed(ORDERS) == held(4, STEP_TOMBSTONE)
+
+
+def test_a_change_that_no_target_follows_is_refused_before_anything_is_done() -> None:
+    sink = NotedSink(Ours(held(4, STEP_LAST)))
+    with pytest.raises(ChangeRefusedError):
+        sink.apply_schema(replace(work(), changes=(AlterPrimaryKeyEvent(ORDERS, ("name",)),)))
+    assert sink.calls == []
+
+
+def test_columns_that_a_kind_of_target_cannot_have_are_refused_before_anything_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: NotedSink, work: TableWork) -> None:
+        raise ColumnsRefusedError(f"{work.target}: no such columns here")
+
+    sink = NotedSink(Ours(held(4, STEP_LAST)))
+    monkeypatch.setattr(NotedSink, "check_work", refuse)
+    with pytest.raises(ColumnsRefusedError):
+        sink.apply_schema(work())
+    assert sink.calls == []

@@ -38,7 +38,7 @@ class TablePlanning:
         """As manifests have it; `document` is the schema's, while it is needed for planning."""
         return {
             "schema": self.fingerprint,
-            "document": document,
+            "document": None if document is None else document.to_json(),
             "planner": self.planner,
             "planned": self.planned,
             "finished": self.finished,
@@ -82,7 +82,7 @@ class SnapshotPlanning:
         for name, table in tables.items():
             self._tables[TableId.parse(name)] = TablePlanning.from_json(table)
             if table["document"] is not None:
-                self._documents[table["schema"]] = table["document"]
+                self._documents[table["schema"]] = SchemaDocument.from_json(table["document"])
         for data in unfinished:
             split = SnapshotSplit.from_json(data)
             self.pending.append(replace(split, attempt=split.attempt + 1))

@@ -7,7 +7,10 @@ process that needs it, from the section and a `SourceContext`, so it is picklabl
 | the connector reads | it implements |
 |---|---|
 | tables: a snapshot in chunks, then one log | `IncrementalSource`; the enumerator and the reader are raycdc's |
-| independent logs (partitions) | `Source`; the enumerator and the reader are its own (`raycdc.source.protocol.api`) |
+| independent logs (partitions) | `Source`; enumerator and reader are its own (`raycdc.source.protocol`, `…reader`) |
+
+To copy: `raycdc/connectors/datagen` for the first kind, ``examples/custom_source`` for one without a snapshot, and
+``examples/custom_events`` for the second kind, with events of its own in both directions.
 
 The nouns are those of Flink's FLIP-27 and of Flink CDC: `Boundedness`, the enumerator that is created or restored, the
 reader that is created in each reader process, `acknowledge` for ``notifyCheckpointComplete``. Abilities beyond

@@ -97,9 +97,9 @@ class KafkaReader(PartitionSourceReader[PartitionStart, PartitionRecords, ReadPa
         self._alignment.add(split.split_id)
         return ReadPartition(state, split.until, decoder)
 
-    def to_fetch(self, state: ReadPartition) -> PartitionStart:
+    def to_fetch(self, state: ReadPartition) -> Sequence[PartitionStart]:
         position = state.state
-        return PartitionStart(position.topic, position.partition, position.offset, position.last)
+        return (PartitionStart(position.topic, position.partition, position.offset, position.last),)
 
     def split_done(self, state: ReadPartition) -> None:
         self._alignment.remove(state.split_id)

@@ -65,6 +65,8 @@ class PartitionSourceReader(SourceReaderBase, Generic[SplitT, ItemT, StateT]):
         self._emitter = emitter
         self._fetched: deque[SplitRecords[ItemT]] = deque()
         self._ended: set[str] = set()
+        #: The number of the addition by which the reader has each split.
+        self._additions: dict[str, int] = {}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(epoch={self.epoch}, {self.splits!r}, dirty={self.dirty})"
@@ -76,8 +78,8 @@ class PartitionSourceReader(SourceReaderBase, Generic[SplitT, ItemT, StateT]):
         """The state to begin with."""
 
     @abstractmethod
-    def to_fetch(self, state: StateT) -> SplitT:
-        """The split that the fetchers read, from the state on."""
+    def to_fetch(self, state: StateT) -> Sequence[SplitT]:
+        """What the fetchers read now, from the state on; nothing where there is nothing to read yet."""
 
     def emit(self, batch: ItemT, state: StateT) -> None:
         """Emit a batch of a split that this reader has and that did not end."""
@@ -137,6 +139,13 @@ class PartitionSourceReader(SourceReaderBase, Generic[SplitT, ItemT, StateT]):
         self.fetchers.close()
         super().close()
 
+    def fetch_more(self, split_id: str) -> None:
+        """Have the fetchers read what `to_fetch` says now; nothing happens for a split that this reader has not."""
+        addition = self._additions.get(split_id, 0)
+        state = self.splits.read(split_id, addition)
+        if state is not None and not state.ended:
+            self.fetchers.add_splits(self.to_fetch(state), addition=addition)
+
     def note_end(self, state: StateT) -> None:
         """Stop reading the split if the emitted batch was its last one, and have that sealed."""
         if state.ended and state.split_id not in self._ended:
@@ -147,10 +156,12 @@ class PartitionSourceReader(SourceReaderBase, Generic[SplitT, ItemT, StateT]):
 
     def _open(self, split: PartitionSplit, addition: int) -> StateT:
         state = self.initialized_state(split)
-        self.fetchers.add_splits((self.to_fetch(state),), addition=addition)
+        self._additions[split.split_id] = addition
+        self.fetchers.add_splits(self.to_fetch(state), addition=addition)
         self.note_end(state)
         return state
 
     def _close(self, state: StateT) -> None:
         self._ended.discard(state.split_id)
+        del self._additions[state.split_id]
         self.split_done(state)

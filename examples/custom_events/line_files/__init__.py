@@ -1,0 +1,1 @@
+"""Lines of files that grow, as a source of many logs."""

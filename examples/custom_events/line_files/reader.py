@@ -1,0 +1,157 @@
+"""The reader of the source: what blocks (`LineSplitReader`), what emits (`LinesEmitter`), and what holds them together.
+
+A reader is told how far a file has grown, so what it has its fetcher read is always a range of bytes that is there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from line_files.enumerator import SCHEMA, TABLE, FileGrown, FileRead
+from raycdc.checkpoint.manifest import TableEpoch
+from raycdc.model import RowKind, changelog_schema
+from raycdc.source.protocol.api import ReaderOutput
+from raycdc.source.protocol.source_event import SourceEvent
+from raycdc.source.reader.context import ReaderContext
+from raycdc.source.reader.fetcher_manager import FetcherManager
+from raycdc.source.reader.partition_source_reader import PartitionSourceReader
+from raycdc.source.reader.records import RecordsWithSplitIds, SplitRecords
+from raycdc.source.reader.source_reader_base import ReaderReport
+from raycdc.source.reader.split_reader import SplitsAddition, SplitsChange, SplitsPause, SplitsRemoval
+from raycdc.source.split import PartitionSplit
+
+#: Bytes of a file that are read at once; a longer line is read as a whole.
+BYTES_AT_ONCE = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FileRange:
+    """The bytes of a file to read next: lines that have ended."""
+
+    split_id: str
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Whole lines of a file that begin at the byte `begin`."""
+
+    begin: int
+    data: bytes
+
+
+@dataclass(slots=True)
+class FileState:
+    """How far a file was emitted, and how far its fetcher was asked to read."""
+
+    split_id: str
+    position: int
+    asked: int
+    ended: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {"position": self.position}
+
+
+class LineSplitReader:
+    """`raycdc.source.reader.split_reader.SplitReader`: one range after the other. It runs in the fetcher's thread."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+        self._range: FileRange | None = None
+
+    def handle_splits_changes(self, change: SplitsChange[FileRange]) -> None:
+        match change:
+            case SplitsAddition((added,)):
+                self._range = added
+            case SplitsAddition() | SplitsRemoval() | SplitsPause():
+                self._range = None
+
+    def fetch(self) -> RecordsWithSplitIds[Lines] | None:
+        if self._range is None:
+            return None
+        name, begin, end = self._range.split_id, self._range.begin, self._range.end
+        with (self._path / name).open("rb") as file:
+            file.seek(begin)
+            data = file.read(min(BYTES_AT_ONCE, end - begin))
+            if begin + len(data) < end:
+                data = data[: data.rfind(b"\n") + 1] or data + file.readline()
+        self._range = FileRange(name, begin + len(data), end)
+        finished = (name,) if self._range.begin >= end else ()
+        return RecordsWithSplitIds((SplitRecords(name, Lines(begin, data)),), finished, bytes=len(data))
+
+    def wake_up(self) -> None:
+        """No read takes long."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class LinesEmitter:
+    """`raycdc.source.reader.records.RecordEmitter`: bytes in, an Arrow batch out, and the position behind it."""
+
+    def __init__(self) -> None:
+        self._rows = 0
+
+    def emit_record(self, batch: Lines, output: ReaderOutput, state: FileState) -> None:
+        ends = np.flatnonzero(np.frombuffer(batch.data, np.uint8) == ord("\n")) + 1
+        if not (count := ends.size):
+            return
+        offsets = np.concatenate([[0], ends]).astype(np.int64)
+        texts = pa.Array.from_buffers(pa.large_string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(batch.data)])
+        positions = offsets[:-1] + batch.begin
+        columns = [
+            pa.array([state.split_id]).take(pa.array(np.zeros(count, np.int64))),
+            pa.array(positions),
+            pc.utf8_rtrim(texts, "\n").cast(pa.string()),
+            pa.array(np.full(count, RowKind.INSERT, np.int8)),
+            pa.array(np.arange(self._rows, self._rows + count)),
+            pa.array(np.full(count, time.time_ns() // 1_000_000, np.int64)),
+            pc.binary_join_element_wise(state.split_id, pa.array(positions).cast(pa.string()), "@"),
+        ]
+        self._rows += count
+        rows = pa.RecordBatch.from_arrays(columns, schema=changelog_schema(SCHEMA))
+        output.collect(TABLE, fingerprint=SCHEMA.fingerprint(), batch=rows, split_id=state.split_id)
+        state.position = batch.begin + len(batch.data)
+
+
+class LineFilesReader(PartitionSourceReader[FileRange, Lines, FileState]):
+    """Asks its fetcher for what files have grown by, and tells the enumerator how far they are read."""
+
+    def __init__(
+        self, context: ReaderContext, fetchers: FetcherManager[FileRange, Lines], emitter: LinesEmitter
+    ) -> None:
+        super().__init__(context, fetchers, emitter)
+        self._sizes: dict[str, int] = {}
+
+    def initialized_state(self, split: PartitionSplit) -> FileState:
+        position = int(split.state["position"])
+        return FileState(split.split_id, position, asked=position)
+
+    def to_fetch(self, state: FileState) -> Sequence[FileRange]:
+        """What the file has grown by since its fetcher was last asked to read it."""
+        begin, state.asked = state.asked, max(state.asked, self._sizes.get(state.split_id, 0))
+        return () if begin == state.asked else (FileRange(state.split_id, begin, state.asked),)
+
+    def handle_source_event(self, event: SourceEvent) -> None:
+        match event:
+            case FileGrown(name, size):
+                self._sizes[name] = size
+                self.fetch_more(name)
+            case _:
+                super().handle_source_event(event)
+
+    def report(self) -> ReaderReport:
+        for name, state in self.splits.active():
+            self.send_event(FileRead(name, state.position))
+        tables = {str(TABLE): TableEpoch(SCHEMA.fingerprint(), snapshot=False)} if self.dirty else {}
+        return ReaderReport(splits=self.splits.states(), tables=tables)

@@ -1,0 +1,40 @@
+"""The page of the source: each file ``*.log`` of a folder is a split, and each line is a row of ``files.lines``."""
+
+from __future__ import annotations
+
+from line_files.enumerator import SCHEMA, TABLE, LineFilesEnumerator, sizes_of
+from line_files.plugin import LineFilesConfig
+from line_files.reader import LineFilesReader, LinesEmitter, LineSplitReader
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.errors import LogLostError
+from raycdc.model import TableId
+from raycdc.source.checks import CheckResult
+from raycdc.source.connector import Source, SourceFindings, SourceTable
+from raycdc.source.protocol.api import EnumeratorStart, SplitEnumeratorContext
+from raycdc.source.reader.context import ReaderContext
+from raycdc.source.reader.fetcher_manager import Sequential
+
+
+class LineFilesSource(Source[LineFilesConfig]):
+    """See the module's docstring. The state of a split is ``{"position": BYTES}``: how far its file was read."""
+
+    def check(self, last: Manifest | None, *, names_told: bool) -> SourceFindings:
+        text = f"{len(sizes_of(self.config.path))} files are there."
+        return SourceFindings([CheckResult("folder", text, ok=True)], [TABLE])
+
+    def preflight(self, last: Manifest | None) -> None:
+        sizes = sizes_of(self.config.path)
+        for name, state in ({} if last is None else last.to_splits).items():
+            if sizes.get(name, 0) < state["position"]:
+                raise LogLostError(f"{name} is shorter than what was read of it: it was cut off or deleted.")
+
+    def tables(self) -> dict[TableId, SourceTable]:
+        return {TABLE: SourceTable(SCHEMA)}
+
+    def create_enumerator(self, context: SplitEnumeratorContext, start: EnumeratorStart) -> LineFilesEnumerator:
+        return LineFilesEnumerator(context, self.config.path, start)
+
+    def create_reader(self, context: ReaderContext) -> LineFilesReader:
+        path = self.config.path
+        fetchers = context.threads.start(lambda: LineSplitReader(path), name="log_read", threading=Sequential())
+        return LineFilesReader(context, fetchers, LinesEmitter())

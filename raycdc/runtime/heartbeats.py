@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from raycdc.runtime.output import CutProgress
+from raycdc.runtime.open_epoch import CutProgress
 from raycdc.runtime.stopwatch import Stopwatch
 from raycdc.source.protocol.api import SourceReader
 from raycdc.source.protocol.source_event import Heartbeat

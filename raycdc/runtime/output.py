@@ -1,9 +1,5 @@
 """A reader's output: the segments of the open epoch, written as rows arrive, finished at the cut.
 
-`_seq` within an epoch: the decoder numbers all log rows of its connection in one run, emitted or not. The base of an
-epoch's log segments maps the smallest number in it to the first of the epoch's counter; rows that were held since
-earlier epochs have smaller numbers than the others, and so keep their true order.
-
 Files are synced one by one, those that are full as soon as they are: what a cut has left to sync is bounded by the
 number of open files, whatever the transaction's size. `on_progress` is told after each file of a cut.
 
@@ -17,43 +13,26 @@ import dataclasses
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path, PurePath
-from typing import Protocol
 
 import pyarrow as pa
 
 from raycdc.bridge import SegmentWriter, delete_there, partitions_for, split_by_key
 from raycdc.bridge.access import SegmentAccess
 from raycdc.bridge.segment import SUFFIX_OPEN
-from raycdc.checkpoint.manifest import SEQ_COUNTER_BITS, Segment, seq_base
-from raycdc.errors import DataError, StateError
+from raycdc.checkpoint.manifest import Segment
+from raycdc.errors import StateError
 from raycdc.model import TableId
 from raycdc.model.mask import Masks
 from raycdc.runtime.held_file import HeldFile
+from raycdc.runtime.open_epoch import CutProgress, OpenEpoch, OpenSegment
 from raycdc.runtime.stopwatch import Stopwatch
 from raycdc.source.snapshot.hand_off import LogRows
 from raycdc.source.snapshot.held_rows import SpilledRows
 from raycdc.transform.masking import masked
-
-#: A table's rows of one epoch go on in a new segment beyond this, so that several tasks can share them.
-SEGMENT_BYTES_MAX = 64 << 20
-
-
-class OpenSegment(Protocol):
-    """A segment being written (`raycdc.bridge.SegmentWriter`, or the simulation's in memory)."""
-
-    rows: int
-
-    @property
-    def bytes(self) -> int: ...
-
-    def append(self, batch: pa.RecordBatch) -> None: ...
-
-    def finish(self, *, seq_base: int = 0) -> Segment: ...
-
-    def abort(self) -> None: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,16 +42,6 @@ class SpoolAddress:
     folder: Path
     node: str
     flight: str = ""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class CutProgress:
-    """Of the files that the cut of `epoch` has to sync so many are on disk; `bytes` of the log are, in all."""
-
-    epoch: int
-    synced: int
-    files: int
-    bytes: int
 
 
 def segment_name(prefix: str) -> str:
@@ -100,24 +69,18 @@ class EpochOutput:
         self._masks = masks or Masks()
         self._stopwatch = stopwatch or Stopwatch()
         self._partitioned = partitioned
-        self._writers: dict[tuple[TableId, int], OpenSegment] = {}
-        #: Of the open epoch, as decided at a table's first rows; and bytes of log rows in the epoch before.
-        self._partitions: dict[TableId, int] = {}
+        #: Bytes of log rows in the epoch before, by which tables are cut into partitions.
         self._volumes: Counter[TableId] = Counter()
+        self._open = OpenEpoch()
         self._on_progress = on_progress
         self._access = access or SegmentAccess(spool.node)
-        self._full: list[Segment] = []
-        self._published: list[Segment] = []
-        self._published_bytes = 0
-        self._seqs: tuple[int, int] | None = None
 
     def __repr__(self) -> str:
-        return f"EpochOutput({len(self._writers)} tables, {self.open_bytes} bytes, {len(self._published)} chunks)"
+        return f"EpochOutput({self._open!r})"
 
     @property
     def open_bytes(self) -> int:
-        open_bytes = sum(writer.bytes for writer in self._writers.values())
-        return self._published_bytes + open_bytes + sum(segment.bytes for segment in self._full)
+        return self._open.bytes
 
     def collect(
         self,
@@ -131,10 +94,9 @@ class EpochOutput:
         with self._stopwatch.running("log_write"):
             batch = self._masked(batch, table, key)
             for partition, part in split_by_key(batch, key, self._partitions_of(table, key)):
-                self._log_writer(table, fingerprint, split_id, partition).append(part)
-        first, last = batch.column("_seq")[0].as_py(), batch.column("_seq")[-1].as_py()
-        known = self._seqs or (first, last)
-        self._seqs = (min(first, known[0]), max(last, known[1]))
+                open_segment = partial(self._writer, table, fingerprint, split_id, kind="log", partition=partition)
+                self._open.log_writer(table, partition, open_segment).append(part)
+        self._open.number(batch)
 
     def _masked(self, batch: pa.RecordBatch, table: TableId, key: Sequence[str]) -> pa.RecordBatch:
         if not self._masks:
@@ -143,25 +105,13 @@ class EpochOutput:
         return masked(batch, table, self._masks)
 
     def _partitions_of(self, table: TableId, key: Sequence[str]) -> int:
-        """As many all epoch long, or changes of one key would be in two of them."""
-        if table not in self._partitions:
-            self._partitions[table] = partitions_for(self._volumes[table]) if key and self._partitioned else 1
-        return self._partitions[table]
-
-    def _log_writer(self, table: TableId, fingerprint: str, split_id: str, partition: int) -> OpenSegment:
-        writer = self._writers.get((table, partition))
-        if writer is not None and writer.bytes >= SEGMENT_BYTES_MAX:
-            self._full.append(self._writers.pop((table, partition)).finish())
-            writer = None
-        if writer is None:
-            writer = self._writer(table, fingerprint, split_id, kind="log", partition=partition)
-            self._writers[table, partition] = writer
-        return writer
+        partitions = self._open.partitions
+        if table not in partitions:
+            partitions[table] = partitions_for(self._volumes[table]) if key and self._partitioned else 1
+        return partitions[table]
 
     def publish(self, segments: Sequence[Segment]) -> None:
-        for segment in segments:
-            self._published.append(segment)
-            self._published_bytes += segment.bytes
+        self._open.publish(segments)
 
     def spill(self, rows: Sequence[LogRows]) -> SpilledRows:
         hidden = [dataclasses.replace(part, batch=self._masked(part.batch, part.table, ())) for part in rows]
@@ -178,30 +128,14 @@ class EpochOutput:
         return (writer.finish(),)
 
     def cut(self, epoch: int) -> tuple[Segment, ...]:
-        first, last = self._seqs or (0, 0)
-        if last - first >= 1 << SEQ_COUNTER_BITS:
-            raise DataError(
-                f"Epoch {epoch} spans {last - first} rows of the log, held ones included; at most "
-                f"{1 << SEQ_COUNTER_BITS} fit one. Read the snapshot in smaller chunks (source.snapshot.chunk_rows)."
-            )
-        base = seq_base(epoch, log=True) - first
-        self._partitions.clear()
+        ended = self._open
         with self._stopwatch.running("log_write"):
-            log = [dataclasses.replace(segment, seq_base=base) for segment in self._full]
-            writers = [writer for writer in self._writers.values() if writer.rows]
-            for number, writer in enumerate(writers, start=1):
-                log.append(writer.finish(seq_base=base))
-                self._on_progress(CutProgress(epoch, number, len(writers), sum(segment.bytes for segment in log)))
+            log = ended.finish_log(epoch, self._on_progress)
+        self._open = OpenEpoch()
         self._volumes = Counter()
         for segment in log:
             self._volumes[segment.table] += segment.bytes
-        segments = [*self._snapshot_segments(epoch), *log]
-        self._writers.clear()
-        self._full.clear()
-        self._published.clear()
-        self._published_bytes = 0
-        self._seqs = None
-        return tuple(segments)
+        return (*ended.snapshot_segments(epoch), *log)
 
     def release(self, paths: Sequence[str]) -> None:
         for path in paths:
@@ -216,15 +150,7 @@ class EpochOutput:
 
     def close(self) -> None:
         """Delete what is unfinished: it belongs to no epoch."""
-        for writer in self._writers.values():
-            writer.abort()
-        self.release([segment.path for segment in self._full])
-
-    def _snapshot_segments(self, epoch: int) -> Iterator[Segment]:
-        rows = 0
-        for segment in self._published:
-            yield dataclasses.replace(segment, seq_base=seq_base(epoch, log=False, offset=rows))
-            rows += segment.rows
+        self.release([segment.path for segment in self._open.abort()])
 
     def _writer(self, table: TableId, fingerprint: str, split_id: str, *, kind: str, partition: int = 0) -> OpenSegment:
         return SegmentWriter(

@@ -28,7 +28,8 @@ from raycdc.runtime.client import CoordinatorClient
 from raycdc.runtime.coordinator_connection import CoordinatorConnection
 from raycdc.runtime.fetcher_threads import TimedThreads
 from raycdc.runtime.heartbeats import Heartbeats
-from raycdc.runtime.output import CutProgress, EpochOutput, SpoolAddress
+from raycdc.runtime.open_epoch import CutProgress
+from raycdc.runtime.output import EpochOutput, SpoolAddress
 from raycdc.runtime.stopwatch import Stopwatch
 from raycdc.source.connector import Source
 from raycdc.source.protocol.api import InputStatus

@@ -71,6 +71,8 @@ class KeyOwners:
         self._all_keys_max = all_keys_max
         self._known: dict[str, tuple[Hashes, npt.NDArray[np.int32]]] = {}
         self._splits: list[str] = []
+        #: Whether readers were asked to tell the keys that they read.
+        self.asked = False
         #: Tables with more keys than are remembered: further ones are not checked.
         self.full: set[str] = set()
 

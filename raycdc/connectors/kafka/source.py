@@ -11,7 +11,8 @@ from raycdc.checkpoint.manifest import Manifest
 from raycdc.connectors.kafka.checks import check_source, tables_of_last_messages
 from raycdc.connectors.kafka.client import Cluster
 from raycdc.connectors.kafka.decoding import keeps_dead_letters, open_format
-from raycdc.connectors.kafka.enumerator import ANOTHER_POSITION, KafkaEnumerator
+from raycdc.connectors.kafka.discovery import ANOTHER_POSITION
+from raycdc.connectors.kafka.enumerator import KafkaEnumerator
 from raycdc.connectors.kafka.held import ReaderSettings
 from raycdc.connectors.kafka.identities import Identities, TopicQuestions
 from raycdc.connectors.kafka.offsets import in_range

@@ -59,6 +59,8 @@ class Alignment:
     def __init__(self, *, max_drift_ms: int) -> None:
         self._max_drift_ms = max_drift_ms
         self._readers: dict[int, int | None] = {}
+        #: The limit that readers were told last.
+        self.told_ms: int | None = None
 
     def report(self, reader: int, watermarks: Mapping[str, int]) -> None:
         """The event times that one reader's active partitions have reached."""

@@ -16,7 +16,8 @@ from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import FencedError
 from raycdc.model import TableId
 from raycdc.model.until import Until
-from raycdc.runtime.output import EpochOutput, OpenSegment, SpoolAddress
+from raycdc.runtime.open_epoch import OpenSegment
+from raycdc.runtime.output import EpochOutput, SpoolAddress
 from raycdc.source.protocol.acknowledging import Acknowledgements
 from raycdc.source.protocol.api import EnumeratorStart, InputStatus
 from raycdc.source.protocol.coordinator import CoordinatorSettings, Recovered, SourceCoordinator, Surroundings
@@ -82,7 +83,7 @@ class MemoryOutput(EpochOutput):
 
     def _partitions_of(self, table: TableId, key: Sequence[str]) -> int:
         """Any number; the real one follows from sizes that no simulation has."""
-        return self._partitions.setdefault(table, self._counts.choice([1, 2, 4]) if key else 1)
+        return self._open.partitions.setdefault(table, self._counts.choice([1, 2, 4]) if key else 1)
 
     def _writer(self, table: TableId, fingerprint: str, split_id: str, *, kind: str, partition: int = 0) -> OpenSegment:
         return MemorySegmentWriter(

@@ -132,7 +132,7 @@ class StatementTopic:
 
 
 class SimulatedCluster:
-    """`raycdc.connectors.kafka.enumerator.ClusterQuestions` of a `StatementTopic`."""
+    """`raycdc.connectors.kafka.discovery.ClusterQuestions` of a `StatementTopic`."""
 
     def __init__(self, topic: StatementTopic) -> None:
         self._topic = topic

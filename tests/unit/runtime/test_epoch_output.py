@@ -17,8 +17,9 @@ from raycdc.errors import DataError
 from raycdc.model import TableId, lost_values
 from raycdc.model.batch import is_masked, with_lost_values
 from raycdc.model.mask import Mask, Masks
-from raycdc.runtime import output as output_module
-from raycdc.runtime.output import CutProgress, EpochOutput, SpoolAddress
+from raycdc.runtime import open_epoch
+from raycdc.runtime.open_epoch import CutProgress
+from raycdc.runtime.output import EpochOutput, SpoolAddress
 from raycdc.source.snapshot.hand_off import LogRows
 
 ORDERS, ITEMS = TableId("shop", "orders"), TableId("shop", "items")
@@ -148,7 +149,7 @@ def test_a_cut_says_after_each_file_how_many_are_on_disk(tmp_path: Path) -> None
 def test_full_files_are_on_disk_before_the_cut_and_go_with_a_reader_that_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output_module, "SEGMENT_BYTES_MAX", 1)
+    monkeypatch.setattr(open_epoch, "SEGMENT_BYTES_MAX", 1)
     told: list[CutProgress] = []
     output = EpochOutput(SpoolAddress(tmp_path, "here"), on_progress=told.append)
     for number in range(4):

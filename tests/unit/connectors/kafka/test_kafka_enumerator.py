@@ -237,7 +237,7 @@ def test_a_position_set_anew_is_in_the_state_before_anybody_read_from_there() ->
     _, later = start(cluster, last=last, on_out_of_range="latest")
     assert later.assigned[0]["m:0"].state["position"]["offset"] == 30
     assert PartitionState.from_json(later.assigned[0]["m:0"].state).resets == 1
-    assert "did not have its position 1 times" in again.problems["m:0"]
+    assert "did not have its position 1 times" in again.statistics().problems["m:0"]
 
 
 def test_a_bounded_run_is_over_when_every_partition_was_sealed_at_its_end() -> None:
@@ -275,10 +275,10 @@ def test_a_cluster_that_is_away_later_is_looked_for_again() -> None:
     enumerator, context = start(cluster)
     cluster.away = True
     context.run()
-    assert "away" in enumerator.problems["discovery"]
+    assert "away" in enumerator.statistics().problems["discovery"]
     cluster.away, cluster.partitions["m"] = False, 2
     context.run()
-    assert (context.owned(), enumerator.problems) == ({0: ["m:0", "m:1"]}, {})
+    assert (context.owned(), enumerator.statistics().problems) == ({0: ["m:0", "m:1"]}, {})
 
 
 def test_everyone_hears_of_a_schema_and_its_changes_are_in_the_epoch_it_begins_with() -> None:

@@ -1,0 +1,96 @@
+"""The partitions that the enumerator knows, each where it was last sealed or starts from. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from raycdc.connectors.kafka.client import Topic
+from raycdc.connectors.kafka.plugin import KafkaSourceConfig
+from raycdc.connectors.kafka.split import PartitionState
+from raycdc.errors import LogLostError, SourceError
+from raycdc.source.split import PartitionSplit
+
+
+class KnownPartitions:
+    """A partition's first and last offset are decided when it is found. Owned by the coordinator's thread, which others
+    may look past: a look at the cluster is made from what was known when it began.
+    """
+
+    def __init__(self, config: KafkaSourceConfig) -> None:
+        self._config = config
+        self._states: dict[str, PartitionState] = {}
+        #: Where partitions end in this run alone, as it was found at its first look.
+        self._ends: dict[str, int] = {}
+        #: Partitions that no manifest has where they are: found in this run, or set anew.
+        self._unsealed: set[str] = set()
+        #: Whether the cluster was looked at in any run, and in this one.
+        self.found_once = False
+        self.looked = False
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def states(self) -> list[PartitionState]:
+        return list(self._states.values())
+
+    def restore(self, states: Iterable[PartitionState], *, found_once: bool) -> None:
+        """These are known from a manifest."""
+        self._states = {state.split_id: state for state in states}
+        self.found_once = found_once
+
+    def take(self, states: Sequence[PartitionState], ends: Mapping[str, int]) -> None:
+        """A look at the cluster has found new partitions, or set known ones anew; `ends` count at the first look."""
+        self._states.update({state.split_id: state for state in states})
+        self._unsealed.update(state.split_id for state in states)
+        if not self.looked:
+            self._ends = dict(ends)
+        self.found_once = self.looked = True
+
+    def keep(self, sealed: PartitionState) -> None:
+        """What the coordinator knows of a partition, unless that is the position that was given up here."""
+        known = self._states.get(sealed.split_id)
+        if known is None or sealed.resets >= known.resets:
+            self._states[sealed.split_id] = sealed
+            self._unsealed.discard(sealed.split_id)
+
+    def split(self, split_id: str) -> PartitionSplit:
+        return PartitionSplit(split_id, self._states[split_id].to_json(), self._ends.get(split_id))
+
+    def ended(self, split_id: str) -> bool:
+        return self._states[split_id].ended(self._ends.get(split_id))
+
+    def selected(self) -> list[str]:
+        """The partitions of topics that the configuration selects now."""
+        return [split_id for split_id, state in self._states.items() if self._config.selects(state.topic)]
+
+    def to_read(self) -> list[str]:
+        """The selected partitions that have not ended."""
+        return [split_id for split_id in self.selected() if not self.ended(split_id)]
+
+    def unreported(self, waiting: Iterable[str]) -> list[PartitionState]:
+        """The states that a manifest has to hold as no reader reports them: those of `waiting` and of unsealed ones."""
+        return [self._states[split_id] for split_id in sorted({*waiting, *self._unsealed})]
+
+    def problems(self) -> dict[str, str]:
+        return {
+            split_id: f"did not have its position {state.resets} times: on_out_of_range said where to go on"
+            for split_id, state in self._states.items()
+            if state.resets
+        }
+
+    def check(self, topics: Sequence[Topic]) -> None:
+        """A topic that is missing, or that another one of the same name took the place of, is refused."""
+        identities = {topic.name: topic.identity for topic in topics}
+        missing = [name for name in self._config.topics if name not in identities]
+        if missing:
+            raise SourceError(
+                f'Topic "{missing[0]}" does not exist at {self._config.bootstrap_servers}. Create it, or correct '
+                "source.topics; topics that come later are found by source.topic_pattern."
+            )
+        for state in self._states.values():
+            now = identities.get(state.topic)
+            if now is not None and now != state.identity and self._config.selects(state.topic):
+                raise LogLostError(
+                    f"Topic {state.topic} was deleted and created again: offset {state.offset} of partition "
+                    f"{state.partition} is of the old one. Start another pipeline for the new topic."
+                )

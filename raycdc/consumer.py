@@ -16,8 +16,9 @@ from raycdc.bridge import read_segment
 from raycdc.bridge.access import SegmentAccess
 from raycdc.bridge.bad_rows import BadRecords
 from raycdc.bridge.missing_rows import refused_missing, told_missing
+from raycdc.checkpoint.generations import OwnGeneration
 from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.store import CheckpointStore, CommitRecord, OwnGeneration
+from raycdc.checkpoint.store import CheckpointStore, CommitRecord
 from raycdc.errors import StateError
 from raycdc.model import META_COLUMNS, TableId, TableSchema
 from raycdc.runtime.supervisor import Supervisor

@@ -17,7 +17,7 @@ def bad_rows(store: CheckpointStore, committed: int) -> dict[str, int]:
     """Rows left out of each table in epochs up to `committed`, the last one in the sink; tables without any are not
     in it. `StateError` when the file cannot be read.
     """
-    document = store.figures(_NAME)
+    document = store.documents.read(_NAME)
     return {} if document is None else dict(document["after" if document["epoch"] <= committed else "before"])
 
 
@@ -25,17 +25,17 @@ def add_bad_rows(store: CheckpointStore, epoch: int, more: Mapping[str, int], *,
     """`epoch`, about to be committed after `committed`, leaves out `more`. Writing it again, or what is left of it when
     some targets hold it, changes nothing.
     """
-    before, document = bad_rows(store, committed), store.figures(_NAME)
+    before, document = bad_rows(store, committed), store.documents.read(_NAME)
     told = dict(document["after"]) if document is not None and document["epoch"] == epoch else {}
     after = {
         name: max(before.get(name, 0) + more.get(name, 0), told.get(name, 0))
         for name in sorted({*before, *more, *told})
     }
-    store.write_figures(_NAME, {"epoch": epoch, "before": before, "after": after})
+    store.documents.write(_NAME, {"epoch": epoch, "before": before, "after": after})
 
 
 def settle_bad_rows(store: CheckpointStore, committed: int) -> None:
     """Forget an epoch that was not committed: it is staged again, or never comes. At a start, after recovery."""
-    document = store.figures(_NAME)
+    document = store.documents.read(_NAME)
     if document is not None and document["epoch"] > committed:
-        store.write_figures(_NAME, {**document, "epoch": committed, "after": document["before"]})
+        store.documents.write(_NAME, {**document, "epoch": committed, "after": document["before"]})

@@ -28,14 +28,14 @@ def settle_changelog(store: CheckpointStore, *, full: bool, source_tells: bool) 
     if store.last_manifest() is None:
         wanted = FullBy.NOTHING if not full else FullBy.SOURCE if source_tells else FullBy.KNOWN_ROWS
         if wanted is not begun:
-            store.write_figures(_NAME, {"by": str(wanted)})
+            store.documents.write(_NAME, {"by": str(wanted)})
         return wanted
     return begun
 
 
 def begun_with(store: CheckpointStore, *, full: bool) -> FullBy:
     """The origin that the pipeline began with. `ConfigError` where rows were written with another `full`."""
-    document = store.figures(_NAME)
+    document = store.documents.read(_NAME)
     begun = FullBy(document["by"]) if document is not None else FullBy.NOTHING
     if store.last_manifest() is not None and bool(begun) is not full:
         was, now = ("full", "upsert") if begun else ("upsert", "full")

@@ -1,7 +1,7 @@
 """Manifests and commit records as bytes: versioned JSON with a checksum over its content.
 
-Called by `raycdc.checkpoint.store` only. Invariant: what `encode` wrote, `decode` of this and of every later version
-reads; a document that is damaged, or that a newer raycdc wrote, is a `StateError` naming its file, and is never taken
+Called by `raycdc.checkpoint` only. Invariant: what `encode` wrote, `decode` of this and of every later version reads;
+a document that is damaged, or that a newer raycdc wrote, is a `StateError` naming its file, and is never taken
 for "no state".
 """
 
@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any
 
+from raycdc.checkpoint.folder import LocalFolder
 from raycdc.checkpoint.manifest import MANIFEST_VERSION, STATE_NODE, Manifest
 from raycdc.errors import StateError
 
@@ -52,6 +53,11 @@ def _with_parked(splits: Document) -> Document:
 UPGRADES: dict[int, Callable[[Document], Document]] = {1: _place_segments_by_node, 2: _number_changes}
 
 
+#: Version of the documents other than manifests and commit records, and their upgrades.
+DOCUMENT_VERSION = 1
+DOCUMENT_UPGRADES: dict[int, Callable[[Document], Document]] = {}
+
+
 def encode(document: Document) -> bytes:
     """`document` as UTF-8 JSON with ``sha``, the SHA-256 of its canonical form without that key."""
     return (json.dumps({**document, "sha": _digest(document)}, ensure_ascii=False) + "\n").encode()
@@ -83,6 +89,26 @@ def decode_manifest(data: bytes, *, origin: str) -> Manifest:
         return Manifest.from_json(document)
     except (KeyError, TypeError, ValueError) as cause:
         raise _damaged(origin, f"a field is missing or malformed ({cause!r})") from cause
+
+
+def read(folder: LocalFolder, name: str) -> Document | None:
+    """The document `name` of a state's folder, in whatever version; None where there is none."""
+    data = folder.read(name)
+    return None if data is None else decode(data, origin=origin_of(folder, name))
+
+
+def read_current(folder: LocalFolder, name: str) -> Document | None:
+    """`read` for the documents other than manifests and commit records, upgraded to the current version."""
+    document = read(folder, name)
+    if document is None:
+        return None
+    origin = origin_of(folder, name)
+    return upgrade(document, origin=origin, current=DOCUMENT_VERSION, upgrades=DOCUMENT_UPGRADES)
+
+
+def origin_of(folder: LocalFolder, name: str) -> str:
+    """What errors call the file `name`."""
+    return str(folder.path / name)
 
 
 def upgrade(

@@ -64,7 +64,7 @@ def configured_keys(config: PipelineConfig, *, has_sink: bool = True) -> dict[st
 
 def read_configured(store: CheckpointStore) -> dict[str, Any] | None:
     """The configuration that the state was made with; None where it does not say."""
-    document = store.figures(_NAME)
+    document = store.documents.read(_NAME)
     keys: dict[str, Any] | None = None if document is None else document["keys"]
     return keys
 
@@ -77,7 +77,7 @@ def kept_sink(keys: Mapping[str, Any]) -> str | None:
 def write_configured(store: CheckpointStore, keys: Mapping[str, Any]) -> None:
     """Remember `keys`, if they are others."""
     if read_configured(store) != keys:
-        store.write_figures(_NAME, {"keys": dict(keys)})
+        store.documents.write(_NAME, {"keys": dict(keys)})
 
 
 def differences(was: Mapping[str, Any], now: Mapping[str, Any], config: PipelineConfig) -> list[Difference]:

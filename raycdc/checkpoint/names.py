@@ -16,7 +16,7 @@ _NAME = "names.json"
 
 def column_names(store: CheckpointStore) -> dict[str, dict[str, str]]:
     """For each source table the columns with another name in its targets. `StateError` where it cannot be read."""
-    document = store.figures(_NAME)
+    document = store.documents.read(_NAME)
     return {} if document is None else {table: dict(names) for table, names in document["tables"].items()}
 
 
@@ -25,7 +25,7 @@ def add_column_names(store: CheckpointStore, table: str, names: Mapping[str, str
     known = column_names(store)
     new = {name: made for name, made in names.items() if name not in known.get(table, {})}
     if new:
-        store.write_figures(_NAME, {"tables": {**known, table: {**known.get(table, {}), **new}}})
+        store.documents.write(_NAME, {"tables": {**known, table: {**known.get(table, {}), **new}}})
     return new
 
 

@@ -29,22 +29,18 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NewType
+from typing import Any
 
 from raycdc.checkpoint import codec
 from raycdc.checkpoint.disk import DISK, Disk
-from raycdc.checkpoint.folder import Lease, LocalFolder, sweep_private
-from raycdc.checkpoint.kinds import kind_of
+from raycdc.checkpoint.documents import DriverDocuments
+from raycdc.checkpoint.folder import Lease, LocalFolder
+from raycdc.checkpoint.generations import Generations
 from raycdc.checkpoint.manifest import STATE_NODE, Manifest
 from raycdc.checkpoint.parked import ParkedTarget
-from raycdc.errors import FencedError, StateError
+from raycdc.errors import StateError
 from raycdc.model import TableSchema
 from raycdc.model.local_path import check_local_path
-
-STORE_VERSION = 1
-
-#: Upgrades of the documents other than manifests, as `codec.UPGRADES`.
-UPGRADES: dict[int, Callable[[codec.Document], codec.Document]] = {}
 
 #: Version of a commit record that has parked targets, and upgrades of older ones.
 COMMIT_VERSION = 2
@@ -53,10 +49,6 @@ _COMMIT_UPGRADES: dict[int, Callable[[codec.Document], codec.Document]] = {1: la
 #: Committed epochs whose manifests and records are kept for people to look at; recovery needs only the last.
 KEEP_COMMITTED = 10
 
-#: A generation that a driver claimed for itself, and did not look up: what it writes must carry its own.
-OwnGeneration = NewType("OwnGeneration", int)
-
-_GENERATION_FILE = re.compile(r"(\d{10})\.json$")
 _EPOCH_FILE = re.compile(r"(\d{10})\.json(\.dropped)?$")
 
 
@@ -102,7 +94,7 @@ class CommitRecord:
     def to_json(self) -> dict[str, Any]:
         return {
             # A raycdc that knows nothing of parked targets must not go on with rows that come behind a gap.
-            "version": COMMIT_VERSION if self.parked else STORE_VERSION,
+            "version": COMMIT_VERSION if self.parked else codec.DOCUMENT_VERSION,
             "epoch": self.epoch,
             "generation": self.generation,
             "committed_ms": self.committed_ms,
@@ -141,16 +133,18 @@ class CheckpointStore:
         except ValueError as cause:
             raise StateError(f"The state cannot be there: {cause}.") from cause
         self._folder = LocalFolder(self.path, disk)
-        self._driver: Callable[[], OwnGeneration] | None = None
+        #: Segments of readers on this node; the folder exists after the store was created.
+        self.spool = self.path / "spool"
+        self.generations = Generations(self._folder)
+        self.documents = DriverDocuments(self._folder, self.generations)
         #: Documents that are not to be synced again.
         self._durable: set[str] = set()
-        meta = self._read("meta.json")
-        if meta is None:
-            meta = self._create(pipeline, create=create)
-        codec.upgrade(meta, origin=self._origin("meta.json"), current=STORE_VERSION, upgrades=UPGRADES)
+        meta = codec.read_current(self._folder, "meta.json") or _created(self._folder, pipeline, create=create)
         self.pipeline: str = meta["pipeline"]
         #: Identity of this checkpoint: part of every sink commit, so that deleted state never looks committed.
         self.checkpoint: str = meta["checkpoint"]
+        #: Identity of this pipeline's commits in a sink.
+        self.app_id = f"raycdc:{self.pipeline}:{self.checkpoint}"
         if pipeline and self.pipeline and pipeline != self.pipeline:
             raise StateError(
                 f"The state in {self.path} belongs to pipeline {self.pipeline!r}, not {pipeline!r}. "
@@ -169,25 +163,11 @@ class CheckpointStore:
     def __repr__(self) -> str:
         return f"CheckpointStore({str(self.path)!r}, pipeline={self.pipeline!r}, checkpoint={self.checkpoint!r})"
 
-    @property
-    def app_id(self) -> str:
-        """Identity of this pipeline's commits in a sink."""
-        return f"raycdc:{self.pipeline}:{self.checkpoint}"
-
-    @property
-    def spool(self) -> Path:
-        """Folder for segments of readers on this node; exists after the store was created."""
-        return self.path / "spool"
-
     def needed_segments(self) -> set[str]:
         """Names of the segments, on whatever node, that an uncommitted epoch refers to."""
         record = self.last_commit()
         uncommitted = self.manifests(record.epoch if record else -1)
         return {segment.name for manifest in uncommitted for segment in manifest.segments}
-
-    def sweep_private(self) -> None:
-        """Remove what earlier drivers kept for their tasks alone."""
-        sweep_private(self.path / "private")
 
     def sweep_spool(self) -> int:
         """Delete segments here that no uncommitted epoch refers to: what readers had not sealed when they died.
@@ -206,70 +186,6 @@ class CheckpointStore:
         """The pid of the process on this host that has the lease; empty where none has it."""
         return self._folder.holder("lease")
 
-    def newest_generation(self) -> int:
-        """The newest generation, whoever has it; 0 before the first start. Never to be written as one's own."""
-        document = self._read("gen")
-        written = 0 if document is None else int(document["generation"])
-        return max([written, *self._claims()])
-
-    def next_generation(self) -> OwnGeneration:
-        """Claim a generation, durably, for a driver that starts; every writer with an older one is fenced from now on.
-
-        Two that start at once get different ones, also where the lease binds processes of one machine only.
-        """
-        while True:
-            generation = self.newest_generation() + 1
-            if self._claim(generation):
-                return OwnGeneration(generation)
-
-    def raise_generation(self, own: OwnGeneration) -> OwnGeneration:
-        """Claim the next generation for the driver that has `own`; `FencedError` when another one has a newer one."""
-        self.require_newest(own, "the driver")
-        if not self._claim(own + 1):
-            raise FencedError(_fenced("the driver", own, own + 1, self.path))
-        return OwnGeneration(own + 1)
-
-    def require_newest(self, generation: int, what: str) -> None:
-        """`FencedError` where `what` carries a generation that is not the newest: another driver took over."""
-        newest = self.newest_generation()
-        if generation != newest:
-            raise FencedError(_fenced(what, generation, newest, self.path))
-
-    def require_driver(self, driver: Callable[[], OwnGeneration], what: str) -> None:
-        """`require_newest` for `what` the `driver` does now, whose number may just rise by its own act."""
-        while True:
-            own = driver()
-            try:
-                self.require_newest(own, what)
-                return
-            except FencedError:
-                if driver() == own:
-                    raise
-
-    def write_as(self, driver: Callable[[], OwnGeneration] | None) -> None:
-        """Have everything that a driver writes by this store refused once its generation is not the newest any more."""
-        self._driver = driver
-
-    def _claim(self, generation: int) -> bool:
-        name = f"generations/{generation:010d}.json"
-        claim = codec.encode({"version": STORE_VERSION, "driver": uuid.uuid4().hex})
-        self._folder.create("generations")
-        self._folder.create_once(name, claim)
-        if self._folder.read(name) != claim:
-            return False
-        self._folder.write("gen", codec.encode({"version": STORE_VERSION, "generation": generation}))
-        for older in self._claims():
-            if older < generation:
-                self._folder.delete(f"generations/{older:010d}.json")
-        return True
-
-    def _claims(self) -> list[int]:
-        return [int(found[1]) for name in self._folder.list("generations") if (found := _GENERATION_FILE.match(name))]
-
-    def _check_driver(self, what: str) -> None:
-        if self._driver is not None:
-            self.require_driver(self._driver, what)
-
     # -- manifests --------------------------------------------------------------------------------------------------
 
     def write_manifest(self, manifest: Manifest) -> None:
@@ -277,7 +193,7 @@ class CheckpointStore:
 
         `FencedError` when its generation is not the newest, `StateError` when its number is used already.
         """
-        self.require_newest(manifest.generation, f"epoch {manifest.epoch}")
+        self.generations.require_newest(manifest.generation, f"epoch {manifest.epoch}")
         name = _epoch_name("epochs", manifest.epoch)
         data = codec.encode_manifest(manifest)
         if manifest.epoch >= self.next_epoch():
@@ -294,14 +210,16 @@ class CheckpointStore:
         name = _epoch_name("epochs", epoch)
         data = self._folder.read(name)
         if data is None:
-            raise StateError(f"{self._origin(name)} does not exist: epoch {epoch} was not sealed, or was dropped.")
-        manifest = codec.decode_manifest(data, origin=self._origin(name))
+            raise StateError(
+                f"{codec.origin_of(self._folder, name)} does not exist: epoch {epoch} was not sealed, or was dropped."
+            )
+        manifest = codec.decode_manifest(data, origin=codec.origin_of(self._folder, name))
         here = (s.placed(self.spool) if s.node == STATE_NODE else s for s in manifest.segments)
         return replace(manifest, segments=tuple(here))
 
     def sealed_epochs(self, after: int = -1) -> list[int]:
         """Numbers of the sealed epochs greater than `after`, ascending."""
-        return [e for e, dropped in self._numbers("epochs") if e > after and not dropped]
+        return [e for e, dropped in _numbers(self._folder, "epochs") if e > after and not dropped]
 
     def manifests(self, after: int = -1) -> Iterator[Manifest]:
         """The sealed epochs greater than `after`, ascending, read one at a time.
@@ -320,12 +238,12 @@ class CheckpointStore:
 
     def next_epoch(self) -> int:
         """The first number no epoch had yet, dropped ones included; 1 at a first start."""
-        used = [e for folder in ("epochs", "commits") for e, _ in self._numbers(folder)]
+        used = [e for folder in ("epochs", "commits") for e, _ in _numbers(self._folder, folder)]
         return max(used, default=0) + 1
 
     def drop_after(self, epoch: int) -> list[int]:
         """Rename all manifests greater than `epoch` away (newest first) and return their numbers."""
-        self._check_driver("the end of later epochs")
+        self.generations.require_own("the end of later epochs")
         dropped = self.sealed_epochs(epoch)
         for number in reversed(dropped):
             name = _epoch_name("epochs", number)
@@ -336,53 +254,30 @@ class CheckpointStore:
 
     def write_commit(self, record: CommitRecord) -> None:
         """Record that the sink holds `record.epoch`, then prune what is older than `KEEP_COMMITTED` epochs."""
-        self.require_newest(record.generation, f"the commit of epoch {record.epoch}")
+        self.generations.require_newest(record.generation, f"the commit of epoch {record.epoch}")
         self._folder.write(_epoch_name("commits", record.epoch), codec.encode(record.to_json()))
-        self._prune()
+        _prune(self._folder)
 
     def last_commit(self) -> CommitRecord | None:
         """The newest commit record; None when no epoch was committed yet.
 
         Whoever wrote it may have died before it was durable: then whoever relies on it would be the only one to know.
         """
-        numbers = [e for e, _ in self._numbers("commits")]
+        numbers = [e for e, _ in _numbers(self._folder, "commits")]
         if not numbers:
             return None
         self._folder.sync("commits")
         name = _epoch_name("commits", max(numbers))
-        document = self._read(name)
+        document = codec.read(self._folder, name)
         if document is None:
-            raise StateError(f"{self._origin(name)} disappeared while it was read; is another process deleting it?")
+            raise StateError(
+                f"{codec.origin_of(self._folder, name)} disappeared while it was read; is another process deleting it?"
+            )
         return CommitRecord.from_json(
-            codec.upgrade(document, origin=self._origin(name), current=COMMIT_VERSION, upgrades=_COMMIT_UPGRADES)
+            codec.upgrade(
+                document, origin=codec.origin_of(self._folder, name), current=COMMIT_VERSION, upgrades=_COMMIT_UPGRADES
+            )
         )
-
-    # -- what the user asked for -----------------------------------------------------------------------------------
-
-    def requests(self) -> dict[str, Any] | None:
-        """What was asked of the tables while nothing ran (`raycdc.source.parking.Requests`); None: nothing ever."""
-        document = self._read("requests.json")
-        if document is None:
-            return None
-        return codec.upgrade(document, origin=self._origin("requests.json"), current=STORE_VERSION, upgrades=UPGRADES)
-
-    def write_requests(self, requests: Mapping[str, Any]) -> None:
-        """Replace what was asked for, durably. Only under the lease; the next start carries it out."""
-        self._check_driver("requests.json")
-        self._folder.write("requests.json", codec.encode({"version": STORE_VERSION, **requests}))
-
-    def figures(self, name: str) -> dict[str, Any] | None:
-        """The document `name` that `write_figures` wrote last; None when it never did."""
-        document = self._read(name)
-        if document is None:
-            return None
-        return codec.upgrade(document, origin=self._origin(name), current=STORE_VERSION, upgrades=UPGRADES)
-
-    def write_figures(self, name: str, figures: Mapping[str, Any]) -> None:
-        """Replace a document of the driver's own beside the others, durably (`raycdc.checkpoint.bad_rows`)."""
-        assert kind_of(name), f"{name} is none of the kinds of files in raycdc.checkpoint.kinds"
-        self._check_driver(name)
-        self._folder.write(name, codec.encode({"version": STORE_VERSION, **figures}))
 
     # -- schemas ----------------------------------------------------------------------------------------------------
 
@@ -396,7 +291,7 @@ class CheckpointStore:
         """Keep a schema document: ``TableSchema.to_json`` and whatever else its source wants back (`document`)."""
         name = f"schemas/{fingerprint}.json"
         if self._folder.read(name) is None:
-            self._folder.write(name, codec.encode({"version": STORE_VERSION, **document}))
+            self._folder.write(name, codec.encode({"version": codec.DOCUMENT_VERSION, **document}))
         elif name not in self._durable:
             # Whoever wrote it may have died before it was durable, and an epoch is about to refer to it.
             self._folder.sync("schemas")
@@ -409,45 +304,41 @@ class CheckpointStore:
     def document(self, fingerprint: str) -> dict[str, Any]:
         """The document kept by `put_document`; `StateError` when the state does not have it."""
         name = f"schemas/{fingerprint}.json"
-        document = self._read(name)
+        document = codec.read_current(self._folder, name)
         if document is None:
-            raise StateError(
-                f"{self._origin(name)} is missing although an epoch refers to it: the state is incomplete."
-            )
-        return codec.upgrade(document, origin=self._origin(name), current=STORE_VERSION, upgrades=UPGRADES)
+            origin = codec.origin_of(self._folder, name)
+            raise StateError(f"{origin} is missing although an epoch refers to it: the state is incomplete.")
+        return document
 
-    # -- helpers ----------------------------------------------------------------------------------------------------
 
-    def _create(self, pipeline: str, *, create: bool) -> dict[str, Any]:
-        if not create:
-            raise StateError(f"There is no raycdc state in {self.path}. Is pipeline.state right?")
-        _require_identity(self._folder)
-        self._folder.create("epochs", "commits", "schemas", "spool")
-        meta = {"version": STORE_VERSION, "checkpoint": uuid.uuid4().hex, "pipeline": pipeline}
-        self._folder.create_once("meta.json", codec.encode(meta))
-        # Of two first starts at once, which the lease has not sorted out yet, both must go by the same identity.
-        created = self._read("meta.json")
-        assert created is not None
-        return created
+def _created(folder: LocalFolder, pipeline: str, *, create: bool) -> dict[str, Any]:
+    """The identity of a state that begins, in ``meta.json``."""
+    if not create:
+        raise StateError(f"There is no raycdc state in {folder.path}. Is pipeline.state right?")
+    _require_identity(folder)
+    folder.create("epochs", "commits", "schemas", "spool")
+    meta = {"version": codec.DOCUMENT_VERSION, "checkpoint": uuid.uuid4().hex, "pipeline": pipeline}
+    folder.create_once("meta.json", codec.encode(meta))
+    # Of two first starts at once, which the lease has not sorted out yet, both must go by the same identity.
+    created = codec.read(folder, "meta.json")
+    assert created is not None
+    return created
 
-    def _prune(self) -> None:
-        committed = sorted(e for e, _ in self._numbers("commits"))
-        kept = committed[-KEEP_COMMITTED:]
-        for folder in ("epochs", "commits"):
-            for epoch, dropped in self._numbers(folder):
-                if epoch < kept[0]:
-                    self._folder.delete(_epoch_name(folder, epoch) + (".dropped" if dropped else ""))
 
-    def _numbers(self, folder: str) -> list[tuple[int, bool]]:
-        matches = (_EPOCH_FILE.match(name) for name in self._folder.list(folder))
-        return sorted((int(m[1]), m[2] is not None) for m in matches if m)
+def _prune(folder: LocalFolder) -> None:
+    """Delete what is older than the last `KEEP_COMMITTED` committed epochs."""
+    committed = sorted(e for e, _ in _numbers(folder, "commits"))
+    kept = committed[-KEEP_COMMITTED:]
+    for name in ("epochs", "commits"):
+        for epoch, dropped in _numbers(folder, name):
+            if epoch < kept[0]:
+                folder.delete(_epoch_name(name, epoch) + (".dropped" if dropped else ""))
 
-    def _read(self, name: str) -> dict[str, Any] | None:
-        data = self._folder.read(name)
-        return None if data is None else codec.decode(data, origin=self._origin(name))
 
-    def _origin(self, name: str) -> str:
-        return str(self.path / name)
+def _numbers(folder: LocalFolder, name: str) -> list[tuple[int, bool]]:
+    """The epochs that the folder `name` of a state has files of, ascending, and whether each was dropped."""
+    matches = (_EPOCH_FILE.match(entry) for entry in folder.list(name))
+    return sorted((int(m[1]), m[2] is not None) for m in matches if m)
 
 
 def _require_identity(folder: LocalFolder) -> None:
@@ -465,13 +356,6 @@ def sweep(spool: Path, needed: Collection[str]) -> int:
     for path in orphans:
         path.unlink(missing_ok=True)
     return len(orphans)
-
-
-def _fenced(what: str, generation: int, newest: int, path: Path) -> str:
-    return (
-        f"{what} carries generation {generation}, but {newest} is the newest in {path}: another driver took over. This "
-        "one must stop; nothing of it was accepted."
-    )
 
 
 def _epoch_name(folder: str, epoch: int) -> str:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import threading
 
-from raycdc.checkpoint.store import CheckpointStore, OwnGeneration
+from raycdc.checkpoint.folder import sweep_private
+from raycdc.checkpoint.generations import OwnGeneration
+from raycdc.checkpoint.store import CheckpointStore
 
 
 class DriverTerm:
@@ -19,10 +21,10 @@ class DriverTerm:
     def __init__(self, store: CheckpointStore) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._generation = store.next_generation()
+        self._generation = store.generations.next()
         self._used = False
-        store.write_as(self.generation)
-        store.sweep_private()
+        store.generations.write_as(self.generation)
+        sweep_private(store.path / "private")
 
     def __repr__(self) -> str:
         return f"DriverTerm({self._generation})"
@@ -39,6 +41,6 @@ class DriverTerm:
         """
         with self._lock:
             if self._used:
-                self._generation = self._store.raise_generation(self._generation)
+                self._generation = self._store.generations.raised(self._generation)
             self._used = True
             return self._generation

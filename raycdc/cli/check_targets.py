@@ -169,7 +169,7 @@ def _recorded(store: CheckpointStore) -> set[str]:
 def _place(store: CheckpointStore) -> tuple[int, int, int]:
     """A value that differs as soon as a run has done anything."""
     record = store.last_commit()
-    return store.newest_generation(), store.next_epoch(), 0 if record is None else record.epoch
+    return store.generations.newest(), store.next_epoch(), 0 if record is None else record.epoch
 
 
 def _no_generation() -> Any:

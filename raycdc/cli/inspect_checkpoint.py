@@ -47,7 +47,7 @@ def checkpoint_document(store: CheckpointStore) -> dict[str, Any]:
         "state": str(store.path),
         "pipeline": store.pipeline,
         "checkpoint": store.checkpoint,
-        "generation": store.newest_generation(),
+        "generation": store.generations.newest(),
         "sealed_epochs": store.sealed_epochs(),
         "committed_epoch": None if commit is None else commit.epoch,
         "commit": None if commit is None else commit.to_json(),

@@ -86,7 +86,7 @@ class EpochLoop:
     def _prepare(self, manifest: Manifest, under_way: Future[None] | None) -> Prepared:
         """Stage `manifest` and wait for the commit under way, in the order that schema changes allow."""
         prepared = self._writer.prepared(manifest)
-        self._parts.store.require_driver(self._parts.ports.generation, f"epoch {manifest.epoch}")
+        self._parts.store.generations.require_driver(self._parts.ports.generation, f"epoch {manifest.epoch}")
         self._parts.holdings.check_ours(manifest, self._parts.records.vectors)
         # Changes are made exact by rows that the commit under way adds to.
         now, later = ([], list(prepared.works)) if prepared.sources else by_changes(prepared.works)

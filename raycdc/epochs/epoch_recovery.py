@@ -239,7 +239,7 @@ class EpochRecovery:
 
     def _require_driver(self, manifest: Manifest) -> None:
         """Asked when the manifest was read: it may be one that a successor sealed, whose number is newer than ours."""
-        self._store.require_driver(self._ports.generation, f"the recovery of epoch {manifest.epoch}")
+        self._store.generations.require_driver(self._ports.generation, f"the recovery of epoch {manifest.epoch}")
 
     def _bar(self, tombstone: Callable[[], None], targets: Collection[TableId], manifest: Manifest) -> None:
         try:

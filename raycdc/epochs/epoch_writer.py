@@ -128,7 +128,7 @@ class EpochWriter:
         started = self._threads.now_s()
         reach("before_commit")
         # A sink that the successor has not written to yet cannot know that there is one.
-        self._store.require_driver(self._ports.generation, f"the commit of epoch {prepared.manifest.epoch}")
+        self._store.generations.require_driver(self._ports.generation, f"the commit of epoch {prepared.manifest.epoch}")
         self._tell_bad_rows(prepared)
         self._commit_tables(prepared)
         reach("after_last_commit")

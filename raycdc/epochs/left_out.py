@@ -99,20 +99,20 @@ class LeftOut:
     def _followed(self) -> set[str]:
         """Targets whose types changed while no row was left out."""
         if self._retyped is None:
-            self._retyped = set((self.store.figures(_NAME) or {}).get("targets", ()))
+            self._retyped = set((self.store.documents.read(_NAME) or {}).get("targets", ()))
         return self._retyped
 
     def _follow(self, target: TableId) -> None:
         """Remember the target before the epoch that changes the type is staged; harmless if that is never committed."""
         if str(target) not in self._followed():
             self._followed().add(str(target))
-            self.store.write_figures(_NAME, {"targets": sorted(self._followed())})
+            self.store.documents.write(_NAME, {"targets": sorted(self._followed())})
 
     def _forget(self, target: TableId) -> None:
         """A target that is new, or that was parked and begins again, has no row from before a change of types."""
         if str(target) in self._followed():
             self._followed().discard(str(target))
-            self.store.write_figures(_NAME, {"targets": sorted(self._followed())})
+            self.store.documents.write(_NAME, {"targets": sorted(self._followed())})
 
     def _check_changelog(
         self,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from raycdc.bridge.access import HERE, SegmentAccess
+from raycdc.checkpoint.generations import OwnGeneration
 from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.store import OwnGeneration
 from raycdc.epochs.outcomes import EpochStatistics
 from raycdc.epochs.parked_targets import NOTHING, Parking
 from raycdc.epochs.routing import Routing

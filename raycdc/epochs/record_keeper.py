@@ -8,10 +8,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
+from raycdc.checkpoint.generations import OwnGeneration
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.checkpoint.recovery import STEP_LAST
-from raycdc.checkpoint.store import CheckpointStore, CommitRecord, OwnGeneration, RoutedTarget
+from raycdc.checkpoint.store import CheckpointStore, CommitRecord, RoutedTarget
 from raycdc.epochs.known_rows import table_of
 from raycdc.epochs.parked_targets import ParkedTargets
 from raycdc.errors import FencedError

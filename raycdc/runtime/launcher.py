@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from raycdc.bridge.access import SegmentAccess
+from raycdc.checkpoint.documents import REQUESTS
 from raycdc.checkpoint.manifest import STATE_NODE
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.model.mask import Masks
@@ -177,7 +178,7 @@ class LocalReader:
 def host_from(spec: JobSpec, start: CoordinatorStart) -> CoordinatorHost:
     """The coordinator of a job, in whatever process this runs."""
     store = CheckpointStore(spec.state, create=False)
-    asked, record = store.requests(), store.last_commit()
+    asked, record = store.documents.read(REQUESTS), store.last_commit()
     begin = EnumeratorStart(
         spec.until,
         store.last_manifest(),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from raycdc.checkpoint.documents import REQUESTS
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord
@@ -31,7 +32,7 @@ def stream_state(manifest: Manifest | None) -> StreamState:
 
 def requests_of(store: CheckpointStore) -> Requests:
     """The last requests, done or not."""
-    asked = store.requests()
+    asked = store.documents.read(REQUESTS)
     return Requests() if asked is None else Requests.from_json(asked)
 
 
@@ -42,7 +43,7 @@ def settle(store: CheckpointStore, epoch: int) -> None:
         return
     stream = stream_of(store.manifest(epoch))
     if stream is not None and (left := asked.left(stream)) != asked:
-        store.write_requests(left.to_json())
+        store.documents.write(REQUESTS, left.to_json())
 
 
 def ask(store: CheckpointStore, tables: Sequence[str], action: str, *, manifest: Manifest | None = None) -> None:
@@ -51,7 +52,7 @@ def ask(store: CheckpointStore, tables: Sequence[str], action: str, *, manifest:
     `manifest` is where reading will go on (default: the newest).
     """
     state = stream_state(manifest or store.last_manifest())
-    store.write_requests(requests_of(store).and_also(tables, action, state).to_json())
+    store.documents.write(REQUESTS, requests_of(store).and_also(tables, action, state).to_json())
 
 
 def ask_to_begin_again(
@@ -63,7 +64,7 @@ def ask_to_begin_again(
     staying = {str(table) for table, parked in state.parked.items() if parked.phase is not Phase.PARKED}
     names = {*tables, *state.names} - staying
     asked = dict.fromkeys(sorted(names), RESNAPSHOT) | requests_of(store).of_leaving(state)
-    store.write_requests(Requests(state.changes, asked, (position, ordinal)).to_json())
+    store.documents.write(REQUESTS, Requests(state.changes, asked, (position, ordinal)).to_json())
 
 
 def ask_for_lost_rows(store: CheckpointStore, manifest: Manifest, tables: Sequence[str]) -> None:

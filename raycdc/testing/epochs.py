@@ -92,7 +92,7 @@ class EpochScript:
     def __init__(self, store: CheckpointStore, *, node: str = STATE_NODE, flight: str = "", seed: int = 0) -> None:
         self.store = store
         self.tables: dict[TableId, ScriptedTable] = {}
-        self.generation = store.next_generation()
+        self.generation = store.generations.next()
         self.random = random.Random(seed)
         self._node = node
         self._flight = flight

@@ -82,7 +82,7 @@ class Play:
 
     def restart(self) -> None:
         """A new driver: the next generation, recovery, then everything that is sealed."""
-        self.script.generation = self.store.next_generation()
+        self.script.generation = self.store.generations.next()
         loop = self._loop(self.sink())
         loop.recover()
         if self.store.sealed_epochs(loop.committed):
@@ -241,7 +241,7 @@ class SinkConformance(ABC):
         staged = asleep.stage(late)
         before = {work.target: self.rows(play.folder, work.target) for work in late}
         driver = play.sink()
-        for work in play.works(2, generation=play.store.next_generation()):
+        for work in play.works(2, generation=play.store.generations.next()):
             driver.tombstone(replace(work, segments=()))
             assert _place(play.sink().committed(work.target)) == (2, STEP_TOMBSTONE)
         for work in late:
@@ -253,7 +253,7 @@ class SinkConformance(ABC):
         play.epochs(1)
         play.run()
         sink = play.sink()
-        for work in play.works(1, generation=play.store.next_generation()):
+        for work in play.works(1, generation=play.store.generations.next()):
             self._is_refused(partial(sink.tombstone, replace(work, segments=())))
             assert _place(play.sink().committed(work.target)) == (1, STEP_LAST)
         self._check(play)

@@ -193,7 +193,7 @@ class World:
 
     def restart(self, **options: Any) -> Recovery:
         """What a new driver does: a new generation, recovery, then everything that is sealed."""
-        self.script.generation = self.store.next_generation()
+        self.script.generation = self.store.generations.next()
         foreseen = self.foreseen(**options)
         loop = self.loop(**options)
         recovery = recovered(loop)

@@ -219,7 +219,7 @@ plugin = load_plugin(PluginGroup.SINKS, settings["type"])
 sink = plugin.create(plugin.config(**settings))
 sink.open(SinkContext(store.app_id, sink.writes[0], run_in_process))
 next_sealed = lambda after, _: next(iter(store.manifests(after)), None)
-own = store.next_generation()
+own = store.generations.next()
 EpochLoop(store, sink, EpochPorts(generation=lambda: own, next_sealed=next_sealed)).run()
 """
 
@@ -314,14 +314,14 @@ def test_empty_targets_of_a_failed_first_start_are_taken_over_by_the_next(world:
         world.sink().apply_schema(work)
     again = world.again()
     again.script.store = CheckpointStore(world.root / "new-state", pipeline="shop")
-    again.script.generation = again.store.next_generation()
+    again.script.generation = again.store.generations.next()
     play(again)
     assert again.is_free()
     again.restart()
     again.check()
     other = world.again()
     other.script.store = CheckpointStore(world.root / "other-state", pipeline="other")
-    other.script.generation = other.store.next_generation()
+    other.script.generation = other.store.generations.next()
     play(other)
     assert not other.is_free()
     with pytest.raises(SinkError, match="on_existing"):
@@ -335,7 +335,7 @@ def test_deleted_state_never_makes_new_data_look_committed(world: World) -> None
     assert world.is_free()
     again = world.again()
     again.script.store = CheckpointStore(world.root / "new-state", pipeline="shop")
-    again.script.generation = again.store.next_generation()
+    again.script.generation = again.store.generations.next()
     play(again)
     assert (again.is_free(), again.is_free(on_existing="merge")) == (False, True)
     with pytest.raises(SinkError, match="on_existing"):
@@ -453,7 +453,7 @@ def test_existing_table_is_merged_into_when_asked(upsert: World) -> None:
     old = upsert.script.table("shop.items").rows
     again = upsert.again()
     again.script.store = CheckpointStore(upsert.root / "new-state", pipeline="shop")
-    again.script.generation = again.store.next_generation()
+    again.script.generation = again.store.generations.next()
     items = again.script.table("shop.items")
     items.rows = {key: dict(row) for key, row in old.items()}
     items.read([{"id": i, "name": "again", "qty": 0} for i in range(0, 100, 2)])

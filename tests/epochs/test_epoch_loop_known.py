@@ -271,7 +271,7 @@ def test_rows_that_were_lost_before_they_were_known_come_again_with_their_table(
     def begin_again(_manifest: Manifest, tables: Any, _text: str) -> None:
         asked.extend(map(str, tables))
 
-    lines.script.generation = lines.store.next_generation()
+    lines.script.generation = lines.store.generations.next()
     recovery = lines.loop(routing=routing(lines), begin_again=begin_again).recover()
     assert (recovery.epoch, recovery.frozen) == (2, (2,))
     assert asked == ["shop.orders"]

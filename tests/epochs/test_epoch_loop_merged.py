@@ -281,7 +281,7 @@ class Beginnings:
         self.asked = [str(table) for table in tables]
 
     def recover(self) -> Recovery:
-        self.world.script.generation = self.world.store.next_generation()
+        self.world.script.generation = self.world.store.generations.next()
         return self.world.loop(begin_again=self.begin_again, parking=Parking()).recover()
 
 

@@ -183,7 +183,7 @@ def test_epochs_that_are_dropped_are_barred_in_every_target(tmp_path: Path) -> N
     for manifest in world.store.manifests():
         for segment in manifest.segments:
             Path(segment.path).unlink()
-    world.script.generation = world.store.next_generation()
+    world.script.generation = world.store.generations.next()
     assert world.loop().recover() == Recovery(0, dropped=(1, 2, 3))
     targets = [TableId("lake", "orders"), TableId("backup", "ods_orders")]
     assert [world.sink().committed(target) for target in targets] == [CommitVector(3, 7, 2)] * 2

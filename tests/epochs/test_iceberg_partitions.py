@@ -155,7 +155,7 @@ def test_a_replaced_table_keeps_its_partitions_or_is_refused(world: World) -> No
     world.loop().run()
     again = world.again()
     again.script.store = type(world.store)(world.root / "new-state", pipeline="shop")
-    again.script.generation = again.store.next_generation()
+    again.script.generation = again.store.generations.next()
     play(again)
     again.partition_by = ("name",)
     with pytest.raises(SinkError, match=r"partition_by asks for identity\(name\)"):

@@ -267,7 +267,7 @@ def test_a_crash_at_any_point_around_it_loses_and_doubles_nothing(
     # Not every way comes by each point as often as that.
     with suppress(FailpointError):
         story.run(recover=recovers)
-    story.world.script.generation = story.world.store.next_generation()
+    story.world.script.generation = story.world.store.generations.next()
     story.run()
     story.check_end()
 

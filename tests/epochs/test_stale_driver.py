@@ -70,7 +70,7 @@ def restore(world: World, copy: Path) -> None:
 
 def sealed_again(world: World) -> None:
     """The restored state reads on, and dies before it commits: its numbers are those that the target has."""
-    world.script.generation = world.store.next_generation()
+    world.script.generation = world.store.generations.next()
     for table in world.script.tables.values():
         table.snapshot, table.log, table.changes = [], [], []
     world.script.random_epoch(operations=5)
@@ -101,7 +101,7 @@ def test_a_restored_state_whose_numbers_have_caught_up_with_the_target_is_refuse
     world.restart()
     restore(world, copy)
     # As many starts of the copy as of the original: its numbers say nothing, what it sealed does.
-    world.store.next_generation()
+    world.store.generations.next()
     sealed_again(world)
     with pytest.raises(SinkError, match="holds an epoch 3 that this state did not write"):
         world.restart()
@@ -113,7 +113,7 @@ def test_a_state_copied_before_its_first_epoch_is_refused_when_it_meets_its_targ
     world.loop().run()
     restore(world, copy)
     world.script.tables.clear()
-    world.script.generation = world.store.next_generation()
+    world.script.generation = world.store.generations.next()
     loop = world.loop()
     loop.recover()
     play(world)
@@ -126,7 +126,7 @@ def test_the_way_out_of_a_restored_state_is_another_one(world: World) -> None:
     world.loop().run()
     again = world.again()
     again.script.store = CheckpointStore(world.root / "another", pipeline="shop")
-    again.script.generation = again.store.next_generation()
+    again.script.generation = again.store.generations.next()
     play(again)
     again.restart(sink=again.sink(on_existing="replace"))
     again.check()

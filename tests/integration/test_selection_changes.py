@@ -94,7 +94,7 @@ def test_a_driver_that_was_replaced_meanwhile_does_not_commit_under_its_successo
 
     def reach(point: str) -> None:
         if point == "before_commit" and not taken:
-            taken.append(store.next_generation())
+            taken.append(store.generations.next())
         real(point)
 
     monkeypatch.setattr("raycdc.epochs.epoch_writer.reach", reach)

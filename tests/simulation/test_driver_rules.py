@@ -9,10 +9,11 @@ import pytest
 
 from raycdc.bridge.reading import verify_segments
 from raycdc.checkpoint.folder import LocalFolder
+from raycdc.checkpoint.generations import Generations, OwnGeneration
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.checkpoint.recovery import STEP_LAST, CommitVector, Frozen
-from raycdc.checkpoint.store import CheckpointStore, OwnGeneration
+from raycdc.checkpoint.store import CheckpointStore
 from raycdc.checkpoint.term import DriverTerm
 from raycdc.epochs import decisions
 from raycdc.epochs.epoch_loop import EpochLoop
@@ -76,14 +77,14 @@ def record_an_epoch_before_its_commits(patch: pytest.MonkeyPatch) -> None:
 
 
 def go_on_whoever_is_newest(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(CheckpointStore, "require_newest", lambda self, generation, what: None)
+    patch.setattr(Generations, "require_newest", lambda self, generation, what: None)
 
 
 def take_ones_own_new_generation_for_another_drivers(patch: pytest.MonkeyPatch) -> None:
-    def require(self: CheckpointStore, driver: Callable[[], OwnGeneration], what: str) -> None:
+    def require(self: Generations, driver: Callable[[], OwnGeneration], what: str) -> None:
         self.require_newest(driver(), what)
 
-    patch.setattr(CheckpointStore, "require_driver", require)
+    patch.setattr(Generations, "require_driver", require)
 
 
 def recover_epochs_that_a_successor_sealed(patch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,6 @@ LOOPS = "_loops.py"
 #: `place: reason`, for classes; the part of the place behind ``raycdc/``.
 LARGE_CLASSES: dict[str, str] = {
     "checkpoint/manifest.py:Segment": "what a manifest says of a segment",
-    "checkpoint/store.py:CheckpointStore": "not looked at yet",
     "config/lookups.py:LookupOptions": "keys of a section of the configuration",
     "config/model.py:PipelineOptions": "keys of a section of the configuration",
     "connectors/kafka/plugin.py:KafkaSourceConfig": "keys of a section of the configuration",

@@ -87,7 +87,7 @@ def end_session(world: World, session: Any) -> None:
 
 def new_driver(world: World, **options: Any) -> None:
     """A driver that takes over: everything sealed is in the target when it is done."""
-    world.script.generation = world.store.next_generation()
+    world.script.generation = world.store.generations.next()
     loop = world.loop(world.sink(**options))
     loop.recover()
     if world.store.sealed_epochs(loop.committed):

@@ -211,7 +211,7 @@ def test_names_are_exchanged_once_whoever_dies(world: World, written: int, monke
     with pytest.raises(RaycdcError, match="died"):
         world.loop(world.sink(schema_change="evolve")).run()
     monkeypatch.setattr(Commits, "write", WRITE)
-    world.script.generation = world.store.next_generation()
+    world.script.generation = world.store.generations.next()
     loop = world.loop(world.sink(schema_change="evolve"))
     loop.recover()
     if world.store.sealed_epochs(loop.committed):
@@ -253,7 +253,7 @@ def test_a_migration_of_an_epoch_that_is_dropped_is_finished_first(
     assert len([row for row in raw(world) if "a" in row]) not in (0, 10)
     monkeypatch.setattr(Commits, "write", WRITE)
     (work,) = works(world, 2)
-    work = replace(work, generation=world.store.next_generation())
+    work = replace(work, generation=world.store.generations.next())
     world.sink(schema_change="evolve").tombstone(work)
     assert raw(world) == [{"_id": n, "id": n, "b": -n} for n in range(10)]
 

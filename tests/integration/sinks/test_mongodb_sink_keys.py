@@ -83,7 +83,7 @@ def test_a_migration_is_over_with_its_last_batch(
     with pytest.raises(FailpointError):
         world.loop(world.sink(schema_change="evolve")).run()
     fail_at("end_fenced", 1)
-    world.script.generation = world.store.next_generation()
+    world.script.generation = world.store.generations.next()
     loop = world.loop(world.sink(schema_change="evolve"))
     loop.recover()
     if world.store.sealed_epochs(loop.committed):
@@ -280,7 +280,7 @@ def test_a_replaced_collection_is_no_other_pipelines_any_more_whoever_dies(
         other.loop(other.sink(on_existing="replace")).run()
     monkeypatch.setattr(Commits, "write", write)
     assert world.sink().committed(T) is None
-    other.script.generation = other.store.next_generation()
+    other.script.generation = other.store.generations.next()
     loop = other.loop(other.sink(on_existing="replace"))
     loop.recover()
     if other.store.sealed_epochs(loop.committed):

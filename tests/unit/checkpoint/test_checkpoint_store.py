@@ -73,7 +73,7 @@ def manifest(epoch: int, generation: int = 1) -> Manifest:
 @pytest.fixture
 def store(tmp_path: Path) -> CheckpointStore:
     store = CheckpointStore(tmp_path / "state", pipeline="shop")
-    assert store.next_generation() == 1
+    assert store.generations.next() == 1
     return store
 
 
@@ -198,7 +198,7 @@ def test_writing_the_same_manifest_twice_is_harmless_another_one_is_refused(stor
 
 
 def test_older_generation_is_fenced(store: CheckpointStore) -> None:
-    assert store.next_generation() == 2
+    assert store.generations.next() == 2
     with pytest.raises(FencedError, match="generation 1, but 2 is the newest"):
         store.write_manifest(manifest(1, generation=1))
     with pytest.raises(FencedError):

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from raycdc.checkpoint.folder import LocalFolder
+from raycdc.checkpoint.generations import OwnGeneration
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.parked import ParkedTarget
-from raycdc.checkpoint.store import CheckpointStore, CommitRecord, OwnGeneration
+from raycdc.checkpoint.store import CheckpointStore, CommitRecord
 from raycdc.epochs.parked_targets import ParkedTargets, Parks
 from raycdc.epochs.record_keeper import RecordKeeper
 from raycdc.errors import FencedError, TargetTouchedError
@@ -36,31 +37,31 @@ def store(tmp_path: Path) -> CheckpointStore:
 
 def rising(store: CheckpointStore, times: int) -> Callable[[], OwnGeneration]:
     """A driver whose supervisor raises its generation so often, each time right after somebody asked for it."""
-    own = [store.next_generation()]
+    own = [store.generations.next()]
     left = iter(range(times))
 
     def generation() -> OwnGeneration:
         asked = own[0]
         if next(left, None) is not None:
-            own[0] = store.raise_generation(own[0])
+            own[0] = store.generations.raised(own[0])
         return asked
 
     return generation
 
 
 def test_a_generation_that_rises_by_the_drivers_own_act_is_no_other_drivers(store: CheckpointStore) -> None:
-    store.require_driver(rising(store, 1), "the commit")
-    other = store.next_generation()
+    store.generations.require_driver(rising(store, 1), "the commit")
+    other = store.generations.next()
     with pytest.raises(FencedError):
-        store.require_driver(lambda: OwnGeneration(other - 1), "the commit")
+        store.generations.require_driver(lambda: OwnGeneration(other - 1), "the commit")
 
 
 def test_a_driver_whose_successors_number_rose_on_raises_none(store: CheckpointStore) -> None:
-    own = store.next_generation()
-    newest = store.raise_generation(store.next_generation())
+    own = store.generations.next()
+    newest = store.generations.raised(store.generations.next())
     with pytest.raises(FencedError):
-        store.raise_generation(own)
-    assert store.newest_generation() == newest
+        store.generations.raised(own)
+    assert store.generations.newest() == newest
 
 
 def test_a_record_is_written_however_often_the_generation_rises(store: CheckpointStore) -> None:
@@ -135,7 +136,7 @@ def test_a_record_that_a_start_finds_survives_the_power(
     disk: MemoryDisk, opened: Callable[[], CheckpointStore]
 ) -> None:
     store = opened()
-    generation = store.next_generation()
+    generation = store.generations.next()
     without_syncing(lambda: store.write_commit(CommitRecord(1, generation, 0, {})))
     found = opened().last_commit()
     disk.fail(FailingPower())
@@ -146,9 +147,9 @@ def test_a_record_that_a_start_finds_survives_the_power(
 def test_a_document_that_was_written_survives_the_power_whole(
     disk: MemoryDisk, opened: Callable[[], CheckpointStore]
 ) -> None:
-    opened().write_figures("bad_rows.json", {"epoch": 7})
+    opened().documents.write("bad_rows.json", {"epoch": 7})
     disk.fail(FailingPower())
-    assert opened().figures("bad_rows.json") == {"version": 1, "epoch": 7}
+    assert opened().documents.read("bad_rows.json") == {"version": 1, "epoch": 7}
 
 
 def test_an_epoch_that_was_dropped_stays_dropped_without_power(
@@ -197,7 +198,7 @@ def test_a_recovery_leaves_an_epoch_alone_that_a_successor_sealed(tmp_path: Path
     world.script.table("shop.orders").insert({"id": 1, "name": "a", "qty": 1})
     stale = world.script.generation
     loop = world.loop(generation=lambda: stale)
-    world.script.generation = world.store.next_generation()
+    world.script.generation = world.store.generations.next()
     world.script.seal()
     with pytest.raises(FencedError, match="the recovery of epoch 1 carries generation"):
         loop.recover()
@@ -209,7 +210,7 @@ def test_a_recovery_bars_nothing_of_an_epoch_that_a_successor_sealed(tmp_path: P
     world.script.table("shop.orders").insert({"id": 1, "name": "a", "qty": 1})
     stale = world.script.generation
     loop = world.loop(generation=lambda: stale)
-    world.script.generation = world.store.next_generation()
+    world.script.generation = world.store.generations.next()
     for segment in world.script.seal().segments:
         (world.store.spool / segment.name).unlink()
     with pytest.raises(FencedError):

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from raycdc.checkpoint import codec
+from raycdc.checkpoint.documents import REQUESTS, DriverDocuments
 from raycdc.checkpoint.folder import LocalFolder
+from raycdc.checkpoint.generations import Generations
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord
 from raycdc.checkpoint.term import DriverTerm
 from raycdc.errors import FencedError, StateError
@@ -27,47 +29,43 @@ def record(store: CheckpointStore, term: DriverTerm) -> None:
     store.write_commit(CommitRecord(1, term.generation(), 0, {}))
 
 
-#: Everything of the store that changes the state, as a driver calls it; what is harmless says why.
+#: Everything of the store and its parts that changes the state, as a driver calls it; what is harmless says why.
 WRITES: dict[str, Callable[[CheckpointStore, DriverTerm], Any] | str] = {
     "write_commit": record,
-    "write_requests": lambda store, _: store.write_requests({"number": 0, "tables": {}, "start": None}),
-    "write_figures": lambda store, _: store.write_figures("bad_rows.json", {}),
+    "documents.write": lambda store, _: store.documents.write(REQUESTS, {"number": 0, "tables": {}, "start": None}),
     "drop_after": lambda store, _: store.drop_after(0),
-    "raise_generation": lambda store, term: store.raise_generation(term.generation()),
+    "generations.raised": lambda store, term: store.generations.raised(term.generation()),
     "write_manifest": lambda store, _: EpochScript.seal(stale_script(store)),
-    "next_generation": "how a driver takes over",
+    "generations.next": "how a driver takes over",
     "put_schema": "named by its content",
     "put_document": "named by its content",
     "sweep_spool": "under the lease, before the term's readers start",
-    "sweep_private": "by the newest driver only: `DriverTerm` claims its number first",
-    "write_as": "changes nothing on disk",
+    "generations.write_as": "changes nothing on disk",
+}
+#: What changes nothing.
+READS = {
+    *("document", "driver", "last_commit", "last_manifest", "lease", "manifest", "manifests", "needed_segments"),
+    *("next_epoch", "schema", "sealed_epochs", "documents.read", "generations.newest"),
+    *("generations.require_driver", "generations.require_newest", "generations.require_own"),
 }
 
 
 def stale_script(store: CheckpointStore) -> EpochScript:
     script = EpochScript(CheckpointStore(store.path))
     script.table("shop.t").read([{"id": 1, "name": "a", "qty": 1}])
-    store.next_generation()
+    store.generations.next()
     return script
 
 
 def test_every_write_of_the_store_is_refused_to_a_stale_driver_or_said_to_be_harmless() -> None:
-    methods = {name for name, _ in inspect.getmembers(CheckpointStore, inspect.isfunction) if not name.startswith("_")}
-    reads = {
-        *(
-            "document",
-            "driver",
-            "figures",
-            "last_commit",
-            "last_manifest",
-            "lease",
-            "manifest",
-            "manifests",
-            "needed_segments",
-        ),
-        *("newest_generation", "next_epoch", "requests", "require_driver", "require_newest", "schema", "sealed_epochs"),
+    parts = {"": CheckpointStore, "generations.": Generations, "documents.": DriverDocuments}
+    methods = {
+        f"{part}{name}"
+        for part, cls in parts.items()
+        for name, _ in inspect.getmembers(cls, inspect.isfunction)
+        if not name.startswith("_")
     }
-    assert methods == {*reads, *WRITES}
+    assert methods == {*READS, *WRITES}
 
 
 @pytest.mark.parametrize("name", [name for name, call in WRITES.items() if not isinstance(call, str)])
@@ -91,7 +89,7 @@ def test_a_replaced_coordinator_raises_the_number_of_its_own_driver_alone(store:
     successor = DriverTerm(CheckpointStore(store.path))
     with pytest.raises(FencedError, match="generation 2, but 3 is the newest"):
         term.for_coordinator()
-    assert (term.generation(), successor.generation(), store.newest_generation()) == (2, 3, 3)
+    assert (term.generation(), successor.generation(), store.generations.newest()) == (2, 3, 3)
 
 
 def test_two_drivers_that_start_at_once_get_two_numbers(
@@ -103,16 +101,16 @@ def test_two_drivers_that_start_at_once_get_two_numbers(
     def late(folder: LocalFolder, name: str, data: bytes) -> None:
         if name.startswith("generations/") and not taken:
             taken.append(0)
-            taken[0] = other.next_generation()
+            taken[0] = other.generations.next()
         real(folder, name, data)
 
     monkeypatch.setattr(LocalFolder, "create_once", late)
-    assert (store.next_generation(), *taken) == (2, 1)
+    assert (store.generations.next(), *taken) == (2, 1)
 
 
 def test_a_state_of_an_older_version_goes_on_counting(store: CheckpointStore) -> None:
     (store.path / "gen").write_bytes(codec.encode({"version": 1, "generation": 7}))
-    assert store.newest_generation() == 7
+    assert store.generations.newest() == 7
     assert DriverTerm(store).generation() == 8
 
 

@@ -117,7 +117,7 @@ def test_a_damaged_segment_of_a_half_committed_epoch_is_found_and_asked_for_befo
         return real(store, epoch)
 
     monkeypatch.setattr(CheckpointStore, "drop_after", dropped)
-    world.script.generation = world.store.next_generation()
+    world.script.generation = world.store.generations.next()
     recovery = world.loop(begin_again=asked).recover()
     assert recovery.frozen == (1,)
     assert order == ["asked", "dropped"]

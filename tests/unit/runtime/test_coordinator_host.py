@@ -99,7 +99,7 @@ def hosted(folder: Path, dialect: Dialect) -> Iterator[CoordinatorHost]:
     host = CoordinatorHost(
         store,
         DialectSource(dialect),
-        start=CoordinatorStart(store.next_generation(), 0),
+        start=CoordinatorStart(store.generations.next(), 0),
         begin=EnumeratorStart(None, store.last_manifest(), lambda name: SchemaDocument.from_json(store.document(name))),
         settings=CoordinatorSettings(),
     )

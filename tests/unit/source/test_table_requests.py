@@ -25,7 +25,7 @@ def store(tmp_path: Path) -> CheckpointStore:
     store = CheckpointStore(tmp_path, pipeline="shop")
     followed = {TableId.parse(name): Live("x", announced=True, incarnation=0) for name in (A, B, C)}
     stream = StreamState({}, 9, followed, changes=4).to_json()
-    generation = store.next_generation()
+    generation = store.generations.next()
     store.write_manifest(Manifest(1, generation, 0, from_splits={}, to_splits={STREAM_SPLIT_ID: stream}, enumerator={}))
     return store
 

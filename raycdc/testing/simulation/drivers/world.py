@@ -181,7 +181,7 @@ class DriverSimulation:
         if isinstance(error, TRANSIENT):
             return True
         store = self._store()
-        newest = store is None or life.term is None or store.newest_generation() <= life.term.generation()
+        newest = store is None or life.term is None or store.generations.newest() <= life.term.generation()
         stale = isinstance(error, RaycdcError) and not newest
         return stale or any(text in str(error) for text in INTERFERENCE)
 

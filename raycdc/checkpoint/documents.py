@@ -1,0 +1,35 @@
+"""Documents of the driver's own beside the epochs: requests, column names, figures of bad rows, and the like.
+
+Each has a module that knows what stands in it (`raycdc.checkpoint.kinds` lists all kinds of files).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from raycdc.checkpoint import codec
+from raycdc.checkpoint.folder import LocalFolder
+from raycdc.checkpoint.generations import Generations
+from raycdc.checkpoint.kinds import kind_of
+
+#: What was asked of the tables while nothing ran (`raycdc.source.parking.Requests`); the next start carries it out.
+REQUESTS = "requests.json"
+
+
+class DriverDocuments:
+    """See the module's docstring. Written under the lease only."""
+
+    def __init__(self, folder: LocalFolder, generations: Generations) -> None:
+        self._folder = folder
+        self._generations = generations
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """The document `name` as it was written last; None when it never was."""
+        return codec.read_current(self._folder, name)
+
+    def write(self, name: str, document: Mapping[str, Any]) -> None:
+        """Replace the document `name`, durably. `FencedError` where another driver took over."""
+        assert kind_of(name), f"{name} is none of the kinds of files in raycdc.checkpoint.kinds"
+        self._generations.require_own(name)
+        self._folder.write(name, codec.encode({"version": codec.DOCUMENT_VERSION, **document}))

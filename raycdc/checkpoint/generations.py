@@ -1,0 +1,104 @@
+"""The generations of a state: each driver that starts claims one, and whoever writes with an older one is refused.
+
+Like the store that it is a part of, it keeps nothing in memory: every answer comes from storage.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import NewType
+
+from raycdc.checkpoint import codec
+from raycdc.checkpoint.folder import LocalFolder
+from raycdc.errors import FencedError
+
+#: A generation that a driver claimed for itself, and did not look up: what it writes must carry its own.
+OwnGeneration = NewType("OwnGeneration", int)
+
+_GENERATION_FILE = re.compile(r"(\d{10})\.json$")
+
+
+class Generations:
+    """See the module's docstring. `raycdc.checkpoint.term` is a driver's own."""
+
+    def __init__(self, folder: LocalFolder) -> None:
+        self._folder = folder
+        self._driver: Callable[[], OwnGeneration] | None = None
+
+    def __repr__(self) -> str:
+        return f"Generations({str(self._folder.path)!r})"
+
+    def newest(self) -> int:
+        """The newest generation, whoever has it; 0 before the first start. Never to be written as one's own."""
+        document = codec.read(self._folder, "gen")
+        written = 0 if document is None else int(document["generation"])
+        return max([written, *self._claims()])
+
+    def next(self) -> OwnGeneration:
+        """Claim a generation, durably, for a driver that starts; every writer with an older one is fenced from now on.
+
+        Two that start at once get different ones, also where the lease binds processes of one machine only.
+        """
+        while True:
+            generation = self.newest() + 1
+            if self._claim(generation):
+                return OwnGeneration(generation)
+
+    def raised(self, own: OwnGeneration) -> OwnGeneration:
+        """Claim the next generation for the driver that has `own`; `FencedError` when another one has a newer one."""
+        self.require_newest(own, "the driver")
+        if not self._claim(own + 1):
+            raise FencedError(_fenced("the driver", own, own + 1, self._folder.path))
+        return OwnGeneration(own + 1)
+
+    def require_newest(self, generation: int, what: str) -> None:
+        """`FencedError` where `what` carries a generation that is not the newest: another driver took over."""
+        newest = self.newest()
+        if generation != newest:
+            raise FencedError(_fenced(what, generation, newest, self._folder.path))
+
+    def require_driver(self, driver: Callable[[], OwnGeneration], what: str) -> None:
+        """`require_newest` for `what` the `driver` does now, whose number may just rise by its own act."""
+        while True:
+            own = driver()
+            try:
+                self.require_newest(own, what)
+                return
+            except FencedError:
+                if driver() == own:
+                    raise
+
+    def write_as(self, driver: Callable[[], OwnGeneration] | None) -> None:
+        """Have everything that a driver writes by the store refused once its generation is not the newest any more."""
+        self._driver = driver
+
+    def require_own(self, what: str) -> None:
+        """`FencedError` where the driver that writes by the store (`write_as`) is not the newest any more."""
+        if self._driver is not None:
+            self.require_driver(self._driver, what)
+
+    def _claim(self, generation: int) -> bool:
+        name = f"generations/{generation:010d}.json"
+        claim = codec.encode({"version": codec.DOCUMENT_VERSION, "driver": uuid.uuid4().hex})
+        self._folder.create("generations")
+        self._folder.create_once(name, claim)
+        if self._folder.read(name) != claim:
+            return False
+        self._folder.write("gen", codec.encode({"version": codec.DOCUMENT_VERSION, "generation": generation}))
+        for older in self._claims():
+            if older < generation:
+                self._folder.delete(f"generations/{older:010d}.json")
+        return True
+
+    def _claims(self) -> list[int]:
+        return [int(found[1]) for name in self._folder.list("generations") if (found := _GENERATION_FILE.match(name))]
+
+
+def _fenced(what: str, generation: int, newest: int, path: Path) -> str:
+    return (
+        f"{what} carries generation {generation}, but {newest} is the newest in {path}: another driver took over. This "
+        "one must stop; nothing of it was accepted."
+    )

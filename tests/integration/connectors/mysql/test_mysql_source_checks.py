@@ -95,6 +95,8 @@ def test_a_probe_tells_the_kinds_of_servers_apart(
 
 
 def test_a_purged_position_is_a_lost_log(any_server: DatabaseServer) -> None:
+    # A file of its own: MariaDB reads it from its beginning, and other tests write events that are too large for it.
+    any_server.execute("FLUSH BINARY LOGS")
     with session(any_server) as connection:
         info = probe(connection)
         old = current_position(connection, info)

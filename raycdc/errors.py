@@ -225,6 +225,10 @@ class ProtocolError(RaycdcError):
     """A message between coordinator and reader is unknown, malformed or out of turn. Always a bug."""
 
 
+class OutOfPlaceError(RaycdcError):
+    """A batch of a split does not begin where the rows before it end; nothing of it was passed on. Always a bug."""
+
+
 class RowsNotPrintedError(RaycdcError):
     """An inspecting command decoded more rows than it printed, or fewer. Always a bug."""
 

@@ -23,7 +23,7 @@ from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.reader.context import ReaderContext
 from raycdc.source.reader.fetcher_manager import FetcherManager
 from raycdc.source.reader.partition_source_reader import PartitionSourceReader
-from raycdc.source.reader.records import RecordsWithSplitIds, SplitRecords
+from raycdc.source.reader.records import RecordsWithSplitIds, SplitRecords, check_begin
 from raycdc.source.reader.source_reader_base import ReaderReport
 from raycdc.source.reader.split_reader import SplitsAddition, SplitsChange, SplitsPause, SplitsRemoval
 from raycdc.source.split import PartitionSplit
@@ -103,6 +103,7 @@ class LinesEmitter:
         self._rows = 0
 
     def emit_record(self, batch: Lines, output: ReaderOutput, state: FileState) -> None:
+        check_begin(state.split_id, begin=batch.begin, position=state.position)
         ends = np.flatnonzero(np.frombuffer(batch.data, np.uint8) == ord("\n")) + 1
         if not (count := ends.size):
             return

@@ -2,6 +2,10 @@
 
 The reader's thread adds, removes and pauses; each fetcher's thread takes what has changed for it, and waits here while
 it has nothing to read.
+
+Splits of one name are read one after the other, in the order in which they were added, whatever the number of fetchers.
+A split that is removed and added again is another one than before: it waits until its fetcher was told of the removal,
+and the end of the split before does not concern it.
 """
 
 from __future__ import annotations
@@ -31,11 +35,15 @@ class SplitShare(Generic[SplitT]):
         return f"SplitShare({sorted(self.split_ids)})"
 
     @property
-    def has_splits(self) -> bool:
-        return bool(self.split_ids)
+    def closed(self) -> bool:
+        """Whether the fetcher should end."""
+        return self._backlog.closed
 
     def take(self) -> Sequence[tuple[SplitsChange[SplitT], int]] | None:
-        """The changes to handle before the next fetch. Blocks while there is nothing to read; None: it is over."""
+        """The changes to handle before the next fetch. Blocks while there is nothing to read; None: it is over.
+
+        No split is removed and added again by the changes of one call.
+        """
         return self._backlog.take(self)
 
     def finished(self, split_ids: Sequence[str]) -> None:
@@ -57,9 +65,15 @@ class SplitBacklog(Generic[SplitT]):
         return f"SplitBacklog({len(self._waiting)} wait, {self._shares})"
 
     def __len__(self) -> int:
-        """Splits that wait or are read."""
+        """The number of splits that could be read at the same time."""
         with self._condition:
-            return len(self._waiting) + sum(len(share.split_ids) for share in self._shares)
+            waiting = {split.split_id for split, _ in self._waiting}
+            return len(waiting.union(*(share.split_ids for share in self._shares)))
+
+    @property
+    def closed(self) -> bool:
+        with self._condition:
+            return self._closed
 
     def share(self, wake_up: Callable[[], None]) -> SplitShare[SplitT]:
         """The share of another fetcher, whose reader's blocked fetch `wake_up` ends."""
@@ -100,7 +114,10 @@ class SplitBacklog(Generic[SplitT]):
         woken = []
         with self._condition:
             for share in self._shares:
-                self._give(share)
+                if self._at_once is None:
+                    # The fetcher is told of a split that waits before it is told of a pause. A fetcher of one split at
+                    # a time takes it by itself once it has ended the one before.
+                    self._give(share)
                 if own := tuple(split_id for split_id in split_ids if split_id in share.split_ids):
                     told = change(own)
                     share.changes.append((told, 0))
@@ -122,19 +139,50 @@ class SplitBacklog(Generic[SplitT]):
                 if share.changes or share.split_ids:
                     break
                 self._condition.wait()
-            changes = list(share.changes)
-            share.changes.clear()
+            changes = []
+            removed: set[str] = set()
+            while share.changes and removed.isdisjoint(_added(share.changes[0][0])):
+                change, addition = share.changes.popleft()
+                removed |= _removed(change)
+                changes.append((change, addition))
+            if removed:
+                self._condition.notify_all()  # Other fetchers may read them now.
             return changes
 
     def finished(self, share: SplitShare[SplitT], split_ids: Sequence[str]) -> None:
         with self._condition:
-            share.split_ids -= set(split_ids)
+            # A split that the fetcher is still to be told of was not read: one of its name from before has ended.
+            share.split_ids -= set(split_ids) - _all_of(share, _added)
+            self._condition.notify_all()
 
     def _give(self, share: SplitShare[SplitT]) -> None:
+        if not self._waiting or not self._has_room(share):
+            return
+        others = [other for other in self._shares if other is not share]
+        taken = share.split_ids.union(*(other.split_ids | _all_of(other, _removed) for other in others))
+        passed_over: deque[tuple[SplitT, int]] = deque()
         while self._waiting and self._has_room(share):
             split, addition = self._waiting.popleft()
+            if split.split_id in taken:
+                passed_over.append((split, addition))
+                continue
+            taken.add(split.split_id)
             share.split_ids.add(split.split_id)
             share.changes.append((SplitsAddition((split,)), addition))
+        self._waiting = passed_over + self._waiting
 
     def _has_room(self, share: SplitShare[SplitT]) -> bool:
         return self._at_once is None or len(share.split_ids) < self._at_once
+
+
+def _added(change: SplitsChange[SplitT]) -> set[str]:
+    return {split.split_id for split in change.splits} if isinstance(change, SplitsAddition) else set()
+
+
+def _removed(change: SplitsChange[SplitT]) -> set[str]:
+    return set(change.split_ids) if isinstance(change, SplitsRemoval) else set()
+
+
+def _all_of(share: SplitShare[SplitT], part: Callable[[SplitsChange[SplitT]], set[str]]) -> set[str]:
+    """The splits that `part` says of the changes that the fetcher has not taken yet."""
+    return set().union(*(part(change) for change, _ in share.changes))

@@ -9,20 +9,21 @@ the source. An error in a thread surfaces once, from `ElementsQueue.poll`, in th
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from raycdc.source.reader.backlog import SplitBacklog
 from raycdc.source.reader.records import RecordsWithSplitIds
-from raycdc.source.reader.split_reader import FetchedSplit, SplitReader, SplitsAddition
+from raycdc.source.reader.split_reader import FetchedSplit, SplitReader, SplitsAddition, SplitsRemoval
 
 ItemT = TypeVar("ItemT")
 SplitT = TypeVar("SplitT", bound=FetchedSplit)
 
 #: Bytes fetched ahead of the reader: enough to keep the decoder busy while a batch is written, no more.
 QUEUE_BYTES_MAX = 64 << 20
-#: Longest that closing waits for a thread to close its connection.
+#: Longest that closing waits for threads to close their connections.
 CLOSE_TIMEOUT_S = 10
 
 
@@ -96,7 +97,7 @@ class SplitFetcher(Generic[SplitT, ItemT]):
         name: str,
     ) -> None:
         self._open_reader = open_reader
-        self._share = backlog.share(self._wake_up)
+        self._share = backlog.share(self.wake_up)
         self._queue = queue
         self._reader: SplitReader[SplitT, ItemT] | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -105,12 +106,15 @@ class SplitFetcher(Generic[SplitT, ItemT]):
     def __repr__(self) -> str:
         return f"SplitFetcher({self._thread.name}, {self._share!r})"
 
-    def join(self) -> None:
-        """Wait for the thread to end, as it closes its connection itself. The backlog and the queue are closed."""
-        self._wake_up()
-        self._thread.join(timeout=CLOSE_TIMEOUT_S)
+    def join(self, *, until_s: float) -> None:
+        """Wait for the thread to end, as it closes its connection itself, until the monotonic time `until_s`.
 
-    def _wake_up(self) -> None:
+        The backlog and the queue are closed, and the fetcher was woken.
+        """
+        self._thread.join(timeout=max(0.0, until_s - time.monotonic()))
+
+    def wake_up(self) -> None:
+        """End the fetch that blocks, so that the thread looks at the backlog again. Never blocks."""
         if (reader := self._reader) is not None:
             reader.wake_up()
 
@@ -125,18 +129,28 @@ class SplitFetcher(Generic[SplitT, ItemT]):
             self._queue.fail(error)
 
     def _loop(self, reader: SplitReader[SplitT, ItemT]) -> None:
+        # The splits that the reader has, each with the number of its addition.
         additions: dict[str, int] = {}
         while self._queue.wait_for_room():
             changes = self._share.take()
             if changes is None:
                 return
             for change, addition in changes:
-                if isinstance(change, SplitsAddition):
-                    additions.update({split.split_id: addition for split in change.splits})
                 reader.handle_splits_changes(change)
-            if not self._share.has_splits:
+                match change:
+                    case SplitsAddition(splits):
+                        additions.update({split.split_id: addition for split in splits})
+                    case SplitsRemoval(split_ids):
+                        _forget(additions, split_ids)
+            if not additions or self._share.closed:
                 continue
             element = reader.fetch()
             if element is not None:
                 self._share.finished(element.finished_splits)
-                self._queue.put(element.for_additions(lambda split_id: additions.get(split_id, 0)))
+                self._queue.put(element.for_additions(additions))
+                _forget(additions, element.finished_splits)
+
+
+def _forget(additions: dict[str, int], split_ids: Sequence[str]) -> None:
+    for split_id in split_ids:
+        additions.pop(split_id, None)

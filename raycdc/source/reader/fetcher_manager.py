@@ -9,12 +9,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, Protocol, TypeVar, assert_never
 
 from raycdc.source.reader.backlog import SplitBacklog
-from raycdc.source.reader.fetcher import QUEUE_BYTES_MAX, ElementsQueue, SplitFetcher
+from raycdc.source.reader.fetcher import CLOSE_TIMEOUT_S, QUEUE_BYTES_MAX, ElementsQueue, SplitFetcher
 from raycdc.source.reader.records import RecordsWithSplitIds
 from raycdc.source.reader.split_reader import FetchedSplit, SplitReader
 
@@ -125,8 +126,11 @@ class SplitFetcherManager(Generic[SplitT, ItemT]):
         return self._queue.poll()
 
     def close(self) -> None:
-        """Stop the threads; what they have read ahead is forgotten. Waits for them."""
+        """Stop the threads; what they have read ahead is forgotten. Waits for all of them together."""
         self._backlog.close()
         self._queue.close()
         for fetcher in self._fetchers:
-            fetcher.join()
+            fetcher.wake_up()
+        until_s = time.monotonic() + CLOSE_TIMEOUT_S
+        for fetcher in self._fetchers:
+            fetcher.join(until_s=until_s)

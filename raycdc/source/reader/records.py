@@ -5,10 +5,11 @@ The unit is a batch, never a row: an Arrow batch, a unit of a log, the messages 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
+from raycdc.errors import OutOfPlaceError
 from raycdc.source.protocol.api import ReaderOutput
 
 ItemT_co = TypeVar("ItemT_co", covariant=True)
@@ -39,10 +40,10 @@ class RecordsWithSplitIds(Generic[ItemT_co]):
     finished_splits: tuple[str, ...] = ()
     bytes: int = 0
 
-    def for_additions(self, addition_of: Callable[[str], int]) -> RecordsWithSplitIds[ItemT_co]:
-        """The same fetch with the number of each split's addition in its batches."""
-        records = tuple(replace(part, addition=addition_of(part.split_id)) for part in self.records)
-        return replace(self, records=records)
+    def for_additions(self, additions: Mapping[str, int]) -> RecordsWithSplitIds[ItemT_co]:
+        """The same fetch with the number of each split's addition in its batches, and without those of other splits."""
+        records = (part for part in self.records if part.split_id in additions)
+        return replace(self, records=tuple(replace(part, addition=additions[part.split_id]) for part in records))
 
 
 class RecordEmitter(Protocol[ItemT_contra, StateT_contra]):
@@ -50,7 +51,17 @@ class RecordEmitter(Protocol[ItemT_contra, StateT_contra]):
 
     A batch comes in, and a batch goes out (`ReaderOutput.collect`): what lies between, such as decoding, filtering or
     renaming columns, is the emitter's. The reader's thread calls it; it must not block. An error ends the reader, whose
-    successor goes on from the sealed state.
+    successor goes on from the sealed state. Where a batch says at which position it begins, and positions have no
+    gaps, the emitter calls `check_begin` first.
     """
 
     def emit_record(self, batch: ItemT_contra, output: ReaderOutput, state: StateT_contra) -> None: ...
+
+
+def check_begin(split_id: str, *, begin: int, position: int) -> None:
+    """Raise `OutOfPlaceError` unless a batch that begins at `begin` goes on where its split's rows end."""
+    if begin != position:
+        raise OutOfPlaceError(
+            f"A batch of {split_id} begins at {begin}, but the rows before it end at {position}. The batch was not "
+            "emitted. This is a bug of the source's reader: something of the split was left out, or was read twice."
+        )

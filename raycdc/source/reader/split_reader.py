@@ -29,7 +29,11 @@ class SplitsAddition(Generic[SplitT_co]):
 
 @dataclass(frozen=True, slots=True)
 class SplitsRemoval:
-    """Read these splits no more. Batches fetched of them before may still be given by the next fetch."""
+    """Read these splits no more, and drop what was read ahead of them: no later fetch may give anything of them.
+
+    A split may be added again right after, perhaps from another position. A batch of the time before would be taken
+    for one of the new addition.
+    """
 
     split_ids: tuple[str, ...]
 
@@ -61,6 +65,6 @@ class SplitReader(Protocol[SplitT_contra, ItemT_co]):
         """Called between two fetches."""
 
     def wake_up(self) -> None:
-        """Make a blocked `fetch` return soon."""
+        """Make a blocked `fetch` return soon, or the next one if none is running."""
 
     def close(self) -> None: ...

@@ -22,6 +22,7 @@ class StreamSplitReader:
         self._open_log = open_log
         self._log: BlockingLog | None = None
         self._split_id = ""
+        self._woken = False
 
     def fetch(self) -> RecordsWithSplitIds[LogUnit] | None:
         assert self._log is not None, "no stream split was given"
@@ -36,12 +37,16 @@ class StreamSplitReader:
             case SplitsAddition((split,)):
                 self._split_id = split.split_id
                 self._log = self._open_log(split)
+                if self._woken:
+                    self._log.wake_up()
             case SplitsAddition() | SplitsRemoval() | SplitsPause():
                 raise AssertionError("the stream split stays with its reader, and is its only one")
             case _:
                 assert_never(change)
 
     def wake_up(self) -> None:
+        """A log that is connecting meanwhile is woken once it is there."""
+        self._woken = True  # Before the look at the log: `handle_splits_changes` does the two in the other order.
         if self._log is not None:
             self._log.wake_up()
 

@@ -36,6 +36,8 @@ SELECTION_TIMEOUT_MS = 10_000
 #: (MongoDB manual, "Error Codes"; the drivers' list of retryable reads, and 43 CursorNotFound).
 _RETRYABLE_CODES = frozenset({6, 7, 43, 50, 89, 91, 134, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
 UNAUTHORIZED = 13
+#: The owner of a log that a router tells: states have an empty name for it, which is another than any replica set's.
+MONGOS = "a mongos or no replica set"
 _AUTHENTICATION_FAILED = 18
 
 
@@ -51,7 +53,7 @@ class ServerInfo:
     @property
     def owner(self) -> LogOwner:
         """Whose log its places are of."""
-        return LogOwner(self.replica_set, self.address, "replica set", "source.uri")
+        return LogOwner(self.replica_set or MONGOS, self.address, "replica set", "source.uri")
 
     @property
     def version_text(self) -> str:

@@ -22,7 +22,7 @@ from raycdc.connectors.mongodb.catalog import (
     require_followable,
     require_selectable,
 )
-from raycdc.connectors.mongodb.client import VERSION_PLACES, Client, ServerInfo, connect, probe
+from raycdc.connectors.mongodb.client import MONGOS, VERSION_PLACES, Client, ServerInfo, connect, probe
 from raycdc.connectors.mongodb.enumerator_dialect import MongoDbEnumeratorDialect
 from raycdc.connectors.mongodb.hidden import require_hidden
 from raycdc.connectors.mongodb.large import LargeDocuments
@@ -139,7 +139,7 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
         with connect(self.config.uri) as client:
             info = probe(client)
             if (state := stream_of(last)) is not None:
-                info.owner.require_again(state.position["replica_set"])
+                info.owner.require_again(state.position["replica_set"] or MONGOS)
             begin = log_end(client)
             position = StreamPosition(begin, replica_set=info.replica_set)
             tables = discover(client, self.config.selector(), complete=False)

@@ -14,9 +14,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.measure import Measurement, measured, progress
+
+if TYPE_CHECKING:
+    from raycdc.source.schema_document import SchemaDocument
 
 STRATEGIES = ("sharded", "splitVector", "sample", "single")
 #: As many as the emulation reads in all chunks of all readers within minutes.
@@ -131,7 +134,7 @@ def _commands() -> Iterator[list[str]]:
     yield sent
 
 
-def _read(config: Any, document: dict[str, Any], chunks: Sequence[Any], readers: int) -> dict[str, Any]:
+def _read(config: Any, document: SchemaDocument, chunks: Sequence[Any], readers: int) -> dict[str, Any]:
     """Read every chunk, each reader taking the next one when it is free."""
     from raycdc.connectors.mongodb.client import connect
     from raycdc.connectors.mongodb.snapshot.chunk_reader import MongoDbChunkReader

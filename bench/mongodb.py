@@ -24,13 +24,16 @@ import tempfile
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench import mongodb_changes
 from bench.measure import Measurement, Options, best_of, measure, measured, progress
 from bench.mongodb_documents import documents, with_bytes
 from bench.pipeline import Bench, figures_of
 from bench.sink_homes import jars
+
+if TYPE_CHECKING:
+    from raycdc.source.schema_document import SchemaDocument
 
 CASES = ("snapshot", "change_stream")
 
@@ -82,7 +85,7 @@ def _snapshot(count: int, tries: int) -> Iterator[Measurement]:
         yield with_bytes(_spark(Path(folder), server, count), size * _SPARK_PASSES)
 
 
-def _read(uri: str, passes: int, document: dict[str, Any]) -> dict[str, Any]:
+def _read(uri: str, passes: int, document: SchemaDocument) -> dict[str, Any]:
     from raycdc.config import Secret
     from raycdc.connectors.mongodb.client import connect
     from raycdc.connectors.mongodb.snapshot.chunk_reader import MongoDbChunkReader

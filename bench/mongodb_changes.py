@@ -110,6 +110,7 @@ def raycdc(uri: str, begin: int, events: int, types: dict[str, str]) -> dict[str
     from raycdc.connectors.mongodb.source import MongoDbSource
     from raycdc.connectors.mongodb.stream.position import StreamPosition
     from raycdc.model import TableId
+    from raycdc.source.snapshot.log_unit import TransactionPart, Transactions
     from raycdc.source.snapshot.stream_state import StreamState
     from raycdc.source.split import StreamSplit
     from raycdc.source.table_life import Live
@@ -123,15 +124,16 @@ def raycdc(uri: str, begin: int, events: int, types: dict[str, str]) -> dict[str
     document = layout.document()
     with connect(config.uri) as client:
         position = StreamPosition(begin, replica_set=probe(client).replica_set).to_json()
-    followed = {TableId("bench", "orders"): Live(document["fingerprint"], announced=True, incarnation=0)}
+    followed = {TableId("bench", "orders"): Live(document.fingerprint, announced=True, incarnation=0)}
     state = StreamState(position, begin, followed)
-    source, split = MongoDbSource(config), StreamSplit(state, {document["fingerprint"]: document})
+    source, split = MongoDbSource(config), StreamSplit(state, {document.fingerprint: document})
 
     def read() -> int:
         reader, rows = source.log_reader(split), 0
         while rows < events:
             unit = reader.fetch()
-            rows += sum(found.batch.num_rows for found in unit.rows) if unit is not None else 0
+            if isinstance(unit, TransactionPart | Transactions):
+                rows += sum(batch.batch.num_rows for batch in unit.rows)
         reader.close()
         return rows
 

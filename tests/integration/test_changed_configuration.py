@@ -89,7 +89,7 @@ def test_types_that_are_read_otherwise_need_a_new_snapshot(shop: Shop) -> None:
 def test_a_condition_concerns_the_tables_that_it_names(shop: Shop) -> None:
     shop.run("a", "b")
     source = shop.config("a", "b")["source"] | {"snapshot": {"filter": {f"{shop.database}.a": "id > 1"}}}
-    with pytest.raises(ConfigError, match=rf"rows of {shop.database}\.a that are written would not match"):
+    with pytest.raises(ConfigError, match=rf"rows of {shop.database}\.a already written would not match"):
         shop.run("a", "b", source=source)
     ask(CheckpointStore(shop.root / "state"), [f"{shop.database}.a"], RESNAPSHOT)
     shop.run("a", "b", source=source)

@@ -80,7 +80,7 @@ def test_staging_tables_that_lost_rows_are_not_believed(world: World, postgres: 
     (work,) = [w for w in works_of(world.loop(sink), world.store.manifest(1)) if w.target == ITEMS]
     sink.apply_schema(work)
     staged = sink.stage([work])[ITEMS]
-    postgres.execute(f'DELETE FROM raycdc_stage."{staged["merge"][0].name}"')
+    postgres.execute(f'DELETE FROM raycdc_stage."{staged.merge[0].name}"')
     with pytest.raises(SinkError, match=r"shop\.items: staging table .* has 0 rows instead of"):
         sink.commit(work, staged)
     assert world.rows(world.script.table("shop.items")) == []

@@ -233,13 +233,11 @@ def test_generated_and_invisible_columns_are_columns_like_others(server: Databas
 
 def test_a_functional_index_does_not_disturb_its_table(mysql80: MySqlServer) -> None:
     with mysql80.fresh_database() as database, session(mysql80, "root") as connection:
-        query(connection, "SET GLOBAL binlog_row_metadata = FULL")
         start = log_end(connection)
         query(connection, f"CREATE TABLE `{database}`.t (id INT PRIMARY KEY, a INT, KEY ((a * 2)))")
         query(connection, f"INSERT INTO `{database}`.t VALUES (1, 5), (2, NULL)")
         query(connection, f"UPDATE `{database}`.t SET a = 6 WHERE id = 2")
         check(mysql80, connection, load_table(connection, TableId(database, "t")), start)
-        query(connection, "SET GLOBAL binlog_row_metadata = MINIMAL")
 
 
 def test_labels_beyond_the_catalogues_characters_come_from_the_log_or_are_refused(

@@ -80,7 +80,7 @@ class DataSide:
         stack.callback(sink.close)
         known = None
         if self.settled.full_by is FullBy.KNOWN_ROWS:
-            known = KnownRows.opened(self.store.path, context)
+            known = KnownRows.opened(self.store.path, replace(context, access=self.access))
             stack.callback(known.close)
         records = bad_records(self.config, self.store.path)
         routing = replace(self._routing(sink, records, warn), known=known)

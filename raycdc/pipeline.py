@@ -138,7 +138,7 @@ class Pipeline:
         silent = ProgressReporter(lambda _: None, driver_pid=os.getpid())
         with self._one_run(Start(config, local, has_sink=False), silent) as run:
             store = run.store
-            settled = settle_start(config, store, warn=silent.warning, has_sink=False)
+            settled = settle_start(config, store, warn=silent.warning, has_sink=False, names_sink=self._has_sink)
             if settled.full_by is FullBy.KNOWN_ROWS:
                 raise ConfigError(
                     'source.changelog: "full" is for rows on their way to a sink of raycdc\'s; leave it out, or let '
@@ -183,7 +183,7 @@ class Pipeline:
     def _commit_all(self, run: _Run, start: Start, until: Until | None) -> bool:
         """Start everything and commit epochs to the end; False where a stop came before there were readers."""
         config, store, reporter, local = self.config, run.store, run.reporter, start.local
-        settled = settle_start(config, store, warn=reporter.warning, has_sink=self._has_sink)
+        settled = settle_start(config, store, warn=reporter.warning, has_sink=self._has_sink, names_sink=self._has_sink)
         if settled.full_by is FullBy.KNOWN_ROWS:
             require_known_rows(start)
         if self._stopped_early():

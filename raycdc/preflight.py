@@ -98,12 +98,21 @@ class Settled:
 
 
 def settle_start(
-    config: PipelineConfig, store: CheckpointStore, *, warn: Callable[[str], None], has_sink: bool = True
+    config: PipelineConfig,
+    store: CheckpointStore,
+    *,
+    warn: Callable[[str], None],
+    has_sink: bool = True,
+    names_sink: bool = True,
 ) -> Settled:
-    """`preflight`, and what follows from it. Blocks while the source answers."""
+    """`preflight`, and what follows from it. Blocks while the source answers.
+
+    `has_sink` says whether the run writes to the sink of `config`; `names_sink` whether `config` names one at all: then
+    the source goes by its rules also where somebody takes the epochs by hand.
+    """
     naming = naming_of(config, column_names(store))
-    upsert = has_sink and config.sink.write == UPSERT
-    maker = partial(source_maker, config, upsert=upsert, naming=naming, has_sink=has_sink)
+    upsert = names_sink and config.sink.write == UPSERT
+    maker = partial(source_maker, config, upsert=upsert, naming=naming, has_sink=names_sink)
     full_by = preflight(config, store, maker(full_by=FullBy.NOTHING), warn=warn, has_sink=has_sink)
     make_source = maker(full_by=full_by)
     return Settled(full_by, naming, refused_at_start(config, store, make_source()), make_source)

@@ -456,8 +456,11 @@ class PipelineConfig:
 
     @property
     def until(self) -> Until | None:
-        """The end of a run, as `mode` says; None: it goes on until it is stopped."""
-        match self.mode:
+        """The end of a run; None: it goes on until it is stopped.
+
+        Whoever asks for ``until-caught-up`` gets the log up to its present end, also behind a bounded snapshot.
+        """
+        match self.pipeline.mode if self.pipeline.mode is Mode.UNTIL_CAUGHT_UP else self.mode:
             case Mode.CONTINUOUS:
                 return None
             case Mode.UNTIL_CAUGHT_UP:

@@ -50,7 +50,13 @@ STARTUP = {
     "sinks/iceberg/target.py": set[str](),
     "sinks/jdbc/sink.py": set[str](),
     "sinks/jdbc/target.py": set[str](),
-    "sinks/kafka/sink.py": set[str](),
+    "sinks/kafka/topics.py": {
+        "Topics.__contains__",
+        "Topics.partitions",
+        "Topics.create",
+        "Topics.has_messages",
+        "Topics._listed",
+    },
     "sinks/mongodb/sink.py": set[str](),
     "sinks/mongodb/target.py": set[str](),
     "epochs/epoch_recovery.py": set[str](),
@@ -63,7 +69,7 @@ STARTUP = {
 }
 #: Of sinks: what is asked of them before the first epoch.
 OF_SINKS = re.compile(
-    r"(\w+\.)?(__init__|open|_open|look|require_free|_on_existing|_connect|standing|taken|check_write)$"
+    r"(\w+\.)?(__init__|open|_open|look|require_free|_on_existing|_connect|standing|taken|check_write|require)$"
 )
 
 #: Where each error is raised → the check that finds it: a name of `START_CHECKS`, or a function of the command.
@@ -85,7 +91,7 @@ FOUND_BY = {
     "sinks/targets.py: check_write": "options",
     "sinks/delta/upkeep.py: Upkeep.__init__": "options",
     "sinks/jdbc/sink.py: JdbcSink._connect": "check_sink",
-    "sinks/kafka/sink.py: KafkaSink.look": "check_sink",
+    "sinks/kafka/topics.py: Topics.require": "check_sink",
     "sinks/mongodb/sink.py: MongoDbSink.look": "check_sink",
     "sinks/steps.py: Target.taken": "check_targets",
     "sinks/delta/target.py: DeltaSteps.standing": "check_targets",

@@ -32,16 +32,19 @@ class Topics:
             raise SinkError(f"Kafka at {servers} cannot be reached: {cause.args[0]}") from cause
 
     def __contains__(self, topic: str) -> bool:
-        return bool(self.partitions(topic))
+        return topic in self._listed()
 
     def partitions(self, topic: str) -> list[int]:
         """The numbers of the topic's partitions; none where there is no such topic."""
+        return self._listed().get(topic, [])
+
+    def _listed(self) -> dict[str, list[int]]:
+        """The partitions of all topics: asking for one alone would create it where brokers do that."""
         try:
-            # All topics: asking for one would create it where brokers do that.
             topics = self._admin.list_topics(timeout=TIMEOUT_S).topics
         except KafkaException as cause:
             raise SinkError(f"Kafka at {self._config.bootstrap_servers}: {cause.args[0]}") from cause
-        return list(topics[topic].partitions) if topic in topics else []
+        return {name: list(topic.partitions) for name, topic in topics.items()}
 
     def create(self, topic: str, partitions: int, *, is_tables: bool = True) -> None:
         """Make a topic that is one table's own, or for all; one that is there already stays."""

@@ -1,0 +1,53 @@
+"""What a start settles before anything runs: the end of the run, and the rules that the source goes by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.config import PipelineConfig
+from raycdc.config.load import config_from_dict
+from raycdc.model.until import Until
+from raycdc.preflight import settle_start
+
+
+def config_of(folder: Path, *, mode: str = "continuous", source: dict[str, Any]) -> PipelineConfig:
+    return config_from_dict(
+        {
+            "pipeline": {"name": "shop", "state": str(folder / "state"), "mode": mode},
+            "source": source,
+            "sink": {"type": "delta", "path": str(folder / "lake")},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("mode", "startup", "until"),
+    [
+        ("continuous", "initial", None),
+        ("continuous", "snapshot", Until.SNAPSHOT),
+        ("until-caught-up", "initial", Until.CAUGHT_UP),
+        ("snapshot", "initial", Until.SNAPSHOT),
+        # Whoever asks for it gets what the log has had since the snapshot, at every start.
+        ("until-caught-up", "snapshot", Until.CAUGHT_UP),
+    ],
+)
+def test_the_mode_that_is_asked_for_says_where_a_run_ends(
+    tmp_path: Path, mode: str, startup: str, until: Until | None
+) -> None:
+    source = {"type": "mysql", "user": "cdc", "tables": ["shop.orders"], "startup": {"mode": startup}}
+    assert config_of(tmp_path, mode=mode, source=source).until is until
+
+
+@pytest.mark.parametrize("has_sink", [True, False])
+def test_epochs_taken_by_hand_of_a_file_that_names_a_sink_have_the_rows_that_the_sink_would_get(
+    tmp_path: Path, has_sink: bool
+) -> None:
+    config = config_of(tmp_path, source={"type": "datagen", "tables": ["shop.orders"]})
+    store = CheckpointStore(tmp_path / "state", pipeline="shop")
+    settled = settle_start(config, store, warn=lambda _: None, has_sink=has_sink, names_sink=True)
+    context = settled.make_source().context
+    assert (context.sink, context.rules.upsert) == ("delta", True)

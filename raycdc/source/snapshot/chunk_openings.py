@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from raycdc.source.snapshot.chunk_events import Fate
@@ -51,16 +52,22 @@ class ChunkOpenings:
         self._lives, self._hand_off = lives, hand_off
         self.ring_s = ring_s
         self._opens_from_s = now_s + ring_s
-        self._waiting: list[OpeningRequest] = []
+        #: Each with the time from which it may be opened; infinity where something else must happen first.
+        self._waiting: list[tuple[OpeningRequest, float]] = []
 
     def withdraw(self, chunk: ChunkId) -> None:
         """The chunk's reader is gone: it is not to be opened any more."""
-        self._waiting = [request for request in self._waiting if request.split.chunk_id != chunk]
+        self._waiting = [waiting for waiting in self._waiting if waiting[0].split.chunk_id != chunk]
 
     def take_due(self, *, now_s: float) -> list[OpeningRequest]:
         """Requests to be asked again now, each once."""
         due, self._waiting = (self._waiting, []) if now_s >= self._opens_from_s else ([], self._waiting)
-        return due
+        return [request for request, _ in due]
+
+    def next_due_s(self) -> float | None:
+        """The earliest time from which a chunk that waits may be opened; None where none waits for a time."""
+        due_s = min((due_s for _, due_s in self._waiting), default=math.inf)
+        return due_s if due_s < math.inf else None
 
     def ask(self, request: OpeningRequest, *, ordinal: int, now_s: float) -> Opening:
         """Open the chunk where the log stands at `ordinal`, between two transactions, if that may be."""
@@ -75,15 +82,17 @@ class ChunkOpenings:
                     f"anew with: raycdc tables resnapshot CONFIG {split.table}"
                 )
                 return Refused(why, Fate.NEXT_MANIFEST, gives_up=True)
-            return self._wait(request)
+            return self._wait(request, due_s=math.inf)
         hopeless = self._hand_off.would_be_read_again(split.table, now_s=now_s)
         opens_from_s = max(self._opens_from_s, self._hand_off.opens_from_s(split.table))
-        if now_s < opens_from_s or (hopeless and now_s < request.asked_s + self.ring_s):
-            return self._wait(request)
+        if hopeless:
+            opens_from_s = max(opens_from_s, request.asked_s + self.ring_s)
+        if now_s < opens_from_s:
+            return self._wait(request, due_s=opens_from_s)
         if not self._hand_off.open(split, now_s=now_s, ordinal=ordinal):
             return Refused("the table was dropped", Fate.TABLE_GONE)
         return Opened()
 
-    def _wait(self, request: OpeningRequest) -> Waiting:
-        self._waiting.append(request)
+    def _wait(self, request: OpeningRequest, *, due_s: float) -> Waiting:
+        self._waiting.append((request, due_s))
         return Waiting()

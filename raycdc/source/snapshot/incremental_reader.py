@@ -93,7 +93,8 @@ class IncrementalReader(SourceReaderBase):
         worked = self._chunks.poll()
         if self._log is None:
             return worked
-        self._log.on_time(now_s=self.context.now_s())
+        if (due_s := self._log.on_time(now_s=self.context.now_s())) is not None:
+            self.context.availability.at(due_s)
         if self._log_source is None or not self._log.ready or self._log.end_of_input:
             return worked
         unit = self._log_source.poll()

@@ -222,11 +222,13 @@ class LogReader:
         if self._at_boundary:
             self._between_transactions(now_s=now_s)
 
-    def on_time(self, *, now_s: float) -> None:
-        """Time has passed: open the chunks that had to wait for it."""
-        if self._at_boundary:
-            for request in self._openings.take_due(now_s=now_s):
-                self._open(request, now_s=now_s)
+    def on_time(self, *, now_s: float) -> float | None:
+        """Time has passed: open the chunks that had to wait for it. The time to come at which others may be opened."""
+        if not self._at_boundary:
+            return None
+        for request in self._openings.take_due(now_s=now_s):
+            self._open(request, now_s=now_s)
+        return self._openings.next_due_s()
 
     def after_cut(self, *, now_s: float) -> None:
         """A new epoch is open: apply the schema change that waited for it, then what waited behind."""

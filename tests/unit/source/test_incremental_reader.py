@@ -29,10 +29,21 @@ from raycdc.source.protocol.source_event import (
 from raycdc.source.reader.availability import Availability
 from raycdc.source.reader.context import ReaderContext
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.chunk_events import ChunkDelta, ChunkOpened, ChunkPublished, ChunkVoided, CloseChunk
+from raycdc.source.snapshot.chunk_events import (
+    ChunkDelta,
+    ChunkOpened,
+    ChunkPublished,
+    ChunkVoided,
+    CloseChunk,
+    OpenChunk,
+)
+from raycdc.source.snapshot.chunk_key import ChunkKey
+from raycdc.source.snapshot.held_rows import SpilledRows
 from raycdc.source.snapshot.incremental_reader import IncrementalReader
 from raycdc.source.snapshot.key_index import KeyOrder
-from raycdc.source.snapshot.log_unit import LogSource
+from raycdc.source.snapshot.log_rows import LogRows
+from raycdc.source.snapshot.log_unit import LogSource, LogUnit
+from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
 from raycdc.testing.simulation.threads import NoThreads
 from tests.protocol.pair import segment
@@ -73,6 +84,9 @@ class Output:
 
     def cut(self, epoch: int) -> tuple[Segment, ...]:
         return ()
+
+    def spill(self, rows: Sequence[LogRows]) -> SpilledRows:
+        raise AssertionError("no rows are held")
 
     def discard(self, segments: Sequence[Segment]) -> None:
         self.release([segment.path for segment in segments])
@@ -241,3 +255,52 @@ def test_a_message_that_is_not_for_a_reader_is_named(message: Message) -> None:
 def test_an_unknown_event_is_named() -> None:
     with pytest.raises(ProtocolError, match="does not know the event CheckKeys"):
         Harness().event(CheckKeys())
+
+
+class QuietLog:
+    """`LogSource` and `KeyOrder` of a log in which nothing happens."""
+
+    def poll(self) -> LogUnit | None:
+        return None
+
+    def use(self, table: TableId, key: ChunkKey | None, document: SchemaDocument) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class QuietDialect(Dialect):
+    ring_s = 10.0
+
+    def open_log(self, split: StreamSplit) -> LogSource:
+        return QuietLog()
+
+    def key_order(self, split: StreamSplit) -> KeyOrder:
+        return cast("KeyOrder", QuietLog())
+
+
+def test_the_reader_wakes_when_a_chunk_may_be_opened_that_waits_for_a_time() -> None:
+    said: list[Message] = []
+    availability = Availability()
+    now_s = 3.0
+    context = ReaderContext(
+        cast("ReaderOutput", Output()),
+        send=said.append,
+        availability=availability,
+        now_s=lambda: now_s,
+        epoch_bytes_max=1000,
+        threads=NoThreads(),
+    )
+    snapshot = {"key": "id", "foldable": True, "needs_null": False, "null_closed": False, "closed": []}
+    tables = {str(TABLE): {"schema": "f1", "announced": True, "snapshot": snapshot}}
+    state = StreamState.from_json({"version": 1, "position": {"at": 100}, "ordinal": 100, "tables": tables})
+    reader = IncrementalReader(context, QuietDialect())
+    reader.handle(Registered(1))
+    reader.handle(AddSplits((StreamSplit(state, {"f1": DOCUMENT}),)))
+    reader.handle(SourceEventWrapper(OpenChunk(CHUNK)))
+    dues_s = []
+    for now_s in (3.0, 13.0):  # noqa: B007 - the clock of the reader
+        availability.begin()
+        assert reader.poll_next() is InputStatus.NOTHING_AVAILABLE
+        dues_s.append(availability.due_s)
+    assert dues_s == [13.0, None]  # `ring_s` after the log was begun.
+    assert any(isinstance(m, SourceEventWrapper) and isinstance(m.event, ChunkOpened) for m in said)

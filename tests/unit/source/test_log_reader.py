@@ -357,9 +357,9 @@ def test_input_ends_at_the_stop_position_between_transactions() -> None:
 def test_where_visibility_is_unknown_chunks_open_once_the_log_was_passed_for_long_enough() -> None:
     reader = Reader(ring_s=10)
     reader.open(CHUNK, now_s=3)
-    reader.log.on_time(now_s=9.9)
+    assert reader.log.on_time(now_s=9.9) == 10
     assert reader.kinds() == []
-    reader.log.on_time(now_s=10)
+    assert reader.log.on_time(now_s=10) is None
     assert reader.kinds() == [ChunkOpened]
 
 
@@ -378,7 +378,7 @@ def test_a_chunk_that_cannot_be_folded_waits_for_a_quiet_table_but_not_for_ever(
         for number, now_s in enumerate(times):
             reader.rows(1, at=110 + number, now_s=now_s)
         reader.open(whole, now_s=12)
-        reader.log.on_time(now_s=14)
+        assert reader.log.on_time(now_s=14) == 22
         assert reader.kinds() == []
     quiet.log.on_time(now_s=16)
     assert quiet.kinds() == [ChunkOpened]

@@ -256,7 +256,9 @@ class SinkConfig(Options):
 
     @property
     def folder(self) -> str:
-        """The folder that its files are written to, if it writes any."""
+        """The folder that its files are written to, if it writes any. ``raycdc check`` and ``raycdc run`` refuse one
+        that cannot be written, before anything is read.
+        """
         return ""
 
     @property

@@ -156,7 +156,8 @@ class Sink(ABC):
 
     def check(self, targets: Sequence[TableId], *, pipeline: str) -> list[CheckResult]:
         """The findings about the target's server or catalog before a run of `pipeline`, good and bad, for
-        ``raycdc check``; asked before `open`. `targets` are those that are known now. Nothing for plain folders.
+        ``raycdc check``; asked before `open`. `targets` are those that are known now. A sink of files names its folder
+        in `SinkConfig.folder` instead; `check` and `run` then refuse one that cannot be written.
         """
         return []
 

@@ -127,7 +127,9 @@ class Target(ABC):
     """One target in the hands of one thread, from the moment that its record can be read until it is left.
 
     A verb does what it says and writes the stamp's vector in one transaction, or leaves its record such that `recover`
-    completes it. It may raise any `SinkError`; a `TableRefusedError` concerns this target only.
+    completes it. It may raise any `SinkError`; a `TableRefusedError` concerns this target only. An `OSError` of the
+    store, or an error of its driver, is the sink's to turn into a `SinkError`, as `raycdc.sinks.api` says; one
+    ``except`` in the sink's `opened` does it for all verbs. Any other error ends the run as a bug.
     """
 
     #: Whether a target that holds less than before was put back by somebody; False where people may take rows away.
@@ -262,6 +264,8 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
     def prepare(self, work: TableWork, batch: Batch) -> Any:
         """Add the tasks to `batch` that write the rows of `work` where no reader of the target sees them. Returns the
         ``staged`` of the verbs, which the tasks' results have filled before these are called.
+
+        A driver that dies leaves its staged files; remove older ones in `after_commit`.
         """
 
     def after_commit(self, work: TableWork, staged: Any) -> None:

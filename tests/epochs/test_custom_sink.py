@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from raycdc import plugins
+from raycdc.errors import ExitCode
 from raycdc.model import TableId
 from raycdc.testing import SinkConformance
 from raycdc.testing.epochs import Row
@@ -68,6 +69,44 @@ class TestSqliteChanges(SinkConformance):
         with closing(sqlite3.connect(folder / "changes.db", isolation_level=None)) as database:
             for statement in statements:
                 database.execute(statement)
+
+    def test_files_that_a_driver_left_when_it_died_are_removed_by_the_next_commit(self, tmp_path: Path) -> None:
+        play = self._play(tmp_path)
+        play.epochs(1)
+        play.sink().stage(play.works(1))
+        staging = play.folder / "changes.db.staged"
+        assert len(list(staging.rglob("*.jsonl"))) == 2
+        play.restart()
+        assert list(staging.rglob("*.jsonl")) == []
+
+
+@pytest.mark.parametrize("command", [("check",), ("run", "--until", "caught-up")])
+def test_a_place_where_no_file_can_be_made_is_refused_by_name(
+    site: Path, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    (tmp_path / "config.toml").write_text(
+        f'''
+[pipeline]
+name = "own-sink"
+state = "{tmp_path / "state"}"
+
+[source]
+type = "datagen"
+tables = ["shop.orders"]
+events = 0
+
+[sink]
+type = "sqlite-changes"
+path = "/proc/x/changes.db"
+'''
+    )
+    name, *more = command
+    words = [sys.executable, "-m", "raycdc.cli", name, str(tmp_path / "config.toml"), "--local", *more]
+    refused = subprocess.run(words, env=environment(site), capture_output=True, text=True, check=False)
+    said = refused.stdout + refused.stderr
+    assert refused.returncode == ExitCode.SINK, said
+    assert "/proc/x cannot be written" in " ".join(said.split())
+    assert "Traceback" not in said
 
 
 @pytest.mark.server

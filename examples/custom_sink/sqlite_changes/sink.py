@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from raycdc.errors import SinkError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.sinks.api import CHANGELOG, CommitVector, TableWork
@@ -87,21 +88,31 @@ class SqliteChangesSink(ExactlyOnceSink[SqliteTable]):
 
     @contextmanager
     def opened(self, target: TableId, *, writes: bool) -> Iterator[SqliteTable]:
-        with closing(sqlite3.connect(self._path, timeout=60, isolation_level=None)) as db:
-            db.execute("BEGIN IMMEDIATE")
-            db.execute(f"CREATE TABLE IF NOT EXISTS {_RECORD}")
-            yield SqliteTable(target, f"The table {target} in {self._path}", db, self._context.app_id)
-            if writes:  # An error in the block closes the connection, which takes everything back.
-                db.execute("COMMIT")
+        place = f"The table {target} in {self._path}"
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with closing(sqlite3.connect(self._path, timeout=60, isolation_level=None)) as db:
+                db.execute("BEGIN IMMEDIATE")
+                db.execute(f"CREATE TABLE IF NOT EXISTS {_RECORD}")
+                yield SqliteTable(target, place, db, self._context.app_id)
+                if writes:  # An error in the block closes the connection, which takes everything back.
+                    db.execute("COMMIT")
+        except (sqlite3.Error, OSError) as cause:
+            raise SinkError(f"{place}: {cause}") from cause
 
     def prepare(self, work: TableWork, batch: Batch) -> Staged:
-        path = f"{self._path}.staged/{work.target}-{work.epoch}-{work.generation}.jsonl"
+        path = self._staging(work.target) / f"{work.epoch}-{work.generation}.jsonl"
         staged: Staged = []
-        batch.add(WriteJsonLines(self._context.table_input(work), path), staged.append)
+        batch.add(WriteJsonLines(self._context.table_input(work), str(path)), staged.append)
         return staged
 
     def after_commit(self, work: TableWork, staged: Staged) -> None:
-        Path(staged[0].path).unlink()
+        for path in self._staging(work.target).glob("*.jsonl"):  # Those of drivers that died are among them.
+            if int(path.stem.partition("-")[0]) <= work.epoch:
+                path.unlink(missing_ok=True)
+
+    def _staging(self, target: TableId) -> Path:
+        return Path(f"{self._path}.staged", self._context.app_id, str(target))
 
 
 def _quoted(name: object) -> str:

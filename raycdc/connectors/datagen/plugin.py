@@ -37,7 +37,8 @@ class DatagenSourceConfig(SourceConfig):
     per_second: float = option(
         10.0,
         help="Transactions per second, each with one change in every table; 0: as fast as they can be read, which "
-        "needs events.",
+        "needs events. Compare two runs by their final tables, or by log rows in the order of _pos, because they begin "
+        "their snapshots at different places.",
         ge=0,
     )
     deletes: float = option(0.1, help="The share of changes that delete.", ge=0, le=1)

@@ -133,7 +133,10 @@ def init(  # noqa: PLR0913, PLR0917 - each is an option of the command line
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the pipeline.")] = None,
     sink: Annotated[str, typer.Option(metavar="TYPE", help="Type of the sink.")] = "delta",
-    sink_path: Annotated[str, typer.Option(help="Where a sink of files writes.")] = "./lake",
+    sink_path: Annotated[
+        str | None,
+        typer.Option(help="Where a sink of files writes. Default: its key's example, such as ./lake."),
+    ] = None,
     answer: Annotated[
         list[str] | None,
         typer.Option(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from raycdc.config.init_page import InitPage, Question, toml_line, toml_text
@@ -51,7 +51,7 @@ def write_config(path: Path, options: InitOptions, *, force: bool) -> int:
     _refuse_unknown(options, source, sink)
     answers = {each.name: _answer(each, options.answers) for each in source.questions()}
     tables = _tables(source, answers, options.tables) if source.chooses else ()
-    sink_answers = {each.name: _answer(each, options.answers, _SINK) for each in sink.questions()}
+    sink_answers = {each.name: _answer(each, options.answers, _SINK) for each in _sink_questions(sink)}
     sections = source.section(answers, tables), sink.section(sink_answers, ())
     path.write_text(_document(options.name or _name_of(tables), *sections, sink), encoding="utf-8")
     print(f"Wrote {path}.")
@@ -59,6 +59,18 @@ def write_config(path: Path, options: InitOptions, *, force: bool) -> int:
         print(f"Before a run: {line}")
     print(f"Next:  raycdc check {path}   and   raycdc run {path}")
     return int(ExitCode.DONE)
+
+
+def _sink_questions(page: InitPage) -> list[Question]:
+    """Those of `page`; nobody is asked for the path, because the example of its key is as good as any."""
+    questions = []
+    for question in page.questions():
+        if question.name == "path":
+            examples = page.model.model_fields["path"].examples or ["./lake"]
+            questions.append(replace(question, default=str(examples[0]), asked=False))
+        else:
+            questions.append(question)
+    return questions
 
 
 def _refuse_unknown(options: InitOptions, source: InitPage, sink: InitPage) -> None:

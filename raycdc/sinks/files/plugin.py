@@ -27,7 +27,7 @@ class _AppendingSinkConfig(SinkConfig):
 class _FilesSinkConfig(_AppendingSinkConfig):
     """Files have the columns of their rows, whatever the user wants."""
 
-    path: str = option(help="Folder of the files.", min_length=1)
+    path: str = option(help="Folder of the files.", example="./lake", min_length=1)
 
     @property
     def folder(self) -> str:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
+from raycdc import plugins
 from raycdc.cli.init import InitOptions, parse_answers, write_config
-from raycdc.config import load_config
+from raycdc.config import SinkConfig, load_config, option
 from raycdc.errors import ConfigError
+from raycdc.plugins import Plugin, PluginGroup
 
 
 class Terminal(io.StringIO):
@@ -18,6 +22,30 @@ class Terminal(io.StringIO):
 
     def isatty(self) -> bool:
         return True
+
+
+class LedgerConfig(SinkConfig):
+    """A third party's sink whose `path` is no lake."""
+
+    type: Literal["ledger"] = option("ledger", help="A ledger.")
+    path: str = option(help="The ledger's file.", example="./ledger.db")
+
+
+LEDGER = Plugin("ledger", "a ledger", LedgerConfig, "builtins:repr")
+
+
+@pytest.fixture
+def ledger(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The sink `LEDGER` is announced beside the installed ones."""
+    own = EntryPoint("ledger", f"{__name__}:LEDGER", PluginGroup.SINKS.value)
+
+    def announced(*, group: str) -> list[EntryPoint]:
+        return [*entry_points(group=group), *([own] if group == own.group else [])]
+
+    monkeypatch.setattr(plugins, "entry_points", announced)
+    plugins._discover.cache_clear()
+    yield
+    plugins._discover.cache_clear()
 
 
 @pytest.fixture
@@ -100,6 +128,14 @@ def test_a_sink_gets_what_it_needs_and_its_secret_stays_a_reference(
     monkeypatch.setenv("JDBC_PASSWORD", "s3cret")
     assert load_config(config).sink.type == "jdbc"
     assert "Before a run" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("sink", "path"), [("delta", "./lake"), ("parquet", "./lake"), ("ledger", "./ledger.db")])
+def test_a_path_that_nobody_gives_is_the_example_of_its_own_key(
+    config: Path, ledger: None, sink: str, path: str
+) -> None:
+    write_config(config, InitOptions("datagen", sink, {}, ("shop.orders",), None), force=False)
+    assert f'path = "{path}"' in config.read_text()
 
 
 @pytest.mark.parametrize("sink", ["parquet", "jsonl", "iceberg", "console"])

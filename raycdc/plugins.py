@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -126,6 +127,16 @@ def list_plugins() -> list[PluginListing]:
                 summary = "" if isinstance(plugin, str) else plugin.summary
                 listings.append(PluginListing(group, plugin_type, _package(point), summary, error))
     return listings
+
+
+def third_parties() -> list[str]:
+    """The plug-ins that this process has imported and that are none of raycdc's own, each with its package."""
+    points = [point for group in PluginGroup for same in _discover(group).values() for point in same]
+    return [
+        f"{point.name} (package {_package(point)})"
+        for point in points
+        if point.module in sys.modules and not point.module.startswith("raycdc.")
+    ]
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

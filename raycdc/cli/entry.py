@@ -1,7 +1,8 @@
 """`main`: runs a command and turns its end into an exit code.
 
 A `RaycdcError` is for the user: its text goes to stderr, without a traceback unless ``--verbose`` was given. Anything
-else is a bug and shows where it happened. Nothing heavy is imported here, so that every command starts at once.
+else is a bug, of raycdc or of a third party's plug-in, and shows where it happened. Nothing heavy is imported here, so
+that every command starts at once.
 """
 
 from __future__ import annotations
@@ -13,9 +14,7 @@ import traceback
 from collections.abc import Sequence
 
 from raycdc.errors import ExitCode, RaycdcError
-from raycdc.plugins import missing_extra
-
-_BUG = "This is a bug in raycdc; please report it with the lines above."
+from raycdc.plugins import missing_extra, third_parties
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,9 +44,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         fix = missing_extra(error.name or "")
         if not fix or verbose:
             traceback.print_exception(error)
-        print(f"This {fix}" if fix else _BUG, file=sys.stderr)
+        print(f"This {fix}" if fix else _bug(), file=sys.stderr)
         return int(ExitCode.CONFIG if fix else ExitCode.BUG)
     except Exception as error:  # noqa: BLE001 - the edge of the process: show the bug, keep the exit code honest
         traceback.print_exception(error)
-        print(_BUG, file=sys.stderr)
+        print(_bug(), file=sys.stderr)
         return int(ExitCode.BUG)
+
+
+def _bug() -> str:
+    """A message about the code that an unexpected error is in, as far as can be told."""
+    plugins = " and ".join(third_parties())
+    if plugins:
+        return f"This is a bug in the plug-in {plugins} or in raycdc; report it there first, with the lines above."
+    return "This is a bug in raycdc; please report it with the lines above."

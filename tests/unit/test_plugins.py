@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from raycdc import plugins
+from raycdc.cli.entry import main
 from raycdc.config import SinkConfig
-from raycdc.errors import ConfigError
+from raycdc.errors import ConfigError, ExitCode
 from raycdc.plugins import Plugin, PluginGroup, list_plugins, load_plugin
 
 GOOD = Plugin("good", "a sink", SinkConfig, "builtins:repr")
@@ -47,6 +49,30 @@ def test_a_third_party_is_created_by_its_factory(announced: list[EntryPoint]) ->
     plugin: Any = load_plugin(PluginGroup.SINKS, "good")
     assert plugin is GOOD
     assert plugin.create("a configuration") == "'a configuration'"
+
+
+def test_an_unexpected_error_names_the_third_party_whose_plugin_is_in_use(
+    announced: list[EntryPoint], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(_words: list[str]) -> int:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("raycdc.cli.app.run_app", fails)
+    announced += [point("delta", "raycdc.sinks.delta.plugin:DELTA"), point("unused", "not_imported:PLUGIN")]
+    load_plugin(PluginGroup.SINKS, "delta")
+    assert main(["run"]) == ExitCode.BUG
+    assert capsys.readouterr().err.endswith("This is a bug in raycdc; please report it with the lines above.\n")
+    package = SimpleNamespace(name="raycdc-good")
+    monkeypatch.setattr(EntryPoint, "dist", property(lambda _point: package))
+    announced.append(point("good", f"{__name__}:GOOD"))
+    plugins._discover.cache_clear()
+    assert main(["run"]) == ExitCode.BUG
+    text = capsys.readouterr().err
+    assert "ZeroDivisionError" in text
+    assert text.splitlines()[-1] == (
+        "This is a bug in the plug-in good (package raycdc-good) or in raycdc; report it there first, with the lines "
+        "above."
+    )
 
 
 def test_a_broken_plugin_is_named_when_asked_for_and_listed(announced: list[EntryPoint]) -> None:

@@ -148,6 +148,19 @@ def test_a_split_that_comes_back_while_its_last_fetch_runs_is_read_again(
         assert site.idle_fetches == 0
 
 
+def test_the_end_of_a_split_does_not_end_the_one_of_its_name_that_came_back() -> None:
+    site = Site()
+    site.before_fetch = gate = Gate()
+    with manager_of(site, Multiplexed()) as manager:
+        manager.add_splits((Range("a"),), addition=1)
+        gate.wait()
+        manager.remove_splits(["a"])
+        manager.add_splits((Range("a", begin=3, unending=True),), addition=2)
+        manager.pause_or_resume_splits(pause=["b"])
+        gate.open()
+        assert [part.addition for part in fetched(site, manager, 4)] == [1, 2, 2, 2]
+
+
 def test_what_a_split_grows_by_after_it_came_back_does_not_replace_what_waits() -> None:
     site = Site()
     site.before_fetch = gate = Gate()
@@ -235,8 +248,8 @@ def test_what_a_reader_gives_of_a_removed_split_is_dropped_before_the_split_is_a
             parts += fetched(site, manager, 1)
         # The other splits are read once between the removal and the addition, and what comes of `a` then is dropped.
         assert seen[0] == ("c", 7)
-        behind = parts[[part.split_id for part in parts].index("c") :]
-        assert behind[0] == SplitRecords("c", 7, 3)
+        last_before = [part.split_id for part in parts].index("b")
+        assert parts[last_before + 1] == SplitRecords("c", 7, 3)
 
 
 def test_a_batch_that_does_not_begin_where_the_rows_before_it_end_is_refused() -> None:

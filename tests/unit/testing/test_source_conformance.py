@@ -73,8 +73,11 @@ class DatagenConformance(SourceConformance):
 
     source: type[DatagenSource] = DatagenSource
 
+    def config(self, folder: Path) -> DatagenSourceConfig:
+        return config_of(folder)
+
     def new_source(self, folder: Path, context: SourceContext | None = None) -> DatagenSource:
-        return self.source(config_of(folder), context)
+        return self.source(self.config(folder), context)
 
     def change(self, folder: Path, step: int) -> None:
         written = folder / "events.new"
@@ -82,7 +85,7 @@ class DatagenConformance(SourceConformance):
         written.replace(folder / "events")
 
     def rows(self, folder: Path, table: TableId) -> list[Row]:
-        generator, end = Generator(config_of(folder)), events_of(folder)
+        generator, end = Generator(self.config(folder)), events_of(folder)
         versions = generator.versions(table, 0, generator.keys, end)
         keys = (versions != ABSENT).nonzero()[0]
         columns = generator.columns(table, keys, versions[keys], end)
@@ -102,6 +105,41 @@ class DatagenConformance(SourceConformance):
 
 class TestGeneratedTables(DatagenConformance):
     """The connector to copy keeps every rule."""
+
+
+@pytest.fixture
+def only_appended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each transaction of the server inserts a row, and rows stay as they are."""
+
+    def written(self: Generator, table: TableId, first: int, last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        numbers = np.arange(first, last, dtype=np.int64)
+        return numbers, numbers + self._config.rows, np.zeros(numbers.size, np.bool_)
+
+    monkeypatch.setattr(Generator, "_written", written)
+
+
+class AppendedConformance(DatagenConformance):
+    """Tables whose rows are only appended."""
+
+    def config(self, folder: Path) -> DatagenSourceConfig:
+        return config_of(folder).model_copy(update={"new_rows": 5_000, "chunk_rows": 1_000, "alter_every": 0})
+
+
+@pytest.mark.usefixtures("only_appended")
+class TestAppendedRows(AppendedConformance):
+    """A source that has inserts alone keeps every rule, if it says so."""
+
+    kinds = frozenset({RowKind.INSERT})
+
+
+@pytest.mark.usefixtures("only_appended")
+def test_a_source_that_does_not_tell_all_its_kinds_is_found(tmp_path: Path) -> None:
+    assert fails(AppendedConformance().test_a_change_of_the_log_comes_once, tmp_path)
+
+
+def test_a_source_that_tells_other_kinds_than_it_has_is_found(tmp_path: Path) -> None:
+    suite = type("Suite", (DatagenConformance,), {"kinds": frozenset({RowKind.INSERT})})()
+    assert fails(suite.test_a_change_of_the_log_comes_once, tmp_path)
 
 
 class ChangedLog:

@@ -17,33 +17,51 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+#: Every place by its name, with the code that has it. A place that only some connectors or sinks have is never reached
+#: with others.
 POINTS = (
+    # The reader of the log, whatever the source: it has opened a chunk.
     "after_open",
+    # The MySQL connector's reader of chunks, and no other connector's.
     "before_select",
     "after_select",
     "after_high_watermark",
+    # Every incremental source's reader of a chunk: it has told the log that the chunk was read.
     "after_close",
+    # Every reader, of any source.
     "before_seal",
     "after_seal",
+    # The coordinator.
     "before_manifest",
     "after_manifest",
+    # The driver's epoch loop, and lookups.
     "before_stage",
+    "after_stage",
     "after_lookup",
+    # The driver's writer of epochs.
     "before_schema",
     "after_schema",
-    "after_stage",
+    # The driver's writer of epochs, and the Kafka sink's own.
     "before_commit",
+    # Every sink, right before its rows are there.
     "in_commit",
+    # The Kafka sink's transactions.
     "after_parts",
+    # Upkeep of Delta tables.
     "before_optimize",
     "after_optimize",
+    # The driver's writer of epochs.
     "after_commit",
     "between_tables",
     "after_last_commit",
     "after_known",
+    # The driver's record of commits.
     "after_record",
+    # Every file of a state that is written in several parts.
     "half_written",
+    # The supervisor, before it ends a reader that the coordinator gave up.
     "end_fenced",
+    # Migrations of the MongoDB sink.
     "after_batch",
 )
 

@@ -100,8 +100,16 @@ def truncation(table: TableId, schema: TableSchema, place: Place, *, seq: int, s
 
 
 def unread(key: str) -> SnapshotState:
-    """A table of which no chunk is read, and whose every row has a `key` that is never NULL and tells it apart."""
+    """A table of which no chunk is read, and whose every row has a `key` that is never NULL and tells it apart.
+
+    `key` is the name of a column, which every schema of the table must have: the log's rows are judged by it.
+    """
     return SnapshotState(key, foldable=True, needs_null=False)
+
+
+def without_chunks() -> SnapshotState:
+    """A table that has no chunk to read: the log itself tells all its rows, behind the `begin` of the table."""
+    return SnapshotState(None, foldable=False, needs_null=False, closed=((None, None),))
 
 
 class Looked(Protocol):

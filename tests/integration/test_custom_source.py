@@ -6,9 +6,18 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from raycdc.model import TableId
+from raycdc.source.snapshot.log_unit import LogUnit, SchemaChange, TransactionPart, Transactions, rows_of
+from raycdc.source.snapshot.snapshot_plan import first_state
+from raycdc.source.snapshot.stream_state import StreamState
+from raycdc.source.split import StreamSplit
+from raycdc.source.table_life import Parking
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = """
@@ -61,7 +70,7 @@ class Folder:
         words = ("run", "csv.toml", "--local", "--until", "caught-up")
         return self.raycdc(*words, failpoints=failpoints).returncode
 
-    def rows(self, table: str) -> list[tuple[str, str]]:
+    def rows(self, table: str) -> list[tuple[str | None, str]]:
         """The first column and the kind of each row in the target, in order."""
         files = (self._path / "out" / "csv" / table).glob("*.jsonl")
         lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
@@ -99,9 +108,88 @@ def test_a_file_that_appears_is_a_new_table(folder: Folder) -> None:
     assert folder.rows("pets") == [("7", "+I")]
 
 
+def test_a_table_that_is_read_again_has_the_lines_of_its_file_once(folder: Folder) -> None:
+    folder.append("people", "id,name\n1,ann\n2,bo\n")
+    folder.append("pets", "id,kind\n7,cat\n")
+    assert folder.run() == 0
+    assert folder.raycdc("tables", "resnapshot", "csv.toml", "csv.people").returncode == 0
+    folder.append("people", "3,cy\n")
+    assert folder.run() == 0
+    again = folder.rows("people")[2:]
+    assert again == [(None, "T"), ("1", "+I"), ("2", "+I"), ("3", "+I")]
+    assert folder.rows("pets") == [("7", "+I")]
+    assert folder.run() == 0
+    assert folder.rows("people")[2:] == again
+
+
+def test_a_table_that_is_paused_is_not_told_until_it_goes_on(folder: Folder) -> None:
+    folder.append("people", "id,name\n1,ann\n")
+    assert folder.run() == 0
+    assert folder.raycdc("tables", "pause", "csv.toml", "csv.people").returncode == 0
+    folder.append("people", "2,bo\n")
+    assert folder.run() == 0
+    assert folder.rows("people") == [("1", "+I")]
+    assert folder.raycdc("tables", "resume", "csv.toml", "csv.people").returncode == 0
+    assert folder.run() == 0
+    assert folder.rows("people")[1:] == [(None, "T"), ("1", "+I"), ("2", "+I")]
+
+
 def test_a_file_that_was_cut_off_is_refused(folder: Folder) -> None:
     folder.append("people", "id,name\n1,ann\n")
     assert folder.run() == 0
     folder.cut_off("people")
     refused = folder.raycdc("run", "csv.toml", "--local", "--until", "caught-up")
     assert (refused.returncode, "it was cut off or deleted" in refused.stderr) == (3, True), refused
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The source of the folder, in this process."""
+    monkeypatch.syspath_prepend(ROOT / "examples" / "custom_source")
+    config = import_module("csv_files.plugin").CsvFilesConfig(type="csv-files", path=str(tmp_path / "in"))
+    return import_module("csv_files.source").CsvFilesSource(config)
+
+
+def log_of(source: Any, state: StreamState) -> Any:
+    documents = {plan.fingerprint: plan.document for plan in source.enumerator_dialect().start_point().tables}
+    return source.log_reader(StreamSplit(state, documents))
+
+
+def told_by(unit: LogUnit | None) -> list[tuple[str, str | None]]:
+    """Tables and first columns of the rows of a unit."""
+    assert unit is not None
+    return [(rows.table.table, value) for rows in rows_of(unit) for value in rows.batch.column(0).to_pylist()]
+
+
+def test_a_busy_file_lets_the_others_have_their_turn(folder: Folder, source: Any) -> None:
+    folder.append("busy", "id\n1\n")
+    folder.append("quiet", "id\n2\n")
+    log = log_of(source, first_state(source.enumerator_dialect().start_point()))
+    told = []
+    for line in "345":
+        told += told_by(log.fetch())
+        folder.append("busy", f"{line}\n")
+    assert told == [("busy", "1"), ("quiet", "2"), ("busy", "3"), ("busy", "4")]
+
+
+def test_a_long_file_is_read_again_in_one_transaction(
+    folder: Folder, source: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.append("long", "id\n1\n2\n3\n")
+    monkeypatch.setattr("csv_files.source.BYTES_AT_ONCE", 4)
+    end = {"long.csv": len("id\n1\n2\n3\n")}
+    parking = Parking("somebody asked for it", end, 0, again=True)
+    state = StreamState(end, end["long.csv"]).park(TableId("csv", "long"), parking, number=1)
+    folder.append("long", "4\n")
+    log = log_of(source, state)
+    units = [log.fetch() for _ in range(5)]
+    assert [type(unit) for unit in units] == [
+        SchemaChange,
+        TransactionPart,
+        TransactionPart,
+        Transactions,
+        Transactions,
+    ]
+    told = [value for unit in units for _, value in told_by(unit)]
+    assert told == [None, "1", "2", "3", "4"]
+    assert [unit.place.ordinal for unit in units] == [9, 9, 9, 9, 11]

@@ -1,14 +1,18 @@
 """The source: each file ``NAME.csv`` of a folder is the table ``csv.NAME``, and each line behind its first is a row.
 
 The lines of all files are one log: a position is how many bytes of each file were read, and its ordinal is their sum.
-Tables have no snapshot, so the log alone brings all rows. A line counts once it ends; no value has a line break in it.
+That sum is enough only because tables have no snapshot: the log alone brings all rows, and no chunk has to say which of
+them it saw (`raycdc.source.snapshot.reading.HighWatermark`). A line counts once it ends; no value has a line break.
+
+A parked table that is to begin again (``raycdc tables resnapshot``) has its lines told once more, up to its position.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,12 +27,24 @@ from raycdc.model import Column, LogicalType, RowKind, TableId, TableSchema, Typ
 from raycdc.schema import CreateTableEvent
 from raycdc.source.checks import CheckResult
 from raycdc.source.connector import IncrementalSource, SourceContext, SourceFindings, SourceTable
+from raycdc.source.new_beginnings import Place, TableVersion, begin, without_chunks
 from raycdc.source.schema_document import SchemaDocument
+from raycdc.source.snapshot.chunk_key import ChunkKey
 from raycdc.source.snapshot.log_rows import LogRows
-from raycdc.source.snapshot.log_unit import LogPlace, LogUnit, SchemaChange, TableAltered, Transactions
+from raycdc.source.snapshot.log_unit import (
+    LogPlace,
+    LogUnit,
+    Progress,
+    SchemaChange,
+    TableAltered,
+    TableParked,
+    TransactionPart,
+    Transactions,
+)
 from raycdc.source.snapshot.snapshot_plan import PlannedChunks, StartPoint, TablePlan
 from raycdc.source.snapshot.stream_state import stream_of
 from raycdc.source.split import StreamSplit
+from raycdc.source.table_life import Parking
 
 #: Bytes of a file that are read at once.
 BYTES_AT_ONCE = 4 << 20
@@ -59,13 +75,13 @@ class CsvFilesSource(IncrementalSource[CsvFilesConfig]):
 
     def log_reader(self, split: StreamSplit) -> CsvFilesLog:
         _require_kept(self.config, split.state.position)
-        return CsvFilesLog(self.config, split)
+        return CsvFilesLog(self.config, self.context, split)
 
     def chunk_reader(self) -> NoReturn:
         raise AssertionError("no table has chunks")
 
-    def key_order(self, split: StreamSplit) -> Any:
-        """Nothing is ever compared, as no table has chunks."""
+    def key_order(self, split: StreamSplit) -> CsvFilesKeyOrder:
+        return CsvFilesKeyOrder()
 
 
 class CsvFilesDialect:
@@ -90,7 +106,7 @@ class CsvFilesDialect:
     def plan(
         self, document: SchemaDocument, table: TableId, planner: dict[str, Any], first_index: int
     ) -> PlannedChunks:
-        raise AssertionError("no table has chunks")
+        return PlannedChunks((), None, 0)
 
     def current_ordinal(self) -> int:
         return sum(file.read_bytes().rfind(b"\n") + 1 for file in _files(self._config).values())
@@ -99,22 +115,49 @@ class CsvFilesDialect:
         return True
 
 
+class CsvFilesKeyOrder:
+    """`raycdc.source.snapshot.key_index.KeyOrder`: nothing is ever compared, because no table has chunks."""
+
+    def use(self, table: TableId, key: ChunkKey | None, document: SchemaDocument) -> None:
+        """Nothing is remembered of a table."""
+
+    def forget(self, table: TableId) -> None:
+        """There is nothing to forget."""
+
+    def bound(self, table: TableId, raw: Any) -> NoReturn:
+        raise AssertionError("no table has chunks")
+
+    def classify(self, table: TableId, keys: pa.Array, bounds: Sequence[Any]) -> NoReturn:
+        raise AssertionError("no table has chunks")
+
+
 class CsvFilesLog:
     """`raycdc.source.snapshot.reading.BlockingLog`: a fetcher's thread calls `fetch` again and again, and may block in
     it.
     """
 
-    def __init__(self, config: CsvFilesConfig, split: StreamSplit) -> None:
+    def __init__(self, config: CsvFilesConfig, context: SourceContext, split: StreamSplit) -> None:
         self._config = config
+        self._rules = context.rules
         self._read: dict[str, int] = dict(split.state.position)
         self._rows = 0
+        #: Nothing is told of these tables.
+        self._parked = set(split.state.parked)
+        again = [table for table, state in split.state.parked.items() if state.again]
+        self._beginnings = chain.from_iterable(map(self._begin_again, again))
+        #: The file that was read last: the next turn is that of the files behind it.
+        self._last_read = ""
         self._woken = threading.Event()
 
     def fetch(self) -> LogUnit | None:
-        for table, file in _files(self._config).items():
+        if (unit := next(self._beginnings, None)) is not None:
+            return unit
+        files = _files(self._config).items()
+        for table, file in sorted(files, key=lambda each: (each[1].name <= self._last_read, each[1].name)):
             if file.name not in self._read:
                 return self._new_table(table, file)
             if lines := _whole_lines(file, self._read[file.name]):
+                self._last_read = file.name
                 return self._new_rows(table, file, lines)
         self._woken.wait(IDLE_S)
         return None
@@ -125,13 +168,54 @@ class CsvFilesLog:
     def close(self) -> None:
         """Nothing is open."""
 
+    def _begin_again(self, table: TableId) -> Iterator[LogUnit]:
+        """The target of a parked table is emptied, and the lines up to its position are told again.
+
+        That is one transaction, so no place lies inside it: the log's position stays where it is.
+        """
+        file, place = _files(self._config)[table], self._place()
+        schema, end = _schema(file), self._read[file.name]
+        if why := self._rules.refusal(table, schema):
+            yield self._parking(table, why)
+            return
+        self._parked.remove(table)
+        version = TableVersion(schema, SchemaDocument.of(schema))
+        here = Place(place.position, place.ordinal, place.fetched_ms or 0)
+        begun = begin(table, version, without_chunks(), here, seq=self._rows)
+        self._rows += 1
+        yield SchemaChange(place, (begun.update,), begun.rows, in_transaction=True)
+        first = _header_bytes(file)
+        while first < end:
+            lines = _whole_lines(file, first, end)
+            rows = self._lines_as_rows(table, file, lines, first, place)
+            first += len(lines)
+            yield TransactionPart(place, (rows,), bytes=rows.batch.nbytes)
+        yield Transactions(place)
+
     def _new_table(self, table: TableId, file: Path) -> LogUnit:
         self._read[file.name] = _header_bytes(file)
         schema = _schema(file)
+        if why := self._rules.refusal(table, schema):
+            return self._parking(table, why)
         created = TableAltered(table, (CreateTableEvent(table, schema),), SchemaDocument.of(schema))
         return SchemaChange(self._place(), (created,))
 
+    def _parking(self, table: TableId, why: str) -> LogUnit:
+        self._parked.add(table)
+        place = self._place()
+        return SchemaChange(place, (TableParked(table, Parking(why, place.position, place.fetched_ms or 0)),))
+
     def _new_rows(self, table: TableId, file: Path, lines: bytes) -> LogUnit:
+        first = self._read[file.name]
+        self._read[file.name] += len(lines)
+        place = self._place()
+        if table in self._parked:
+            return Progress(place)
+        rows = self._lines_as_rows(table, file, lines, first, place)
+        return Transactions(place, (rows,), bytes=rows.batch.nbytes)
+
+    def _lines_as_rows(self, table: TableId, file: Path, lines: bytes, first: int, place: LogPlace) -> LogRows:
+        """Lines of the file from its byte `first` on, as inserts at `place`."""
         schema = _schema(file)
         names = [column.name for column in schema.columns]
         values = pa.csv.read_csv(
@@ -139,20 +223,17 @@ class CsvFilesLog:
             read_options=pa.csv.ReadOptions(column_names=names, use_threads=False),
             convert_options=pa.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
         ).combine_chunks()
-        begin, count = self._read[file.name], values.num_rows
-        self._read[file.name] += len(lines)
-        place = self._place()
+        count = values.num_rows
         meta = [
             pa.array(np.full(count, RowKind.INSERT, np.int8)),
             pa.array(np.arange(self._rows, self._rows + count)),
             pa.array(np.full(count, place.fetched_ms, np.int64)),
-            pa.array([f"{file.name}@{begin}:{number}" for number in range(count)]),
+            pa.array([f"{file.name}@{first}:{number}" for number in range(count)]),
         ]
         self._rows += count
         columns = [*(column.combine_chunks() for column in values.columns), *meta]
         batch = pa.RecordBatch.from_arrays(columns, schema=changelog_schema(schema))
-        rows = LogRows(table, batch, np.full(count, place.ordinal, np.int64))
-        return Transactions(place, (rows,), bytes=batch.nbytes)
+        return LogRows(table, batch, np.full(count, place.ordinal, np.int64))
 
     def _place(self) -> LogPlace:
         now_ms = time.time_ns() // 1_000_000
@@ -177,16 +258,16 @@ def _schema(file: Path) -> TableSchema:
     return TableSchema(tuple(Column(name, LogicalType(TypeKind.STRING), nullable=True) for name in names), ())
 
 
-def _whole_lines(file: Path, begin: int) -> bytes:
-    """Lines that have ended, from the byte `begin` on; empty where there is none."""
+def _whole_lines(file: Path, begin: int, end: int | None = None) -> bytes:
+    """Lines that have ended, from the byte `begin` on and up to `end`; empty where there is none."""
     size = BYTES_AT_ONCE
-    with file.open("rb") as lines:
+    with file.open("rb") as content:
         while True:
-            lines.seek(begin)
-            read = lines.read(size)
-            end = read.rfind(b"\n") + 1
-            if end or len(read) < size:
-                return read[:end]
+            content.seek(begin)
+            data = content.read(size if end is None else min(size, end - begin))
+            lines = data[: data.rfind(b"\n") + 1]
+            if lines or len(data) < size:
+                return lines
             size *= 2
 
 

@@ -11,6 +11,8 @@ from raycdc.errors import RaycdcError, SourceError
 class CheckResult:
     """One thing looked at. `fix` is what to do when it is not `ok`; one not `required` is a warning. `error` is what a
     run would end with; one that `parks` concerns one table, which a run parks, and the others go on.
+
+    A bad answer is a result that is not `ok`; `SourceError` is for a source that gives none, and skips later checks.
     """
 
     name: str

@@ -27,6 +27,25 @@ that are the second half of `Source`; each of these methods has a default, which
 All of them may block, except `create_enumerator` and `create_reader`. They raise `raycdc.errors.SourceError` with what
 happened and what to do, `SourceUnavailableError` where trying again may help, `LogLostError` where the log no longer
 reaches back to the state's position.
+
+A `check` that could ask its question returns the bad answer as a ``CheckResult(ok=False)``, with the fix; the later
+checks (of tables, transforms and the sink) go on. It raises `SourceError` only where the source cannot be asked at all:
+the later checks are left out then, as they ask the source, too.
+
+A source of tables imports, beside this page:
+
+| you will import | for |
+|---|---|
+| `raycdc.model` | tables, columns, types and schemas; `changelog_schema`, and `as_inserts` for the rows of a chunk |
+| `raycdc.source.schema_document` | `SchemaDocument.of`: a table's schema as the state has it |
+| `raycdc.source.snapshot.snapshot_plan` | `EnumeratorDialect`; it gives `StartPoint`, `TablePlan`, `PlannedChunks` |
+| `raycdc.source.new_beginnings` | `unread` (of one column, the chunk key), or `without_chunks`; `begin` for the log |
+| `raycdc.source.snapshot.reading` | `BlockingLog`, `ChunkReader`, `HighWatermark` |
+| `raycdc.source.snapshot.log_unit` | the units of a log (`LogUnit`), their `LogPlace`, and the changes of tables |
+| `raycdc.source.snapshot.log_rows` | `LogRows`: the rows of one table in a unit |
+| `raycdc.source.snapshot.key_index` | `KeyOrder` |
+| `raycdc.source.split` | `StreamSplit`, `SnapshotSplit`, `OpenedAt` |
+| `raycdc.source.snapshot.stream_state` | `stream_of`: the log's state in the manifest that `preflight` is given |
 """
 
 from __future__ import annotations
@@ -217,6 +236,8 @@ class IncrementalSource(Source[ConfigT]):
     """A source of tables: chunks of a snapshot without locks, and one log (Flink CDC's ``IncrementalSource``).
 
     How the two meet is `raycdc.source.snapshot.hand_off`; a connector says how to cut, to read and to compare.
+    Ordinals, which say how far the log is, must order all rows that one chunk can see
+    (`raycdc.source.snapshot.reading.HighWatermark`).
     """
 
     @property
@@ -230,7 +251,12 @@ class IncrementalSource(Source[ConfigT]):
 
     @abstractmethod
     def log_reader(self, split: StreamSplit) -> BlockingLog:
-        """Connect, and read the log from where `split` says. Blocks; `LogLostError` where that is gone."""
+        """Connect, and read the log from where `split` says. Blocks; `LogLostError` where that is gone.
+
+        Tables in ``split.state.parked`` that are to begin ``again`` are begun by the log
+        (`raycdc.source.new_beginnings.begin`), or parked anew if they cannot be; ``raycdc tables resnapshot`` waits for
+        that. The log tells no rows of the other parked tables.
+        """
 
     @abstractmethod
     def chunk_reader(self) -> ChunkReader:

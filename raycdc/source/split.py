@@ -84,7 +84,10 @@ class SnapshotSplit:
 
 @dataclass(frozen=True, slots=True)
 class StreamSplit:
-    """A log from `state` on. `schemas` holds the schema documents (by fingerprint) that `state` refers to."""
+    """A log from `state` on. `schemas` holds the schema documents (by fingerprint) that `state` refers to.
+
+    So the schema of the followed table ``t`` is ``split.schemas[split.state.followed[t].schema].schema``.
+    """
 
     state: StreamState
     schemas: Mapping[str, SchemaDocument] = field(default_factory=dict)

@@ -21,6 +21,8 @@ is a flag and no state `Unannounced`, because it is independent of all that the 
 announced, or not, while its chunks are read, while it streams, when it is parked and when it is dropped, and nothing
 that the log reader does with its rows depends on it.
 
+The `schema` of a state is the fingerprint of the table's schema document, as `raycdc.source.split.StreamSplit` has it.
+
 The *incarnation* counts the parkings and new beginnings of all tables: a table that begins again has the next number,
 which voids whatever was said of it before.
 """

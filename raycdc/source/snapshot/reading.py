@@ -17,6 +17,11 @@ from raycdc.source.split import OpenedAt, SnapshotSplit
 class HighWatermark:
     """An upper bound of what a chunk's SELECT saw, as an ordinal; `exact`: just that.
 
+    So ordinals must order everything that one SELECT can see: no row that it saw may come later in the log with an
+    ordinal above H, because that row would come twice. A sum of the positions of several tables is no such order: the
+    log may tell their rows in another order than they were written in. It is enough for a source without a snapshot.
+    Where rows only grow, a chunk can read up to the position of `OpenedAt`, and H is the ordinal of that, exactly.
+
     `log_end` bounds which tables the SELECT may have seen under the chunk's name: the log's end, asked for after the
     SELECT, or H itself where nothing can take the name between the place of H and the SELECT.
     """

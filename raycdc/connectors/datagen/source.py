@@ -187,13 +187,13 @@ class DatagenLog:
         _maybe_disconnect(self._config)
         if self._again:
             return self._begin_again(self._again.pop())
-        last = min(self._generator.end(self._began_ms), self._next + _UNIT, self._generator.next_alter(self._next))
-        if last > self._next:
-            return self._changes(last)
-        if self._next < self._generator.end(self._began_ms):
-            return self._alter()
-        self._woken.wait(_IDLE_S)
-        return None
+        # Asked once, because the log may grow at any time.
+        end = self._generator.end(self._began_ms)
+        if self._next >= end:
+            self._woken.wait(_IDLE_S)
+            return None
+        last = min(end, self._next + _UNIT, self._generator.next_alter(self._next))
+        return self._changes(last) if last > self._next else self._alter()
 
     def wake_up(self) -> None:
         self._woken.set()

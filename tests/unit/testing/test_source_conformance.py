@@ -25,7 +25,7 @@ from raycdc.source.connector import SourceContext, SourceFindings, SourceTable
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.log_rows import LogRows
 from raycdc.source.snapshot.log_unit import LogUnit, SchemaChange, TableAltered, Transactions
-from raycdc.source.snapshot.snapshot_plan import PlannedChunks
+from raycdc.source.snapshot.snapshot_plan import PlannedChunks, first_state
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
 from raycdc.testing import SourceConformance
 from raycdc.testing.source_play import Row
@@ -105,6 +105,19 @@ class DatagenConformance(SourceConformance):
 
 class TestGeneratedTables(DatagenConformance):
     """The connector to copy keeps every rule."""
+
+
+def test_a_log_that_grows_while_it_is_asked_for_its_end_loses_no_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = DatagenConformance().new_source(tmp_path)
+    start = source.enumerator_dialect().start_point()
+    state = replace(first_state(start), position={**start.position, "transactions": 40}, ordinal=40)
+    log = source.log_reader(StreamSplit(state, {plan.fingerprint: plan.document for plan in start.tables}))
+    ends = iter([40, 60])
+    monkeypatch.setattr(Generator, "end", lambda *_: next(ends, 60))
+    units = [unit for unit in (log.fetch(), log.fetch()) if unit is not None]
+    assert [(type(unit), unit.place.ordinal) for unit in units] == [(Transactions, 60)]
 
 
 @pytest.fixture

@@ -234,14 +234,17 @@ def test_a_statement_under_way_is_waited_for_and_not_done_again(
         with mariadb.connect() as connection, connection.cursor() as looking:
             while not looking.execute(under_way):
                 pass
+
         # The first driver dies: it will not write the record when the statement has ended.
-        monkeypatch.setattr(Commits, "hold", killed)
+        def hold_or_die(*args: Any) -> None:
+            (killed if threading.current_thread() is altering else hold)(*args)
+
+        monkeypatch.setattr(Commits, "hold", hold_or_die)
         waiting, errors = started(lambda: second.apply_schema(replace(work, generation=2)))
         waiting.join(timeout=1)
         assert waiting.is_alive()
         reader.rollback()
         altering.join()
-        monkeypatch.setattr(Commits, "hold", hold)
     waiting.join()
     assert (errors, exchanged(mysql)) == ([], True)
 

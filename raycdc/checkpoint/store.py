@@ -1,7 +1,7 @@
 """The checkpoint on durable storage: manifests, commit records, schemas, generation and lease of one pipeline.
 
 Called by the coordinator (manifests, schemas) and by the driver (lease, generation, commits, recovery), which may be
-different processes: nothing is cached, every answer comes from storage.
+different processes: every answer comes from storage. Only which schemas are durable is remembered.
 
 ```
 meta.json            {"version", "checkpoint" (uuid), "pipeline"}   written once, first of all

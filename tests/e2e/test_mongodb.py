@@ -169,7 +169,7 @@ def test_init_writes_what_runs(mongodb: MongoDb, database: str, tmp_path: Path) 
     code, told = tell("init", "shop.toml", "--uri", uri, *wanted, "--name", "shop", "--sink", "jsonl")
     assert (code, told.splitlines()[0]) == (0, "Wrote shop.toml.")
     assert tell("run", "shop.toml", "--local", "--until", "caught-up")[0] == 0
-    files = (tmp_path / "lake").rglob("users/*.jsonl")
+    files = (tmp_path / "changes").rglob("users/*.jsonl")
     assert sum(len(file.read_text().splitlines()) for file in files) == 500
     # The columns in the comments are those that are inferred, and can be settled by taking the marks away.
     text = (tmp_path / "shop.toml").read_text()

@@ -51,11 +51,13 @@ POINTS = (
     "before_optimize",
     "after_optimize",
     # The driver's writer of epochs.
+    "before_park",
     "after_commit",
     "between_tables",
     "after_last_commit",
     "after_known",
     # The driver's record of commits.
+    "before_park_told",
     "after_record",
     # Every file of a state that is written in several parts.
     "half_written",

@@ -44,7 +44,7 @@ from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.schema.events import SchemaChangeEvent
 from raycdc.sinks.api import UPSERT
 from raycdc.source.connector import Source, SourceContext
-from raycdc.source.parking import RESNAPSHOT, Refusal
+from raycdc.source.parking import Refusal, TableRequest
 from raycdc.source.selection import Selection, SelectionChanges, changes_of, known_tables
 from raycdc.source.snapshot.stream_state import stream_of
 from raycdc.source.table_requests import ask, ask_to_begin_again, requests_of
@@ -293,7 +293,7 @@ def _follow_selection(
         warn(text)
     changes = selection_changes(config, store, selection)
     if changes.new or changes.back:
-        ask(store, [*changes.new, *changes.back], RESNAPSHOT)
+        ask(store, [*changes.new, *changes.back], TableRequest.RESNAPSHOT)
     for text in described(changes):
         warn(text)
 

@@ -14,7 +14,7 @@ from raycdc.cli.inspect_checkpoint import state_folder
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.model import TableId
 from raycdc.plugins import PluginGroup, load_plugin
-from raycdc.source.parking import PAUSE, REMOVE, RESNAPSHOT, with_refusals
+from raycdc.source.parking import TableRequest, with_refusals
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.table_life import AsOf, Behind, Gone, InSnapshot, Live, Parked, Phase, TableState, Unknown
 from raycdc.source.table_requests import (
@@ -28,11 +28,11 @@ from raycdc.source.table_requests import (
 
 #: Action → the request that it makes, and the text that it prints.
 _ACTIONS = {
-    "resnapshot": (RESNAPSHOT, "is read again"),
-    "add": (RESNAPSHOT, "is added, beginning with a snapshot,"),
-    "pause": (PAUSE, "is paused (its target keeps what it has)"),
-    "remove": (REMOVE, "is no longer followed (its target keeps what it has, and `add` reads it anew)"),
-    "resume": (RESNAPSHOT, "goes on, beginning with a new snapshot,"),
+    "resnapshot": (TableRequest.RESNAPSHOT, "is read again"),
+    "add": (TableRequest.RESNAPSHOT, "is added, beginning with a snapshot,"),
+    "pause": (TableRequest.PAUSE, "is paused (its target keeps what it has)"),
+    "remove": (TableRequest.REMOVE, "is no longer followed (its target keeps what it has, and `add` reads it anew)"),
+    "resume": (TableRequest.RESNAPSHOT, "goes on, beginning with a new snapshot,"),
 }
 
 
@@ -125,7 +125,7 @@ def change_table(config: Path, name: str, action: str) -> int:
         idle = parked is not None and parked.phase is not Phase.PARKED
         if parked is not None and ((action == "pause" and idle) or (action == "remove" and removed)):
             raise ConfigError(f"{table} is {parked.phase} already: {parked.reason}")
-        record = store.last_commit() if asked == RESNAPSHOT and _updates_rows(config) else None
+        record = store.last_commit() if asked is TableRequest.RESNAPSHOT and _updates_rows(config) else None
         together = read_together(record, [table], state)
         ask(store, sorted(together), asked)
         left = left_behind(record, together)

@@ -21,8 +21,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any, assert_never
 
+from raycdc.checkpoint.documents import REQUESTS
+from raycdc.errors import StateError
 from raycdc.model import TableId
 from raycdc.source.snapshot.log_rows import LogRows
 from raycdc.source.snapshot.log_unit import (
@@ -49,13 +52,44 @@ from raycdc.source.table_life import (
     incarnation_of,
 )
 
-#: The requests that a user may make (`Requests.tables`).
-RESNAPSHOT = "resnapshot"
-PAUSE = "pause"
-REMOVE = "remove"
 
-#: The requests that park a table, each with its phase and reason.
-_PARKING = {PAUSE: (Phase.PAUSED, "paused by the user"), REMOVE: (Phase.REMOVED, "removed by the user")}
+class TableRequest(StrEnum):
+    """A request that a user may make of a table (`Requests.tables`)."""
+
+    RESNAPSHOT = "resnapshot"
+    PAUSE = "pause"
+    REMOVE = "remove"
+
+    @property
+    def leaves(self) -> bool:
+        """Whether the table is to stay parked, so that no new snapshot of it is wanted."""
+        return self is not TableRequest.RESNAPSHOT
+
+    @property
+    def phase(self) -> Phase:
+        """The phase that the table is parked with."""
+        match self:
+            case TableRequest.RESNAPSHOT:
+                return Phase.PARKED
+            case TableRequest.PAUSE:
+                return Phase.PAUSED
+            case TableRequest.REMOVE:
+                return Phase.REMOVED
+            case _:
+                assert_never(self)
+
+    @property
+    def reason(self) -> str:
+        """The reason that the table is parked with."""
+        match self:
+            case TableRequest.RESNAPSHOT:
+                return "a new snapshot was asked for"
+            case TableRequest.PAUSE:
+                return "paused by the user"
+            case TableRequest.REMOVE:
+                return "removed by the user"
+            case _:
+                assert_never(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,38 +102,54 @@ class Requests:
     """
 
     number: int = 0
-    tables: Mapping[str, str] = field(default_factory=dict)
+    tables: Mapping[str, TableRequest] = field(default_factory=dict)
     start: tuple[Mapping[str, Any], int] | None = None
 
     def to_json(self) -> dict[str, Any]:
         start = None if self.start is None else {"position": dict(self.start[0]), "ordinal": self.start[1]}
-        return {"number": self.number, "tables": dict(self.tables), "start": start}
+        return {
+            "number": self.number,
+            "tables": {name: str(request) for name, request in self.tables.items()},
+            "start": start,
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Requests:
         start = data["start"]
-        return cls(data["number"], data["tables"], None if start is None else (start["position"], start["ordinal"]))
+        tables = {name: _request(name, text) for name, text in data["tables"].items()}
+        return cls(data["number"], tables, None if start is None else (start["position"], start["ordinal"]))
 
-    def and_also(self, tables: Iterable[str], action: str, state: StreamState) -> Requests:
+    def and_also(self, tables: Iterable[str], request: TableRequest, state: StreamState) -> Requests:
         """These requests, as far as a stream split's `state` still has them to do, and `action` on `tables`."""
         left = self.left(state)
-        return Requests(state.changes, {**left.tables, **dict.fromkeys(tables, action)}, left.start)
+        return Requests(state.changes, {**left.tables, **dict.fromkeys(tables, request)}, left.start)
 
     def left(self, state: StreamState) -> Requests:
         """The requests that a stream split's `state` still has to do. Once that is committed the rest may be forgotten,
         and must be: a table that is dropped and made again is not known as one that has begun again.
         """
-        waiting = {name: what for name, what in self.tables.items() if self.acts_on(name, state)}
+        waiting = {name: request for name, request in self.tables.items() if self.acts_on(name, state)}
         return replace(self, tables=waiting, start=self.start if state.changes <= self.number else None)
 
-    def of_leaving(self, state: StreamState) -> dict[str, str]:
+    def of_leaving(self, state: StreamState) -> dict[str, TableRequest]:
         """Tables that are to be paused or removed and still are not: no new snapshot of theirs is wanted meanwhile."""
-        return {name: what for name, what in self.tables.items() if what in _PARKING and self.acts_on(name, state)}
+        return {name: request for name, request in self.tables.items() if request.leaves and self.acts_on(name, state)}
 
     def acts_on(self, name: str, state: StreamState) -> bool:
         """Whether the table is still to do in a stream split's state."""
         changed = incarnation_of(state.named(name))
         return name in self.tables and (state.changes if changed is None else changed) <= self.number
+
+
+def _request(table: str, text: str) -> TableRequest:
+    """A request as the state has it. `StateError` for one that this version cannot carry out."""
+    try:
+        return TableRequest(text)
+    except ValueError as cause:
+        raise StateError(
+            f"{REQUESTS} of the state asks for {text!r} of {table}, which this raycdc does not know. Start the version "
+            "of raycdc that the request was made with."
+        ) from cause
 
 
 def with_requests(state: StreamState, requests: Requests) -> StreamState:
@@ -111,9 +161,8 @@ def with_requests(state: StreamState, requests: Requests) -> StreamState:
     number, place = state.changes, state.position
     for name in due:
         number = max(number, requests.number) + 1
-        action = requests.tables[name]
-        phase, reason = _PARKING.get(action, (Phase.PARKED, "a new snapshot was asked for"))
-        parking = Parking(reason, place, 0, again=action not in _PARKING, phase=phase)
+        request = requests.tables[name]
+        parking = Parking(request.reason, place, 0, again=not request.leaves, phase=request.phase)
         state = state.park(TableId.parse(name), parking, number=number)
     state = replace(state, changes=max(number, requests.number + 1))
     if start is not None:

@@ -14,7 +14,7 @@ from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord
 from raycdc.errors import SchemaError, StateError
 from raycdc.model import TableId
-from raycdc.source.parking import RESNAPSHOT, Refusal, Requests
+from raycdc.source.parking import Refusal, Requests, TableRequest
 from raycdc.source.snapshot.stream_state import StreamState, stream_of
 from raycdc.source.split import STREAM_SPLIT_ID
 from raycdc.source.table_life import Parked, Phase, Unknown
@@ -46,13 +46,15 @@ def settle(store: CheckpointStore, epoch: int) -> None:
         store.documents.write(REQUESTS, left.to_json())
 
 
-def ask(store: CheckpointStore, tables: Sequence[str], action: str, *, manifest: Manifest | None = None) -> None:
-    """Ask for `action` on `tables`, beside what was asked before and is still to do.
+def ask(
+    store: CheckpointStore, tables: Sequence[str], request: TableRequest, *, manifest: Manifest | None = None
+) -> None:
+    """Make a `request` of `tables`, beside what was asked before and is still to do.
 
     `manifest` is where reading will go on (default: the newest).
     """
     state = stream_state(manifest or store.last_manifest())
-    store.documents.write(REQUESTS, requests_of(store).and_also(tables, action, state).to_json())
+    store.documents.write(REQUESTS, requests_of(store).and_also(tables, request, state).to_json())
 
 
 def ask_to_begin_again(
@@ -63,7 +65,7 @@ def ask_to_begin_again(
     # Paused tables and those that have ended stay as they are.
     staying = {str(table) for table, parked in state.parked.items() if parked.phase is not Phase.PARKED}
     names = {*tables, *state.names} - staying
-    asked = dict.fromkeys(sorted(names), RESNAPSHOT) | requests_of(store).of_leaving(state)
+    asked = dict.fromkeys(sorted(names), TableRequest.RESNAPSHOT) | requests_of(store).of_leaving(state)
     store.documents.write(REQUESTS, Requests(state.changes, asked, (position, ordinal)).to_json())
 
 
@@ -72,7 +74,7 @@ def ask_for_lost_rows(store: CheckpointStore, manifest: Manifest, tables: Sequen
     them, as whoever takes them up again gets a new snapshot.
     """
     leaving = requests_of(store).of_leaving(stream_state(manifest))
-    ask(store, [name for name in tables if name not in leaving], RESNAPSHOT, manifest=manifest)
+    ask(store, [name for name in tables if name not in leaving], TableRequest.RESNAPSHOT, manifest=manifest)
 
 
 def read_together(record: CommitRecord | None, tables: Sequence[str], state: StreamState) -> dict[str, str]:
@@ -105,7 +107,7 @@ def merged_targets(record: CommitRecord) -> dict[str, tuple[str, ...]]:
 
 def begins_again(name: str, requests: Requests, state: StreamState) -> bool:
     """Whether a new snapshot of the table is asked for, and not under way."""
-    return requests.tables.get(name) == RESNAPSHOT and requests.acts_on(name, state)
+    return requests.tables.get(name) is TableRequest.RESNAPSHOT and requests.acts_on(name, state)
 
 
 def goes_on(name: str, state: StreamState) -> bool:

@@ -13,7 +13,7 @@ from raycdc.checkpoint.store import CheckpointStore
 from raycdc.cli.check import check_fitting, told_of_state
 from raycdc.config import config_from_dict
 from raycdc.errors import ConfigError, SinkError
-from raycdc.source.parking import RESNAPSHOT
+from raycdc.source.parking import TableRequest
 from raycdc.source.table_requests import ask
 from raycdc.testing.servers import MariaDbServer
 from tests.integration.small_shop import Shop
@@ -79,7 +79,7 @@ def test_types_that_are_read_otherwise_need_a_new_snapshot(shop: Shop) -> None:
     (found,) = check_fitting(config)
     assert (found.ok, found.text) == (False, str(refused.value))
     # As `raycdc tables resnapshot` asks.
-    ask(store, [f"{shop.database}.a", f"{shop.database}.d"], RESNAPSHOT)
+    ask(store, [f"{shop.database}.a", f"{shop.database}.d"], TableRequest.RESNAPSHOT)
     shop.run("a", "d", source=source)
     (row,) = DeltaTable(str(shop.root / "lake" / shop.database / "d")).to_pyarrow_table().to_pylist()
     assert row == {"id": 1, "at": "2024-01-01"}
@@ -91,7 +91,7 @@ def test_a_condition_concerns_the_tables_that_it_names(shop: Shop) -> None:
     source = shop.config("a", "b")["source"] | {"snapshot": {"filter": {f"{shop.database}.a": "id > 1"}}}
     with pytest.raises(ConfigError, match=rf"rows of {shop.database}\.a already written would not match"):
         shop.run("a", "b", source=source)
-    ask(CheckpointStore(shop.root / "state"), [f"{shop.database}.a"], RESNAPSHOT)
+    ask(CheckpointStore(shop.root / "state"), [f"{shop.database}.a"], TableRequest.RESNAPSHOT)
     shop.run("a", "b", source=source)
     assert (shop.rows("a"), shop.rows("b")) == ([(2, 2)], [(1, 1), (2, 2)])
 

@@ -10,7 +10,7 @@ from raycdc.checkpoint.recovery import STEP_LAST, CommitVector, Frozen, Record, 
 from raycdc.epochs.parked_targets import ParkedTargets, Parks
 from raycdc.errors import TargetTouchedError
 from raycdc.model import TableId, TableSchema
-from raycdc.source.parking import RESNAPSHOT
+from raycdc.source.parking import TableRequest
 from raycdc.source.table_requests import refusals_of, stream_state
 from raycdc.testing.simulation.cluster import Cluster
 from raycdc.testing.simulation.sinks import ModelSink
@@ -107,7 +107,7 @@ class SimDriver:
     def _freeze(self, manifest: Manifest, again: Sequence[TableId], replay: Sequence[TableId]) -> None:
         """`raycdc.epochs.epoch_recovery.EpochRecovery._freeze`, with a chance to die at each step."""
         stream = stream_state(manifest)
-        self._state.requests = self._state.requests.and_also(map(str, again), RESNAPSHOT, stream)
+        self._state.requests = self._state.requests.and_also(map(str, again), TableRequest.RESNAPSHOT, stream)
         self._state.maybe_crash()
         self._state.drop_after(manifest.epoch)
         self._state.maybe_crash()

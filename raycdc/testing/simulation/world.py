@@ -14,7 +14,7 @@ from raycdc.checkpoint.manifest import Manifest
 from raycdc.errors import FencedError, StateError
 from raycdc.model import TableId
 from raycdc.model.until import Until
-from raycdc.source.parking import RESNAPSHOT
+from raycdc.source.parking import TableRequest
 from raycdc.source.snapshot.stream_state import stream_of
 from raycdc.source.table_life import AsOf, InSnapshot
 from raycdc.source.table_requests import stream_state
@@ -145,7 +145,7 @@ class Simulation:
         server = self.database.server
         counted = None if start is None else self.database.counted(start, server)
         place = None if counted is None else ({"ordinal": start, "server": server}, counted)
-        asked = self.state.requests.and_also(tables, RESNAPSHOT, stream)
+        asked = self.state.requests.and_also(tables, TableRequest.RESNAPSHOT, stream)
         self.state.requests = asked if place is None else replace(asked, start=place)
         if start is not None:
             self.oracle.starts.add(start)

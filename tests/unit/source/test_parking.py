@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
+
+from raycdc.errors import StateError
 from raycdc.model import TableId
 from raycdc.source.new_beginnings import TableLooks
-from raycdc.source.parking import PAUSE, RESNAPSHOT, Refusal, Requests, with_refusals, with_requests
+from raycdc.source.parking import Refusal, Requests, TableRequest, with_refusals, with_requests
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.table_life import Live, Phase
 
@@ -22,7 +25,7 @@ def state(**tables: int) -> StreamState:
 
 def test_a_request_parks_its_table_once_and_leaves_the_others() -> None:
     before = state(orders=0, items=3)
-    requests = Requests(3, {"shop.orders": RESNAPSHOT, "shop.new": RESNAPSHOT})
+    requests = Requests(3, {"shop.orders": TableRequest.RESNAPSHOT, "shop.new": TableRequest.RESNAPSHOT})
     after = with_requests(before, requests)
     assert list(after.followed) == [TableId("shop", "items")]
     assert [(table, parked.again, parked.announced) for table, parked in sorted(after.parked.items())] == [
@@ -34,13 +37,13 @@ def test_a_request_parks_its_table_once_and_leaves_the_others() -> None:
 
 
 def test_a_paused_table_does_not_begin_again_by_itself() -> None:
-    after = with_requests(state(orders=0), Requests(0, {"shop.orders": PAUSE}))
+    after = with_requests(state(orders=0), Requests(0, {"shop.orders": TableRequest.PAUSE}))
     assert (after.parked[ORDERS].again, after.parked[ORDERS].phase) == (False, Phase.PAUSED)
 
 
 def test_a_log_read_from_elsewhere_forgets_what_was_noted_of_it() -> None:
     start = {"file": "binlog.000009", "pos": 4}
-    requests = Requests(0, {"shop.orders": RESNAPSHOT}, (start, 99))
+    requests = Requests(0, {"shop.orders": TableRequest.RESNAPSHOT}, (start, 99))
     after = with_requests(state(orders=0), requests)
     assert (after.position, after.ordinal, after.source) == (start, 99, {})
     assert with_requests(after, requests) is after
@@ -76,3 +79,10 @@ def test_a_refusal_acts_on_the_beginning_that_was_refused_and_on_those_before_it
     parked = with_refusals(state(orders=2), [refusal])
     assert not refusal.acts_on(parked[ORDERS])
     assert with_refusals(parked, [refusal]) is parked
+
+
+def test_a_request_that_this_version_does_not_know_is_named_and_not_carried_out() -> None:
+    asked = Requests(0, {"shop.orders": TableRequest.PAUSE}).to_json()
+    assert asked["tables"] == {"shop.orders": "pause"}
+    with pytest.raises(StateError, match="asks for 'rewind' of shop"):
+        Requests.from_json({**asked, "tables": {"shop.orders": "rewind"}})

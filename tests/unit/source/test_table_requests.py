@@ -10,7 +10,7 @@ import pytest
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.model import TableId
-from raycdc.source.parking import PAUSE, REMOVE, RESNAPSHOT, with_requests
+from raycdc.source.parking import TableRequest, with_requests
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.split import STREAM_SPLIT_ID
 from raycdc.source.table_life import Live
@@ -37,37 +37,37 @@ def last(store: CheckpointStore) -> Manifest:
 
 
 def test_a_table_that_is_to_leave_is_not_read_again_as_its_log_was_purged(store: CheckpointStore) -> None:
-    ask(store, [A], REMOVE)
-    ask(store, [B], PAUSE)
+    ask(store, [A], TableRequest.REMOVE)
+    ask(store, [B], TableRequest.PAUSE)
     ask_to_begin_again(store, last(store), {"place": 1}, 77, [A, B, C])
     asked = requests_of(store)
-    assert asked.tables == {A: REMOVE, B: PAUSE, C: RESNAPSHOT}
+    assert asked.tables == {A: TableRequest.REMOVE, B: TableRequest.PAUSE, C: TableRequest.RESNAPSHOT}
     assert asked.start == ({"place": 1}, 77)
 
 
 def test_a_table_that_is_to_leave_is_not_read_again_as_its_rows_are_lost(store: CheckpointStore) -> None:
-    ask(store, [A], REMOVE)
+    ask(store, [A], TableRequest.REMOVE)
     ask_for_lost_rows(store, last(store), [A, B])
-    assert requests_of(store).tables == {A: REMOVE, B: RESNAPSHOT}
+    assert requests_of(store).tables == {A: TableRequest.REMOVE, B: TableRequest.RESNAPSHOT}
 
 
 def test_the_user_may_change_their_mind(store: CheckpointStore) -> None:
-    ask(store, [A], REMOVE)
-    ask(store, [A], RESNAPSHOT)
-    assert requests_of(store).tables == {A: RESNAPSHOT}
+    ask(store, [A], TableRequest.REMOVE)
+    ask(store, [A], TableRequest.RESNAPSHOT)
+    assert requests_of(store).tables == {A: TableRequest.RESNAPSHOT}
 
 
 def test_a_request_that_is_done_does_not_act_on_a_table_that_is_dropped_and_made_again(store: CheckpointStore) -> None:
-    ask(store, [A, B], RESNAPSHOT)
+    ask(store, [A, B], TableRequest.RESNAPSHOT)
     before = stream_state(last(store))
     settle(store, 1)
-    assert requests_of(store).tables == {A: RESNAPSHOT, B: RESNAPSHOT}
+    assert requests_of(store).tables == {A: TableRequest.RESNAPSHOT, B: TableRequest.RESNAPSHOT}
     # The first one has begun again, the second is still to.
-    stream = with_requests(before, replace(requests_of(store), tables={A: RESNAPSHOT}))
+    stream = with_requests(before, replace(requests_of(store), tables={A: TableRequest.RESNAPSHOT}))
     seal(store, stream)
     assert requests_of(store).acts_on(B, stream)
     settle(store, 2)
-    assert requests_of(store).tables == {B: RESNAPSHOT}
+    assert requests_of(store).tables == {B: TableRequest.RESNAPSHOT}
     # As a source knows one of a later CREATE TABLE.
     made_again = {TableId.parse(A): Live("f", announced=False, incarnation=0)}
     seal(store, replace(stream, followed={**stream.followed, **made_again}, parked={}))

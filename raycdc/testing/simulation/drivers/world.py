@@ -11,7 +11,7 @@ from pathlib import Path
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.errors import RaycdcError, SegmentUnavailableError
 from raycdc.failpoints import heard
-from raycdc.source.parking import RESNAPSHOT
+from raycdc.source.parking import TableRequest
 from raycdc.source.snapshot.stream_state import stream_of
 from raycdc.source.table_life import Live
 from raycdc.source.table_requests import ask, requests_of
@@ -158,7 +158,7 @@ class DriverSimulation:
             if self._faults and self.random.random() < self.settings.requests:
                 asked = [str(table) for table in self.log.tables if self.random.random() < 0.5]
             if asked and store.last_manifest() is not None:
-                ask(store, asked, RESNAPSHOT)
+                ask(store, asked, TableRequest.RESNAPSHOT)
                 self._note(f"new snapshots are asked for: {asked}")
         if not self._faults and self._caught_up() and self._started:
             return

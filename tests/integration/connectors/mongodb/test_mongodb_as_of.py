@@ -25,7 +25,7 @@ from raycdc.connectors.mongodb.stream.causal import AsOf
 from raycdc.errors import SourceError
 from raycdc.failpoints import FailpointError
 from raycdc.model import TableId
-from raycdc.source.parking import RESNAPSHOT
+from raycdc.source.parking import TableRequest
 from raycdc.source.split import SnapshotSplit
 from raycdc.source.table_requests import ask
 from raycdc.testing.servers import MongoDb, MongoDbServer
@@ -257,7 +257,7 @@ def test_a_time_that_the_server_has_no_more_is_refused_until_it_is_read_anew(
             catch_up(tmp_path, mongodb, orders, **SHARDED, **options)
     store = CheckpointStore(str(tmp_path / "state"), pipeline="shop")
     with store.lease():
-        ask(store, [f"{orders}.orders"], RESNAPSHOT)
+        ask(store, [f"{orders}.orders"], TableRequest.RESNAPSHOT)
     before = reads.times
     server.keep_history(300)
     with mongodb.client() as client:

@@ -13,7 +13,7 @@ from raycdc.connectors.mongodb.checks import check_source
 from raycdc.connectors.mongodb.client import connect, probe
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
 from raycdc.errors import ConfigError, SchemaError, SourceError
-from raycdc.source.parking import RESNAPSHOT
+from raycdc.source.parking import TableRequest
 from raycdc.source.table_requests import ask
 from raycdc.testing.servers import MongoDb, MongoDbServer
 from tests.integration.followed import (
@@ -174,6 +174,6 @@ def test_a_document_that_does_not_fit_parks_its_collection_and_others_go_on(
     job = pipeline(tmp_path, mongodb, database, **declared)
     store = CheckpointStore(job.config.pipeline.state, pipeline="shop")
     with store.lease():
-        ask(store, names[:1], RESNAPSHOT)
+        ask(store, names[:1], TableRequest.RESNAPSHOT)
     job.run(local=True, until="caught-up")
     require_equal(tmp_path, mongodb, database)

@@ -18,7 +18,7 @@ from raycdc.config import config_from_dict
 from raycdc.errors import ConfigError, RaycdcError, SchemaError
 from raycdc.failpoints import FailpointError
 from raycdc.pipeline import Pipeline
-from raycdc.source.parking import RESNAPSHOT
+from raycdc.source.parking import TableRequest
 from raycdc.source.table_requests import ask
 from raycdc.testing.servers import MongoDb
 from tests.integration.followed import (
@@ -177,7 +177,7 @@ def test_a_collection_that_is_read_anew_on_request_leaves_an_exact_changelog(
         orders.insert_many({"_id": number, "n": number} for number in range(3))
         follow(tmp_path, mongodb, database)
         orders.update_many({}, {"$inc": {"n": 10}})
-        ask(CheckpointStore(tmp_path / "state"), [f"{database}.orders"], RESNAPSHOT)
+        ask(CheckpointStore(tmp_path / "state"), [f"{database}.orders"], TableRequest.RESNAPSHOT)
         orders.delete_one({"_id": 1})
         follow(tmp_path, mongodb, database)
         orders.update_one({"_id": 2}, {"$set": {"n": 7}})

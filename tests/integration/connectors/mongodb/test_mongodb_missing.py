@@ -13,7 +13,7 @@ from raycdc.checkpoint.bad_rows import bad_rows
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.connectors.mongodb.snapshot.keys import key_to_json
 from raycdc.errors import DataError, SchemaError
-from raycdc.source.parking import RESNAPSHOT
+from raycdc.source.parking import TableRequest
 from raycdc.source.table_requests import ask
 from raycdc.testing.servers import MongoDb, MongoDbServer
 from tests.integration.followed import (
@@ -187,7 +187,7 @@ def test_a_row_that_is_missing_parks_its_collection_until_it_is_read_anew(
     assert [row["_op"] for row in changes(tmp_path)] == ["+I"] * 3
     store = CheckpointStore(tmp_path / "state", pipeline="shop")
     with store.lease():
-        ask(store, [f"{database}.orders"], RESNAPSHOT)
+        ask(store, [f"{database}.orders"], TableRequest.RESNAPSHOT)
     catch_up(tmp_path, emulated, database)
     require_equal(tmp_path, emulated, database)
 

@@ -18,7 +18,8 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import CR, ER
 
-from raycdc.config.tls import TlsMode
+from raycdc.clients.mysql_passwords import plugins
+from raycdc.config.tls import TlsMode, is_loopback
 from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
 
 #: Seconds the server waits for us to read or write before it drops the session: a reader that is held back by the
@@ -36,6 +37,7 @@ class MySqlSettings:
     password: str = field(default="", repr=False)
     tls_mode: TlsMode = TlsMode.AUTO
     tls_ca: str | None = None
+    allow_public_key_retrieval: bool = False
     unix_socket: str | None = None
     connect_timeout_s: float = 10.0
     #: A server that says nothing for this long is taken for lost. Planning queries on large tables are silent long.
@@ -59,11 +61,9 @@ def connect(settings: MySqlSettings) -> Connection[Any]:
     """Open a connection: autocommit, UTC, utf8mb4, neutral ``sql_mode``, repeatable read, long network timeouts.
 
     Blocks up to ``connect_timeout_s``. Raises `SourceUnavailableError` when the server cannot be reached now,
-    `SourceError` when it refuses us, `ConfigError` when the CA file cannot be used.
+    `SourceError` when it refuses us, offers no TLS that was asked for or wants the password in the open, and
+    `ConfigError` when the CA file cannot be used.
     """
-    tls: dict[str, Any] = (
-        {"ssl_disabled": True} if settings.effective_tls_mode is TlsMode.DISABLED else {"ssl": _tls_context(settings)}
-    )
     try:
         connection: Connection[Any] = pymysql.connect(
             host=settings.host,
@@ -78,7 +78,7 @@ def connect(settings: MySqlSettings) -> Connection[Any]:
             read_timeout=settings.read_timeout_s,
             write_timeout=settings.read_timeout_s,
             program_name="raycdc",
-            **tls,
+            **_protection(settings),
         )
     except ssl.SSLError as cause:
         raise SourceError(_tls_message(settings, cause)) from cause
@@ -87,10 +87,14 @@ def connect(settings: MySqlSettings) -> Connection[Any]:
     except (pymysql.Error, OSError, RuntimeError) as cause:
         raise translate(settings, cause) from cause
     try:
+        _ensure_encrypted(connection, settings)
         _prepare_session(connection)
     except pymysql.Error as cause:
         close_quietly(connection)
         raise translate(settings, cause) from cause
+    except SourceError:
+        close_quietly(connection)
+        raise
     return connection
 
 
@@ -266,6 +270,25 @@ _OPTIONAL = {
     "system_versioning_asof": "DEFAULT",
 }
 _OPTIONAL_NAMES = tuple(_OPTIONAL)
+
+
+def _protection(settings: MySqlSettings) -> dict[str, Any]:
+    """The arguments of pymysql that encrypt the connection, or that keep the password back where nothing does."""
+    if settings.effective_tls_mode is not TlsMode.DISABLED:
+        return {"ssl": _tls_context(settings)}
+    if settings.unix_socket:
+        return {"ssl_disabled": True}  # only the account that made the socket's folder can listen there
+    ways = plugins(is_loopback=is_loopback(settings.host), takes_server_key=settings.allow_public_key_retrieval)
+    return {"ssl_disabled": True, "auth_plugin_map": ways}
+
+
+def _ensure_encrypted(connection: Connection[Any], settings: MySqlSettings) -> None:
+    """Raise `SourceError` for a connection in the open under a mode that asks for TLS.
+
+    pymysql refuses such a server before it sends anything, from 1.2 on; older ones went on without encryption.
+    """
+    if settings.effective_tls_mode is not TlsMode.DISABLED and not isinstance(connection._sock, ssl.SSLSocket):
+        raise SourceError(_tls_message(settings, ssl.SSLError("the server offers no TLS")))
 
 
 def _tls_context(settings: MySqlSettings) -> ssl.SSLContext:

@@ -57,8 +57,8 @@ _SECTIONS: Mapping[str, Mapping[Change, str]] = {
     "route": {Change.JUDGED: "table replace_symbol to"},
     "source": {Change.NEW_STATE: "type"},
     "source:mysql": {
-        Change.FREE: "host port user password server_id tables exclude tls.mode tls.ca snapshot.strategy "
-        "snapshot.chunk_rows snapshot.chunk_bytes snapshot.rows_per_second snapshot.connections "
+        Change.FREE: "host port user password server_id tables exclude tls.mode tls.ca tls.allow_public_key_retrieval "
+        "snapshot.strategy snapshot.chunk_rows snapshot.chunk_bytes snapshot.rows_per_second snapshot.connections "
         "snapshot.visible_within on_cascade heartbeat",
         Change.NEW_TABLES: "startup.mode startup.file startup.pos startup.gtid_set startup.skip_events "
         "startup.skip_rows startup.timestamp_ms snapshot.key",
@@ -98,7 +98,7 @@ _SECTIONS: Mapping[str, Mapping[Change, str]] = {
         Change.PLACE: "path catalog.type catalog.name catalog.warehouse catalog.uri",
         Change.FREE: "catalog.properties",
     },
-    "sink:jdbc": {Change.PLACE: "url", Change.FREE: "user password tls.mode tls.ca"},
+    "sink:jdbc": {Change.PLACE: "url", Change.FREE: "user password tls.mode tls.ca tls.allow_public_key_retrieval"},
     "sink:jsonl": {Change.PLACE: "path"},
     "sink:parquet": {Change.PLACE: "path"},
     "sink:console": {},

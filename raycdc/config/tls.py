@@ -29,6 +29,11 @@ class TlsOptions(Options):
 
     mode: TlsMode = option(TlsMode.AUTO, help="How much of the server's certificate is checked.")
     ca: FilePath | None = option(None, help="File with the certificate authorities to trust.", example="ca.pem")
+    allow_public_key_retrieval: bool = option(
+        False,  # noqa: FBT003 - the default
+        help="MySQL without TLS, beyond this machine: whether the password may be sent encrypted with an RSA key that "
+        "the server sends. Whoever stands in between can send a key of their own.",
+    )
 
 
 def is_loopback(host: str) -> bool:

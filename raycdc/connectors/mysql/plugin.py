@@ -217,6 +217,7 @@ class MySqlSourceConfig(SelectedTablesConfig):
             password=self.password.reveal(),
             tls_mode=self.tls.mode,
             tls_ca=self.tls.ca,
+            allow_public_key_retrieval=self.tls.allow_public_key_retrieval,
         )
 
 

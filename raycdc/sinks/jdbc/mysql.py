@@ -171,7 +171,7 @@ class MySqlDatabase:
 
     def _connect(self) -> Any:
         a = self._address
-        settings = MySqlSettings(a.host, a.port, a.user, a.password, a.tls_mode, a.tls_ca)
+        settings = MySqlSettings(a.host, a.port, a.user, a.password, a.tls_mode, a.tls_ca, a.allow_public_key_retrieval)
         try:
             connection = connect(settings)
         except RaycdcError as cause:

@@ -30,6 +30,7 @@ class Address:
     password: str = field(default="", repr=False)
     tls_mode: TlsMode = TlsMode.AUTO
     tls_ca: str | None = None
+    allow_public_key_retrieval: bool = False
 
     def __str__(self) -> str:
         return f"{self.kind}://{self.host}:{self.port}/{self.database}"
@@ -119,6 +120,7 @@ class JdbcSinkConfig(SinkConfig):
             self.password.reveal(),
             self.tls.mode,
             self.tls.ca,
+            self.tls.allow_public_key_retrieval,
         )
 
 

@@ -170,7 +170,7 @@ def _read(port: int, planned: dict[str, Any], readers: int) -> dict[str, Any]:
     """Read every chunk, each reader taking the next one when it is free, as the enumerator gives them out."""
     from raycdc.clients.mysql import MySqlSettings, connect
     from raycdc.connectors.mysql.snapshot.resultset import arena_for, stream_query
-    from raycdc.connectors.mysql.snapshot.visibility import select_statement
+    from raycdc.connectors.mysql.snapshot.visibility import ChunkSelect
 
     table = planned["table"]
     waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -186,7 +186,7 @@ def _read(port: int, planned: dict[str, Any], readers: int) -> dict[str, Any]:
         try:
             while True:
                 chunk = waiting.get_nowait()
-                sql = select_statement(table, chunk)
+                sql = ChunkSelect(table, chunk).sql()
                 rows[number] += sum(batch.num_rows for batch in stream_query(connection, sql, table, arena=arena))
         except queue.Empty:
             ended[number] = time.perf_counter() - started

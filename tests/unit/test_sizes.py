@@ -58,9 +58,6 @@ MANY_ARGUMENTS: dict[str, str] = {
     "connectors/mysql/binlog/decoder.py:BinlogDecoder.__init__": "not looked at yet",
     "connectors/mysql/binlog/partial_updates.py:PartialUpdates.piece": "not looked at yet",
     "connectors/mysql/enumerator_dialect.py:MySqlEnumeratorDialect.__init__": "not looked at yet",
-    "connectors/mysql/snapshot/visibility.py:_at_snapshot": "not looked at yet",
-    "connectors/mysql/snapshot/visibility.py:_between_positions": "not looked at yet",
-    "connectors/mysql/snapshot/visibility.py:read_chunk": "not looked at yet",
 }
 
 

@@ -61,7 +61,7 @@ STARTUP = {
     "sinks/mongodb/target.py": set[str](),
     "epochs/epoch_recovery.py": set[str](),
     "epochs/holdings.py": {"Holdings.check_ours"},
-    "connectors/mysql/source.py": {"MySqlChunkReader.read", "_require_same_server"},
+    "connectors/mysql/source.py": set[str](),
     "connectors/mongodb/source.py": set[str](),
     "connectors/kafka/source.py": set[str](),
     "source/as_begun.py": set[str](),

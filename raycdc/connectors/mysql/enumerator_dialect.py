@@ -20,8 +20,8 @@ from raycdc.connectors.mysql.client import ServerInfo, current_place, probe, sta
 from raycdc.connectors.mysql.ddl.database_defaults import begin_state
 from raycdc.connectors.mysql.failover import is_elsewhere, resume_position
 from raycdc.connectors.mysql.hidden import hidden_table
-from raycdc.connectors.mysql.snapshot.chunks import ChunkPlanner, ChunkRange, ChunkSettings, NoIndexError
-from raycdc.connectors.mysql.snapshot.keys import Bound, value_to_json
+from raycdc.connectors.mysql.snapshot.chunk_range import split_of
+from raycdc.connectors.mysql.snapshot.chunks import ChunkPlanner, ChunkSettings, NoIndexError
 from raycdc.connectors.mysql.startup import PastPoint
 from raycdc.connectors.mysql.table_look import unread
 from raycdc.connectors.mysql.values.documents import Capture, document_of, table_of
@@ -32,7 +32,6 @@ from raycdc.model.selector import TableSelector
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.chunk_key import key_from_json, key_names
 from raycdc.source.snapshot.snapshot_plan import PLANNED_AHEAD, PlannedChunks, ResumePoint, StartPoint, TablePlan
-from raycdc.source.split import SnapshotSplit
 from raycdc.source.table_life import SnapshotState
 from raycdc.transform.hiding import Hiding
 
@@ -125,27 +124,13 @@ class MySqlEnumeratorDialect:
             # The index is gone, or the state's key was chosen where it has the first characters alone: one chunk.
             plan.leave_whole()
             ranges = plan.next_chunks(PLANNED_AHEAD)
-        splits = tuple(self._split(table, first_index + n, chunk) for n, chunk in enumerate(ranges))
+        splits = tuple(split_of(chunk, table, first_index + n, self._hiding) for n, chunk in enumerate(ranges))
         return PlannedChunks(splits, None if plan.done else self._planner(table, plan.state()), plan.estimated_total)
 
     def _planner(self, table: TableId, state: dict[str, Any]) -> dict[str, Any]:
         """The planner's state as manifests have it."""
         sealed = self._hiding.seal_json(table, key_names(key_from_json(state["key"])), state)
         return state if sealed is state else {_SEALED: sealed}
-
-    def _split(self, table: TableId, index: int, chunk: ChunkRange) -> SnapshotSplit:
-        def bound(value: Bound | None) -> Any:
-            return None if value is None else self._hiding.seal_json(table, key_names(chunk.key), value_to_json(value))
-
-        return SnapshotSplit(
-            table,
-            index,
-            chunk.key,
-            bound(chunk.lower),
-            bound(chunk.upper),
-            includes_null=chunk.includes_null or chunk.only_null,
-            only_null=chunk.only_null,
-        )
 
     def captures(self, table: TableId) -> bool:
         return self._selector.matches(table)

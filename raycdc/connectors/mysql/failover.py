@@ -17,13 +17,13 @@ from typing import Any
 
 from pymysql.connections import Connection
 
-from raycdc.clients.mysql import query_one
+from raycdc.clients.mysql import address_of, query_one
 from raycdc.connectors.mysql.binlog.gtid import MariaDbGtidSet
 from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.client import ServerInfo, current_place, ensure_available, log_files
 from raycdc.connectors.mysql.mariadb_log import listed_before
 from raycdc.connectors.mysql.snapshot.consistent import wait_until_visible
-from raycdc.errors import LogLostError
+from raycdc.errors import LogLostError, SourceUnavailableError
 
 #: A replica that takes over has all of the old server's transactions, but may be applying the last of them still.
 CATCH_UP_S = 10.0
@@ -62,6 +62,15 @@ def resume_position(
 def is_elsewhere(info: ServerInfo, offset: BinlogOffset) -> bool:
     """Whether `offset` is a place in the log of another server than `info`."""
     return info.owner.is_another(offset.server)
+
+
+def require_same_server(connection: Connection[Any], info: ServerInfo, offset: BinlogOffset) -> None:
+    """Raises `SourceUnavailableError`, after which the enumerator finds the place on the server that answers now."""
+    if is_elsewhere(info, offset):
+        raise SourceUnavailableError(
+            f"{address_of(connection)} is the server {info.identity} now, and the log is read from {offset.server}: "
+            "positions of the two cannot be compared. If this repeats, source.host leads to several servers at a time."
+        )
 
 
 def _require_mysql_history(

@@ -9,17 +9,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
 from pymysql.connections import Connection
 
 from raycdc.checkpoint.manifest import Manifest
-from raycdc.clients.mysql import address_of, close_quietly, connect, is_of_changed_table
+from raycdc.clients.mysql import close_quietly, connect
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.far_places import PlaceFinder
 from raycdc.connectors.mysql.binlog.position import BinlogOffset, ordinal_of
@@ -28,7 +25,7 @@ from raycdc.connectors.mysql.captured import captured_tables, findings
 from raycdc.connectors.mysql.cascades import logs_cascades, unfollowable
 from raycdc.connectors.mysql.catalog import all_tables, database_charsets, discover_tables, is_sequence, load_tables
 from raycdc.connectors.mysql.checks import check_source, lease_server_id, require_ok
-from raycdc.connectors.mysql.client import ServerInfo, current_place, ensure_available, probe, start_position
+from raycdc.connectors.mysql.client import ServerInfo, ensure_available, probe, start_position
 from raycdc.connectors.mysql.ddl.dialect import dialect_of
 from raycdc.connectors.mysql.ddl.history import DdlHistory
 from raycdc.connectors.mysql.ddl.indirect import IndirectChanges
@@ -36,40 +33,36 @@ from raycdc.connectors.mysql.ddl.log_server import LogServer
 from raycdc.connectors.mysql.ddl.resolver import ServerResolver
 from raycdc.connectors.mysql.ddl.snapshot_keys import SnapshotKeys
 from raycdc.connectors.mysql.enumerator_dialect import MySqlEnumeratorDialect
-from raycdc.connectors.mysql.failover import is_elsewhere, resume_position
+from raycdc.connectors.mysql.failover import require_same_server, resume_position
 from raycdc.connectors.mysql.hidden import without_values_in_errors
 from raycdc.connectors.mysql.kept_rows import KeptRows
 from raycdc.connectors.mysql.log_filter import LogFilter
 from raycdc.connectors.mysql.log_reader import MySqlLogReader
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig
 from raycdc.connectors.mysql.snapshot.chunk_keys import chunk_key
-from raycdc.connectors.mysql.snapshot.chunks import ChunkRange, ChunkSettings, Strategy
-from raycdc.connectors.mysql.snapshot.commits import CommitWatch, sees_commits
-from raycdc.connectors.mysql.snapshot.log_key_order import MySqlKeyOrder
-from raycdc.connectors.mysql.snapshot.pace import Pace
+from raycdc.connectors.mysql.snapshot.chunk_reader import MySqlChunkReader
+from raycdc.connectors.mysql.snapshot.chunks import ChunkSettings, Strategy
+from raycdc.connectors.mysql.snapshot.commits import sees_commits
+from raycdc.connectors.mysql.snapshot.key_order import MySqlKeyOrder
 from raycdc.connectors.mysql.snapshot.row_filter import parse_filter
-from raycdc.connectors.mysql.snapshot.visibility import ChunkRead, read_chunk
 from raycdc.connectors.mysql.startup import PastPoint, PastStart, past_point
 from raycdc.connectors.mysql.table_look import look_at
 from raycdc.connectors.mysql.values.documents import Capture, capture_of, table_of
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.connectors.mysql.warm_up import compile_all
-from raycdc.errors import ConfigError, SourceError, SourceUnavailableError, TableChangedError
-from raycdc.model import TableId, as_inserts, changelog_schema
+from raycdc.errors import ConfigError
+from raycdc.model import TableId
 from raycdc.source.as_begun import require_as_begun
 from raycdc.source.connector import IncrementalSource, Restart, SourceContext, SourceFindings, SourceTable
 from raycdc.source.new_beginnings import Fit, Unfit
 from raycdc.source.parked_tables import ParkingTerms
 from raycdc.source.parking import Refusal
-from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.selection import Selection, known_tables
 from raycdc.source.snapshot.chunk_key import ChunkKey, key_names
-from raycdc.source.snapshot.reading import HighWatermark
 from raycdc.source.snapshot.stream_state import StreamState, stream_of
-from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
+from raycdc.source.split import StreamSplit
 from raycdc.source.startup import StartupMode
 from raycdc.source.table_life import AsOf, InSnapshot
-from raycdc.transform.hiding import Hiding
 
 #: Seconds more than a heartbeat until the server has surely noticed that a log connection is gone.
 _HEARTBEAT_MARGIN_S = 2.0
@@ -328,7 +321,7 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
         """A connection to the very server of `place`, for answers whose position is compared with the log's."""
         connection = self._connect()
         try:
-            _require_same_server(connection, probe(connection), place)
+            require_same_server(connection, probe(connection), place)
         except BaseException:
             close_quietly(connection)
             raise
@@ -348,7 +341,7 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
         try:
             # Asked on this very connection: behind one address another server may answer the next one.
             info = probe(connection)
-            _require_same_server(connection, info, start)
+            require_same_server(connection, info, start)
             ensure_available(connection, info, start)
             server_id = lease_server_id(connection, info, ids, wait_s=heartbeat_s + _HEARTBEAT_MARGIN_S)
         except BaseException:
@@ -357,96 +350,9 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
         return BinlogStream(connection, server_id=server_id, offset=start, heartbeat_s=heartbeat_s)
 
 
-class MySqlChunkReader:
-    """`raycdc.source.snapshot.reading.ChunkReader`: one chunk's rows as changelog inserts. Used by one thread."""
-
-    def __init__(
-        self,
-        connection: Connection[Any],
-        info: ServerInfo,
-        *,
-        visible_within_s: float,
-        rows_per_s: float,
-        hiding: Hiding,
-    ) -> None:
-        self._hiding = hiding
-        self._connection = connection
-        self._info = info
-        self._pace = Pace(rows_per_s) if rows_per_s else None
-        self._commits = CommitWatch(connection, timeout_s=visible_within_s)
-        self._select: ChunkRead | None = None
-
-    def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: SchemaDocument) -> Iterator[pa.RecordBatch]:
-        position = BinlogOffset.from_json(opened_at.position)
-        _require_same_server(self._connection, self._info, position)
-        table = table_of(document)
-        chunk = ChunkRange.from_json(
-            {
-                "lower": self._hiding.open_json(split.lower),
-                "upper": self._hiding.open_json(split.upper),
-                "includes_null": split.includes_null and not split.only_null,
-                "only_null": split.only_null,
-                "key": split.key,
-            }
-        )
-        capture = capture_of(document)
-        condition = capture.filter
-        remembered = opened_at.ring_s > 0
-        self._select = read_chunk(
-            self._connection,
-            self._info,
-            table,
-            chunk,
-            position,
-            columns=capture.columns,
-            row_filter=None if condition is None else parse_filter(table, condition).sql(),
-            commits=None if remembered else self._commits,
-        )
-        schema = changelog_schema(capture.narrowed(table).schema())
-        read_ms = time.time_ns() // 1_000_000
-        rows = 0
-        try:
-            for batch in self._select:
-                yield as_inserts(batch, schema, first=rows, read_ms=read_ms)
-                rows += batch.num_rows
-                if self._pace is not None:
-                    self._pace.passed(batch.num_rows)
-        except SourceError as cause:
-            if not is_of_changed_table(cause.__cause__):
-                raise
-            raise TableChangedError(str(cause)) from cause
-
-    def high_watermark(self) -> HighWatermark:
-        assert self._select is not None
-        log_end = ordinal_of(self._select.log_end)
-        return HighWatermark(ordinal_of(self._select.high_watermark), exact=self._select.exact, log_end=log_end)
-
-    def log_end(self, opened_at: OpenedAt) -> HighWatermark:
-        _require_same_server(self._connection, self._info, BinlogOffset.from_json(opened_at.position))
-        end = ordinal_of(current_place(self._connection, self._info))
-        return HighWatermark(end, exact=False, log_end=end)
-
-    def wake_up(self) -> None:
-        if self._pace is not None:
-            self._pace.end()
-        close_quietly(self._connection)
-
-    def close(self) -> None:
-        close_quietly(self._connection)
-
-
 def tables_of(split: StreamSplit) -> dict[TableId, MySqlTable]:
     """The tables the split's state names, in the schema version in force at its position."""
     return {table: table_of(split.schemas[state.schema]) for table, state in split.state.followed.items()}
-
-
-def _require_same_server(connection: Connection[Any], info: ServerInfo, offset: BinlogOffset) -> None:
-    """Raises `SourceUnavailableError`, after which the enumerator finds the place on the server that answers now."""
-    if is_elsewhere(info, offset):
-        raise SourceUnavailableError(
-            f"{address_of(connection)} is the server {info.identity} now, and the log is read from {offset.server}: "
-            "positions of the two cannot be compared. If this repeats, source.host leads to several servers at a time."
-        )
 
 
 def _chunk_keys(split: StreamSplit) -> dict[TableId, ChunkKey]:

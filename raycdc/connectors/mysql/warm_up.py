@@ -14,7 +14,7 @@ from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.gtid import gtid_text
 from raycdc.connectors.mysql.binlog.index_loops import complete_events
 from raycdc.connectors.mysql.binlog.position import BinlogOffset
-from raycdc.connectors.mysql.snapshot import key_order, resultset
+from raycdc.connectors.mysql.snapshot import resultset, sort_keys
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.model import TableId
 
@@ -42,7 +42,7 @@ def compile_all() -> None:
     state = np.zeros(packet_loops.P_SIZE, np.int64)
     packet_loops.strip_packets(data, 0, 0, np.empty(8, np.uint8), state)
     resultset.warm_up()
-    key_order.warm_up()
+    sort_keys.warm_up()
 
 
 def _event(kind: int, body: bytes) -> bytes:

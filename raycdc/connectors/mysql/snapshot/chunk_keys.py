@@ -11,8 +11,8 @@ from pymysql.connections import Connection
 from raycdc.clients.mysql import query
 from raycdc.connectors.mysql.snapshot import keys
 from raycdc.connectors.mysql.snapshot.key_columns import KeyColumns
-from raycdc.connectors.mysql.snapshot.key_order import can_be_ordered
 from raycdc.connectors.mysql.snapshot.keys import KeyKind
+from raycdc.connectors.mysql.snapshot.sort_keys import can_be_ordered
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import ConfigError
 from raycdc.source.snapshot.chunk_key import ChunkKey

@@ -35,13 +35,13 @@ from raycdc.clients.mysql import query, quote_name
 from raycdc.connectors.mysql.catalog import TableSize, table_sizes
 from raycdc.connectors.mysql.snapshot import keys
 from raycdc.connectors.mysql.snapshot.chunk_keys import chunk_key, index_of, settled
+from raycdc.connectors.mysql.snapshot.chunk_range import ChunkRange
 from raycdc.connectors.mysql.snapshot.key_columns import KeyColumns
 from raycdc.connectors.mysql.snapshot.key_space import to_number
 from raycdc.connectors.mysql.snapshot.keys import Bound
 from raycdc.connectors.mysql.snapshot.range_estimates import IndexedKey, count, estimate, next_bound
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import ConfigError, StateError
-from raycdc.source.snapshot.chunk_key import ChunkKey, key_from_json
 
 STATE_VERSION = 1
 #: ``auto`` takes arithmetic steps when the keys are spread over at most this many times the rows (a chunk then has
@@ -75,55 +75,6 @@ class ChunkSettings:
     chunk_rows: int = 100_000
     chunk_bytes: int | None = None
     key: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkRange:
-    """Rows whose key lies in [lower, upper); None is unbounded.
-
-    `includes_null` adds the rows of NULL key: (None, None, includes_null=True) is the whole table. `only_null` is the
-    chunk of NULL alone. `key` names the chunk key's columns, None when the table is one chunk because it has no usable
-    key.
-    """
-
-    lower: Bound | None = None
-    upper: Bound | None = None
-    includes_null: bool = False
-    only_null: bool = False
-    key: ChunkKey | None = None
-
-    @property
-    def is_whole_table(self) -> bool:
-        return self.includes_null and self.lower is None and self.upper is None
-
-    def condition(self, table: MySqlTable) -> str:
-        """SQL condition for this chunk's rows; ``1 = 1`` for the whole table."""
-        if self.key is None or self.is_whole_table:
-            return "1 = 1"
-        columns = KeyColumns.named(table, self.key)
-        if self.only_null:
-            return columns.null_condition()
-        condition = columns.range_condition(self.lower, self.upper)
-        return f"({condition} OR {columns.null_condition()})" if self.includes_null else condition
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "lower": keys.value_to_json(self.lower),
-            "upper": keys.value_to_json(self.upper),
-            "includes_null": self.includes_null,
-            "only_null": self.only_null,
-            "key": self.key,
-        }
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> ChunkRange:
-        return cls(
-            keys.value_from_json(data["lower"]),
-            keys.value_from_json(data["upper"]),
-            data["includes_null"],
-            data["only_null"],
-            key_from_json(data["key"]),
-        )
 
 
 class NoIndexError(ConfigError):

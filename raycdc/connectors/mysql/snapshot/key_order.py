@@ -1,287 +1,185 @@
-"""The order of chunk keys outside the server, exactly as the server's ``WHERE key >= …`` has it.
+"""`raycdc.source.snapshot.hand_off.KeyOrder` for MySQL: bounds and touched keys in the order of the server.
 
-The log reader must decide for each changed row in which chunk its key lies, by the same order the chunk's SELECT used,
-or rows are lost at the seams. Numbers, temporals and binary keys are ordered by their values. Text is ordered by its
-collation, which only the server knows: it is asked for ``WEIGHT_STRING`` of the bounds once and of touched keys in
-batches of hundreds per statement. In PAD SPACE collations ``'a'`` equals ``'a '`` and is more than ``'a'`` and a
-tab: there the shorter key counts as continued by the weight of a space.
-
-Collations with several levels of weights (other than MySQL's ``0900`` ones) cannot be compared this way;
-`can_be_ordered` finds them by asking, and their tables are read as one chunk.
+Used by the log reader's thread only. Text keys are weighed by the server over a connection of their own, opened when
+the first one is met and opened again when it was lost.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import total_ordering
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pymysql.connections import Connection
 
-from raycdc.clients.mysql import query_one
-from raycdc.connectors.mysql.snapshot import key_order_loops as loops
-from raycdc.connectors.mysql.snapshot import keys
+from raycdc.clients.mysql import close_quietly
+from raycdc.connectors.mysql.snapshot import keys, sort_keys
+from raycdc.connectors.mysql.snapshot.key_columns import KeyColumns
 from raycdc.connectors.mysql.snapshot.keys import KeyKind, KeyValue
-from raycdc.connectors.mysql.snapshot.resultset import query_cells
-from raycdc.connectors.mysql.values.types import MySqlColumn
-
-#: A statement asks for this many weights (a select list may have 4096) and about this many bytes (half the smallest
-#: common ``max_allowed_packet``; a single key may be longer).
-WEIGHTS_PER_STATEMENT = 1000
-STATEMENT_BYTES = 512 << 10
-
-#: Collations whose WEIGHT_STRING does not order as their comparisons do (found by trying every collation of MySQL 8.0
-#: and MariaDB 10.11 with the law in the tests).
-_WEIGHTS_OUT_OF_ORDER = ("big5_chinese_", "gb18030_chinese_ci")
-
-#: `classify` says this for a NULL key.
-NULL_INTERVAL = -1
+from raycdc.connectors.mysql.values.documents import table_of
+from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
+from raycdc.errors import SourceUnavailableError
+from raycdc.model import TableId
+from raycdc.source.schema_document import SchemaDocument
+from raycdc.source.snapshot.chunk_key import ChunkKey
+from raycdc.transform.hiding import Hiding
 
 
+@total_ordering
 @dataclass(frozen=True, slots=True, eq=False)
-class SortKeys:
-    """Keys in a form that compares without the server: either `numbers`, or bytes (`offsets`, `data`).
+class PaddedKey:
+    """A text bound's weight. The shorter of two compares as if continued by `pad` (empty: shorter is less)."""
 
-    `valid` is False for NULL. `pad` continues the shorter of two byte keys (empty: shorter is less).
-    """
+    data: bytes
+    pad: bytes
 
-    valid: npt.NDArray[np.bool_]
-    numbers: npt.NDArray[np.int64] | None = None
-    offsets: npt.NDArray[np.int64] | None = None
-    data: npt.NDArray[np.uint8] | None = None
-    pad: bytes = b""
+    def _continued(self, length: int) -> bytes:
+        missing = max(0, length - len(self.data))
+        return self.data + (self.pad * (missing // max(1, len(self.pad)) + 1))[:missing] if self.pad else self.data
 
-    def __len__(self) -> int:
-        return len(self.valid)
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PaddedKey):
+            return NotImplemented
+        length = max(len(self.data), len(other.data))
+        return self._continued(length) == other._continued(length)
 
+    def __lt__(self, other: PaddedKey) -> bool:
+        length = max(len(self.data), len(other.data))
+        return self._continued(length) < other._continued(length)
 
-def sort_keys(connection: Connection[Any] | None, column: MySqlColumn, array: pa.Array) -> SortKeys:
-    """Sort keys of an array of `column`'s Arrow type. Text keys need `connection` (and block on it), others do not."""
-    match keys.key_kind(column):
-        case KeyKind.TEXT:
-            assert connection is not None, "text keys are ordered by the server"
-            return _weights(connection, column, array)
-        case KeyKind.BYTES:
-            offsets, data = _bytes_of(array)
-            return SortKeys(_valid(array), offsets=offsets, data=data)
-        case KeyKind.EXACT if array.type.precision > 18:
-            return _wide_decimals(array)
-        case KeyKind.LABEL:
-            return SortKeys(_valid(array), numbers=_label_numbers(column, array))
-        case KeyKind.TIME:
-            offsets, data = _bytes_of(array)
-            numbers = np.zeros(len(array), np.int64)
-            loops.time_micros(data, offsets, numbers)
-            return SortKeys(_valid(array), numbers=numbers)
-        case None:
-            raise ValueError(f"{column.name} ({column.column_type}) is no chunk key")
-        case _:
-            return SortKeys(_valid(array), numbers=_numbers(array))
+    def __hash__(self) -> int:
+        data = self.data
+        while self.pad and data.endswith(self.pad):
+            data = data[: -len(self.pad)]
+        return hash(data)
 
 
-def bound_keys(connection: Connection[Any] | None, column: MySqlColumn, bounds: list[KeyValue]) -> SortKeys:
-    """Sort keys of chunk bounds; `bounds` must be in the server's order, as planning gives them."""
-    if keys.key_kind(column) is KeyKind.LABEL:
-        return SortKeys(np.ones(len(bounds), np.bool_), numbers=np.array(bounds, np.int64))
-    return sort_keys(connection, column, keys.to_arrow(column, bounds))
+class MySqlKeyOrder:
+    """See the module's docstring."""
+
+    def __init__(
+        self, connect: Callable[[], Connection[Any]], tables: dict[TableId, MySqlTable], hiding: Hiding | None = None
+    ) -> None:
+        """Bounds that `hiding` has sealed are opened to be compared."""
+        self._connect = connect
+        self._hiding = hiding or Hiding()
+        self._tables = dict(tables)
+        self._keys: dict[TableId, ChunkKey] = {}
+        self._used: Counter[TableId] = Counter()
+        #: How many times `use` was said of a table until it was forgotten; others may look at it meanwhile.
+        self.over: dict[TableId, int] = {}
+        self._connection: Connection[Any] | None = None
+
+    def use(self, table: TableId, key: ChunkKey | None, document: SchemaDocument | None = None) -> None:
+        """`key` is the chunk key of `table`, said before any bound or key of it is asked for.
+
+        Said again, with the table's schema then, when the table begins again.
+        """
+        self._used[table] += 1
+        if document is not None:
+            self._tables[table] = table_of(document)
+        if key is None:
+            self._keys.pop(table, None)
+        else:
+            self._keys[table] = key
+
+    def forget(self, table: TableId) -> None:
+        """The snapshot of `table` is over."""
+        self._keys.pop(table, None)
+        self.over[table] = self._used[table]
+
+    def bound(self, table: TableId, raw: Any) -> Any:
+        """Sort key of a bound as `value_to_json` wrote it: an int, a `PaddedKey`, or a tuple of those.
+
+        Tuples compare as bounds of several columns do: a shorter one is less than all it begins.
+        """
+        columns = self._columns(table)
+        value = keys.value_from_json(self._hiding.open_json(raw))
+        assert value is not None
+        if isinstance(value, tuple):
+            return tuple(self._single_bound(column, part) for column, part in zip(columns, value, strict=False))
+        return self._single_bound(columns[0], value)
+
+    def _single_bound(self, column: MySqlColumn, value: KeyValue) -> Any:
+        found = self._ask(column, lambda connection: sort_keys.bound_keys(connection, column, [value]))
+        if found.numbers is not None:
+            return int(found.numbers[0])
+        assert found.data is not None
+        assert found.offsets is not None
+        return PaddedKey(found.data[found.offsets[0] : found.offsets[1]].tobytes(), found.pad)
+
+    def classify(self, table: TableId, keys_of_rows: pa.Array, bounds: Sequence[Any]) -> np.ndarray:
+        """See `KeyOrder.classify`."""
+        if not bounds:
+            parts = keys_of_rows.flatten() if pa.types.is_struct(keys_of_rows.type) else [keys_of_rows]
+            null = np.logical_or.reduce([np.asarray(part.is_null()) for part in parts])
+            return np.where(null, sort_keys.NULL_INTERVAL, 0)
+        columns = self._columns(table)
+        if isinstance(bounds[0], tuple):
+            return self._classify_tuples(columns, keys_of_rows.flatten(), bounds)
+        return sort_keys.classify(self._sort_keys(columns[0], keys_of_rows), _as_sort_keys(bounds)).astype(np.int64)
+
+    def _classify_tuples(
+        self, columns: Sequence[MySqlColumn], arrays: Sequence[pa.Array], bounds: Sequence[tuple[Any, ...]]
+    ) -> np.ndarray:
+        """Column by column: where bounds and keys are in the order of the columns so far, as small whole numbers."""
+        places = np.zeros(len(bounds), np.int64)
+        found = np.zeros(len(arrays[0]), np.int64)
+        valid = np.ones(len(found), np.bool_)
+        for number, (column, array) in enumerate(zip(columns, arrays, strict=True)):
+            valid &= np.asarray(array.is_valid())
+            values = sorted({bound[number] for bound in bounds if len(bound) > number})
+            if not values:
+                continue
+            place_of = {value: place for place, value in enumerate(values)}
+            # As `ranks` counts, and one less than all for bounds that end before this column.
+            own = np.array([2 * place_of[b[number]] + 1 if len(b) > number else -1 for b in bounds], np.int64)
+            ranks = sort_keys.ranks(self._sort_keys(column, array), _as_sort_keys(values))
+            width = 2 * len(values) + 2
+            places, found = places * width + own + 1, found * width + ranks + 1
+            # Small again, so that any number of columns fits.
+            distinct = np.unique(places)
+            places = 2 * np.searchsorted(distinct, places) + 1
+            found = np.searchsorted(distinct, found, "left") + np.searchsorted(distinct, found, "right")
+        return np.where(valid, np.searchsorted(places, found, side="right"), sort_keys.NULL_INTERVAL)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            close_quietly(self._connection)
+            self._connection = None
+
+    def _columns(self, table: TableId) -> tuple[MySqlColumn, ...]:
+        return KeyColumns.named(self._tables[table], self._keys[table]).columns
+
+    def _sort_keys(self, column: MySqlColumn, array: pa.Array) -> sort_keys.SortKeys:
+        return self._ask(column, lambda connection: sort_keys.sort_keys(connection, column, array))
+
+    def _ask(
+        self, column: MySqlColumn, question: Callable[[Connection[Any] | None], sort_keys.SortKeys]
+    ) -> sort_keys.SortKeys:
+        """Ask with a connection where the order is the server's; once more over a new one when it was lost."""
+        if keys.key_kind(column) is not KeyKind.TEXT:
+            return question(None)
+        with suppress(SourceUnavailableError):
+            return question(self._open())
+        self.close()
+        return question(self._open())
+
+    def _open(self) -> Connection[Any]:
+        if self._connection is None:
+            self._connection = self._connect()
+        return self._connection
 
 
-def classify(found: SortKeys, bounds: SortKeys) -> npt.NDArray[np.int32]:
-    """For each key the number of sorted `bounds` that are not above it, so interval i is [bound i-1, bound i).
-
-    NULL keys get `NULL_INTERVAL`. Compiled; releases the GIL.
-    """
-    if found.numbers is not None:
-        assert bounds.numbers is not None, "keys and bounds are of different columns"
-        out = np.searchsorted(bounds.numbers, found.numbers, side="right").astype(np.int32)
-    else:
-        out = _counted(found, bounds, equal=True)
-    out[~found.valid] = NULL_INTERVAL
-    return out
-
-
-def ranks(found: SortKeys, values: SortKeys) -> npt.NDArray[np.int64]:
-    """For each key ``2 i + 1`` when it equals number i of the sorted, distinct `values`, else ``2 i``: it is before it.
-
-    NULL keys get `NULL_INTERVAL`.
-    """
-    if found.numbers is not None:
-        assert values.numbers is not None, "keys and bounds are of different columns"
-        below = np.searchsorted(values.numbers, found.numbers, side="left")
-        upto = np.searchsorted(values.numbers, found.numbers, side="right")
-    else:
-        below = _counted(found, values, equal=False).astype(np.int64)
-        upto = _counted(found, values, equal=True).astype(np.int64)
-    out: npt.NDArray[np.int64] = (below + upto).astype(np.int64)
-    out[~found.valid] = NULL_INTERVAL
-    return out
-
-
-def _counted(found: SortKeys, bounds: SortKeys, *, equal: bool) -> npt.NDArray[np.int32]:
-    """How many bounds are below each key, or `equal` to it."""
-    out = np.empty(len(found), np.int32)
-    pad = np.frombuffer(found.pad, np.uint8)
-    loops.classify_bytes(found.data, found.offsets, bounds.data, bounds.offsets, pad, equal, out)
-    return out
-
-
-def warm_up() -> None:
-    """Compile every loop of this module (or find it compiled)."""
-    column = MySqlColumn("k", "varchar(1)", "utf8mb4", "utf8mb4_bin")
-    offsets, data = _bytes_of(pa.array([":"]))
-    before, after = _item_parts(column)
-    loops.write_items(before, after, data, offsets, 0, 1, np.empty(4096, np.uint8), 4096, np.zeros(2, np.int64))
-    loops.time_micros(data, offsets, np.zeros(1, np.int64))
-    one = np.ones(1, np.bool_)
-    _counted(SortKeys(one, offsets=offsets, data=data), SortKeys(one, offsets=offsets, data=data), equal=True)
-
-
-def can_be_ordered(connection: Connection[Any], column: MySqlColumn) -> bool:
-    """Whether `column` alone can be a chunk key, ordered by `sort_keys` as the server does.
-
-    Asks the server about a text key's collation. An ENUM is a key only beside others: it has few values.
-    """
-    match keys.key_kind(column):
-        case None | KeyKind.LABEL:
-            return False
-        case KeyKind.TEXT:
-            if column.collation.startswith(_WEIGHTS_OUT_OF_ORDER):
-                return False
-            # MySQL's 0900 collations join their levels so that the joined weights compare as the server does.
-            return "_0900_" in column.collation or _has_one_level(connection, column)
-        case _:
-            return True
-
-
-def _weights(connection: Connection[Any], column: MySqlColumn, array: pa.Array) -> SortKeys:
-    """Ask the server for the weights, a thousand keys per statement."""
-    text_offsets, text = _bytes_of(array)
-    pad = b""
-    if _is_padded(connection, column):
-        row = query_one(connection, f"SELECT WEIGHT_STRING({_text_literal(column, ' ')})")
-        pad = bytes(row[0]) if row else b""
-    before, after = _item_parts(column)
-    all_offsets: list[npt.NDArray[np.int64]] = [np.zeros(1, np.int64)]
-    pieces: list[npt.NDArray[np.uint8]] = []
-    position = np.zeros(2, np.int64)
-    done = total = 0
-    lengths = np.diff(text_offsets)
-    longest = int(lengths.max()) if len(lengths) else 0
-    statement = np.empty(STATEMENT_BYTES + 2 * longest + 256, np.uint8)
-    statement[:7] = np.frombuffer(b"SELECT ", np.uint8)
-    while done < len(array):
-        position[0] = 7
-        stop = min(len(array), done + WEIGHTS_PER_STATEMENT)
-        loops.write_items(before, after, text, text_offsets, done, stop, statement, STATEMENT_BYTES, position)
-        # Without the comma behind the last item.
-        sql = statement[: int(position[0]) - 1].tobytes()
-        count = int(position[1]) - done
-        offsets, data = query_cells(connection, sql, count)
-        all_offsets.append(offsets[1:] + total)
-        pieces.append(np.frombuffer(data, np.uint8))
-        total += int(offsets[-1])
-        done += count
-    data = np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
-    return SortKeys(_valid(array), offsets=np.concatenate(all_offsets), data=_frozen(data), pad=pad)
-
-
-def _item_parts(column: MySqlColumn) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    """The SQL before and after the hex digits of a key in the select list."""
-    before, mark, after = keys.literal(column, "?").partition("3f")
-    assert mark
-    return (
-        np.frombuffer(f"WEIGHT_STRING({before}".encode(), np.uint8),
-        np.frombuffer(f"{after}),".encode(), np.uint8),
-    )
-
-
-def _text_literal(column: MySqlColumn, text: str) -> str:
-    return keys.literal(column, text)
-
-
-def _is_padded(connection: Connection[Any], column: MySqlColumn) -> bool:
-    row = query_one(connection, f"SELECT {_text_literal(column, 'a')} = {_text_literal(column, 'a ')}")
-    return bool(row and row[0])
-
-
-def _has_one_level(connection: Connection[Any], column: MySqlColumn) -> bool:
-    """Whether the weights of a text are those of its characters, one after the other."""
-    whole, first, second = (_text_literal(column, text) for text in ("aB", "a", "B"))
-    row = query_one(
-        connection,
-        f"SELECT WEIGHT_STRING({whole}) = CONCAT(WEIGHT_STRING({first}), WEIGHT_STRING({second}))",
-    )
-    return bool(row and row[0])
-
-
-def _valid(array: pa.Array) -> npt.NDArray[np.bool_]:
-    valid: npt.NDArray[np.bool_] = array.is_valid().to_numpy(zero_copy_only=False)
-    return valid
-
-
-def _bytes_of(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Offsets (one more than values) and bytes of a string or binary array; a slice's offset is applied."""
-    _, offset_buffer, data_buffer = array.buffers()
-    if offset_buffer is None or len(array) == 0:
-        return np.zeros(len(array) + 1, np.int64), _frozen(np.zeros(1, np.uint8))
-    offsets = np.frombuffer(offset_buffer, np.int32)[array.offset : array.offset + len(array) + 1].astype(np.int64)
-    if data_buffer is None or data_buffer.size == 0:
-        return offsets, _frozen(np.zeros(1, np.uint8))
-    return offsets, _frozen(np.frombuffer(data_buffer, np.uint8))
-
-
-def _frozen(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Read-only, whoever made it: writable and read-only arrays would be two machine codes of each loop."""
-    data = data.view()
-    data.flags.writeable = False
-    return data
-
-
-def _words(array: pa.Array) -> npt.NDArray[np.uint64]:
-    """The (low, high) words of a decimal128 array."""
-    buffer = array.buffers()[1]
-    words = np.frombuffer(buffer, np.uint64, count=2 * (array.offset + len(array)))
-    return words.reshape(-1, 2)[array.offset :]
-
-
-def _numbers(array: pa.Array) -> npt.NDArray[np.int64]:
-    """An int64 per value, in the order of the values; NULLs are 0."""
-    type_ = array.type
-    if pa.types.is_decimal(type_):
-        low = _words(array)[:, 0]
-        if type_.precision == 20 and type_.scale == 0:
-            # BIGINT UNSIGNED and BIT(64): unsigned 64 bits, moved into the signed range.
-            low = low ^ np.uint64(1 << 63)
-        return np.where(_valid(array), low.view(np.int64), 0)
-    if pa.types.is_floating(type_):
-        values = array.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
-        # -0.0 equals 0.0; IEEE doubles order like sign-magnitude integers.
-        bits = (values + 0.0).view(np.int64)
-        ordered: npt.NDArray[np.int64] = bits ^ ((bits >> 63) & np.int64((1 << 63) - 1))
-        return ordered
-    if pa.types.is_date(type_):
-        array = array.cast(pa.int32())
-    numbers: npt.NDArray[np.int64] = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-    return numbers
-
-
-def _label_numbers(column: MySqlColumn, array: pa.Array) -> npt.NDArray[np.int64]:
-    """The labels' numbers; an invalid value, which reads as the empty text, has number 0."""
-    labels = pa.array(["", *column.shape.labels], pa.string())
-    found = pc.index_in(array, value_set=labels)
-    assert found.null_count == array.null_count, f"{column.name} holds a label that it does not have"
-    numbers: npt.NDArray[np.int64] = found.fill_null(0).cast(pa.int64()).to_numpy(zero_copy_only=False)
-    return numbers
-
-
-def _wide_decimals(array: pa.Array) -> SortKeys:
-    """16 bytes per value, most significant first, with the sign turned round."""
-    words = _words(array)
-    out = np.empty((len(array), 2), np.uint64)
-    out[:, 0] = (words[:, 1] ^ np.uint64(1 << 63)).byteswap()
-    out[:, 1] = words[:, 0].byteswap()
-    offsets = np.arange(len(array) + 1, dtype=np.int64) * 16
-    return SortKeys(_valid(array), offsets=offsets, data=_frozen(out.view(np.uint8).reshape(-1)))
+def _as_sort_keys(bounds: Sequence[Any]) -> sort_keys.SortKeys:
+    valid = np.ones(len(bounds), np.bool_)
+    if isinstance(bounds[0], PaddedKey):
+        lengths = [len(b.data) for b in bounds]
+        data = np.frombuffer(b"".join(b.data for b in bounds), np.uint8)
+        return sort_keys.SortKeys(valid, offsets=np.cumsum([0, *lengths]), data=data, pad=bounds[0].pad)
+    return sort_keys.SortKeys(valid, numbers=np.array(bounds, np.int64))

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from pymysql.connections import Connection
 
 from raycdc.clients.mysql import query_one, quote_name
-from raycdc.connectors.mysql.snapshot import key_order, key_space, keys
+from raycdc.connectors.mysql.snapshot import key_space, keys, sort_keys
 from raycdc.connectors.mysql.snapshot.keys import KeyKind, KeyValue, key_kind
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import ConfigError
@@ -73,8 +73,8 @@ class Comparison:
             case KeyKind.TEXT:
                 return self._asked(array, ask)
             case KeyKind.TIME:
-                found = key_order.sort_keys(None, self._column, array).numbers
-                bound = key_order.bound_keys(None, self._column, [self._value]).numbers
+                found = sort_keys.sort_keys(None, self._column, array).numbers
+                bound = sort_keys.bound_keys(None, self._column, [self._value]).numbers
                 assert found is not None
                 assert bound is not None
                 compared = _COMPARE[self._sign](pa.array(found), int(bound[0]))

@@ -175,7 +175,7 @@ def test_a_snapshot_keeps_to_its_pace_and_its_connections(
             passed[self].append((self.clock_s, rows))
             return 0.0
 
-    monkeypatch.setattr("raycdc.connectors.mysql.source.Pace", SimulatedPace)
+    monkeypatch.setattr("raycdc.connectors.mysql.snapshot.chunk_reader.Pace", SimulatedPace)
     values = ", ".join(f"({n})" for n in range(400))
     server.execute("CREATE TABLE t (id INT PRIMARY KEY)", f"INSERT INTO t VALUES {values}", database=database)
     paced = pipeline(server, database, tmp_path, chunk_rows=20, rows_per_second=500, connections=2)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from raycdc.clients.mysql import connect, query
 from raycdc.connectors.mysql.catalog import load_table
 from raycdc.connectors.mysql.snapshot.chunk_keys import best_key
-from raycdc.connectors.mysql.snapshot.chunks import ChunkPlanner, ChunkRange, ChunkSettings, Strategy
+from raycdc.connectors.mysql.snapshot.chunk_range import ChunkRange
+from raycdc.connectors.mysql.snapshot.chunks import ChunkPlanner, ChunkSettings, Strategy
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import ConfigError, SourceError
 from raycdc.model import TableId

@@ -15,9 +15,9 @@ from raycdc.clients.mysql import query
 from raycdc.connectors.mysql.catalog import load_table
 from raycdc.connectors.mysql.client import current_position, probe
 from raycdc.connectors.mysql.snapshot import commits
-from raycdc.connectors.mysql.snapshot.chunks import ChunkRange
+from raycdc.connectors.mysql.snapshot.chunk_range import ChunkRange
 from raycdc.connectors.mysql.snapshot.commits import CommitWatch, sees_commits, wait_until_visible
-from raycdc.connectors.mysql.snapshot.visibility import read_chunk
+from raycdc.connectors.mysql.snapshot.visibility import ChunkSelect, read_chunk
 from raycdc.errors import SourceError
 from raycdc.model import TableId
 from raycdc.testing.servers import DatabaseServer, MySqlServer
@@ -129,7 +129,9 @@ def test_a_chunk_sees_what_its_log_reader_has_read(slow: MySqlServer, database: 
         for number in range(1, 4):
             change = f"UPDATE `{database}`.t SET v = {number} WHERE id = 2"
             with in_the_log_and_invisible(slow, change) as opened:
-                read = read_chunk(connection, info, table, ChunkRange(2, 3, key="id"), opened, commits=watch)
+                read = read_chunk(
+                    connection, info, ChunkSelect(table, ChunkRange(2, 3, key="id")), opened, commits=watch
+                )
                 assert [batch["v"].to_pylist() for batch in read] == [[number]]
 
 
@@ -140,7 +142,9 @@ def test_chunks_being_read_hold_no_other_chunk_up(slow: MySqlServer, database: s
         table = load_table(connection, TableId(database, "t"))
         slow_filter = "SLEEP(0.3) = 0"
         opened = current_position(connection, info)
-        read = read_chunk(reading, info, table, ChunkRange(includes_null=True), opened, row_filter=slow_filter)
+        read = read_chunk(
+            reading, info, ChunkSelect(table, ChunkRange(includes_null=True), row_filter=slow_filter), opened
+        )
         with ThreadPoolExecutor(1) as pool:
             rows = pool.submit(lambda: [row for batch in read for row in batch.to_pylist()])
             active = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE '%SLEEP(0.3)%'"

@@ -18,8 +18,9 @@ from raycdc.clients.mysql import connect, query
 from raycdc.connectors.mysql.catalog import load_table
 from raycdc.connectors.mysql.snapshot import keys
 from raycdc.connectors.mysql.snapshot.chunk_keys import best_key
-from raycdc.connectors.mysql.snapshot.chunks import ChunkPlanner, ChunkRange, ChunkSettings, Strategy
-from raycdc.connectors.mysql.snapshot.log_key_order import MySqlKeyOrder
+from raycdc.connectors.mysql.snapshot.chunk_range import ChunkRange
+from raycdc.connectors.mysql.snapshot.chunks import ChunkPlanner, ChunkSettings, Strategy
+from raycdc.connectors.mysql.snapshot.key_order import MySqlKeyOrder
 from raycdc.connectors.mysql.snapshot.resultset import stream_query
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.model import TableId

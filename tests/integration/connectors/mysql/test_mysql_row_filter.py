@@ -12,10 +12,10 @@ from raycdc.clients.mysql import connect, query
 from raycdc.connectors.mysql.binlog.events import RowsItem
 from raycdc.connectors.mysql.catalog import load_table
 from raycdc.connectors.mysql.log_filter import LogFilter
-from raycdc.connectors.mysql.snapshot.chunks import ChunkRange
+from raycdc.connectors.mysql.snapshot.chunk_range import ChunkRange
 from raycdc.connectors.mysql.snapshot.resultset import stream_query
 from raycdc.connectors.mysql.snapshot.row_filter import parse_filter, server_answers
-from raycdc.connectors.mysql.snapshot.visibility import select_statement
+from raycdc.connectors.mysql.snapshot.visibility import ChunkSelect
 from raycdc.connectors.mysql.values.documents import Capture
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import ConfigError
@@ -95,7 +95,7 @@ def ids(connection: Any, database: str, condition: str) -> set[int]:
 def test_the_same_rows_pass_everywhere(any_server: DatabaseServer, any_database: str) -> None:
     with session(any_server, "root") as connection:
         table = fill(connection, any_database)
-        (batch,) = stream_query(connection, select_statement(table, ChunkRange(includes_null=True)), table)
+        (batch,) = stream_query(connection, ChunkSelect(table, ChunkRange(includes_null=True)).sql(), table)
         ask = server_answers(connection)
         for text in FILTERS:
             parsed = parse_filter(table, text)

@@ -20,8 +20,8 @@ from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.catalog import load_table
 from raycdc.connectors.mysql.client import ServerInfo, current_position, probe, start_position
 from raycdc.connectors.mysql.snapshot import consistent, visibility
-from raycdc.connectors.mysql.snapshot.chunks import ChunkRange
-from raycdc.connectors.mysql.snapshot.visibility import read_chunk
+from raycdc.connectors.mysql.snapshot.chunk_range import ChunkRange
+from raycdc.connectors.mysql.snapshot.visibility import ChunkSelect, read_chunk
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SourceError
 from raycdc.model import TableId
@@ -124,7 +124,9 @@ def last_seen(rows: list[dict[str, int]]) -> int:
 
 
 def all_rows(connection: Any, info: ServerInfo, table: MySqlTable, opened: BinlogOffset) -> list[dict[str, int]]:
-    return [row for batch in read_chunk(connection, info, table, WHOLE, opened) for row in batch.to_pylist()]
+    return [
+        row for batch in read_chunk(connection, info, ChunkSelect(table, WHOLE), opened) for row in batch.to_pylist()
+    ]
 
 
 def opened_like_a_log_reader(info: ServerInfo, log: LoggedTransactions) -> tuple[BinlogOffset, int]:
@@ -148,14 +150,14 @@ def test_a_chunk_sees_all_before_its_opening_and_nothing_behind_its_end(
             if not log.all():
                 continue
             opened, before = opened_like_a_log_reader(info, log)
-            read = read_chunk(connection, info, table, WHOLE, opened)
+            read = read_chunk(connection, info, ChunkSelect(table, WHOLE), opened)
             seen = last_seen([row for batch in read for row in batch.to_pylist()])
-            behind = log.count(read.high_watermark)
+            behind = log.count(read.end.high_watermark)
             assert seen <= behind
-            assert read.high_watermark >= opened
+            assert read.end.high_watermark >= opened
             if info.gtid_mode:
                 assert seen >= before
-            if read.exact:
+            if read.end.exact:
                 assert info.is_mariadb
                 assert seen == behind
         assert query(connection, "SELECT @@in_transaction" if info.is_mariadb else "SELECT 0") == [(0,)]
@@ -196,11 +198,11 @@ def test_sessions_that_ask_for_the_place_of_snapshots_do_not_move_a_chunk(mariad
                 if not log.all():
                     continue
                 opened, before = opened_like_a_log_reader(info, log)
-                read = read_chunk(connection, info, keyless if number % 2 else table, WHOLE, opened)
+                read = read_chunk(connection, info, ChunkSelect(keyless if number % 2 else table, WHOLE), opened)
                 seen = last_seen([row for batch in read for row in batch.to_pylist()])
-                behind = log.count(read.high_watermark)
+                behind = log.count(read.end.high_watermark)
                 assert before <= seen <= behind
-                if read.exact:
+                if read.end.exact:
                     assert seen == behind
                     exact += number % 2
         assert exact
@@ -226,14 +228,13 @@ def test_a_commit_while_a_snapshot_is_opened_is_not_taken_for_seen(
         table = make_table(mariadb, database)
         info = probe(connection)
         opened = current_position(connection, info)
-        read = read_chunk(
-            connection, info, replace(table, primary_key=table.primary_key if keyed else ()), WHOLE, opened
-        )
+        described = replace(table, primary_key=table.primary_key if keyed else ())
+        read = read_chunk(connection, info, ChunkSelect(described, WHOLE), opened)
         seen = {row["id"] for batch in read for row in batch.to_pylist()} - set(range(KEYS))
         # With a key, what the log has up to there is folded in; without, the third snapshot is at one known place.
-        assert (read.exact, opened_snapshots, seen) == ((False, 1, set()) if keyed else (True, 3, {1001, 1002}))
-        assert read.high_watermark == current_position(connection, info)
-        assert read.high_watermark > opened
+        assert (read.end.exact, opened_snapshots, seen) == ((False, 1, set()) if keyed else (True, 3, {1001, 1002}))
+        assert read.end.high_watermark == current_position(connection, info)
+        assert read.end.high_watermark > opened
 
 
 def test_everything_before_a_start_position_is_visible(any_server: DatabaseServer, any_database: str) -> None:
@@ -286,7 +287,7 @@ def test_reading_a_chunk_blocks_no_writer(any_server: DatabaseServer, any_databa
     with session(any_server) as connection, session(any_server, "root") as writer:
         info = probe(connection)
         query(writer, "SET SESSION innodb_lock_wait_timeout = 1")
-        read = read_chunk(connection, info, table, WHOLE, current_position(connection, info))
+        read = read_chunk(connection, info, ChunkSelect(table, WHOLE), current_position(connection, info))
         batches = iter(read)
         first = next(batches)
         query(writer, f"UPDATE `{any_database}`.t SET v = -1")
@@ -300,9 +301,9 @@ def test_columns_and_filter_limit_what_is_read(any_server: DatabaseServer, any_d
         info = probe(connection)
         chunk = ChunkRange(10, 20, key="id")
         opened = current_position(connection, info)
-        read = read_chunk(connection, info, table, chunk, opened, columns=["id"], row_filter="id % 2 = 1 OR id = 12")
+        read = read_chunk(connection, info, ChunkSelect(table, chunk, ["id"], "id % 2 = 1 OR id = 12"), opened)
         assert [batch.to_pydict() for batch in read] == [{"id": [11, 12, 13, 15, 17, 19]}]
-        assert read.rows == 6
+        assert read.end.high_watermark >= opened
 
 
 def test_a_position_that_never_becomes_visible_is_a_named_error(
@@ -313,7 +314,7 @@ def test_a_position_that_never_becomes_visible_is_a_named_error(
         table = make_table(mariadb, database)
         opened = BinlogOffset("binlog.999999", 4)
         with pytest.raises(SourceError, match=r"shows rows of binlog\.\d+:\d+ only, while its log was read up to"):
-            list(read_chunk(connection, probe(connection), table, WHOLE, opened))
+            list(read_chunk(connection, probe(connection), ChunkSelect(table, WHOLE), opened))
         assert query(connection, "SELECT @@in_transaction") == [(0,)]
     with mysql80.fresh_database() as database, session(mysql80) as connection:
         table = make_table(mysql80, database)
@@ -321,5 +322,5 @@ def test_a_position_that_never_becomes_visible_is_a_named_error(
         now = current_position(connection, info)
         opened = BinlogOffset(now.file, now.pos, f"{info.server_uuid}:1-999999999")
         with pytest.raises(SourceError, match="did not make the transactions"):
-            list(read_chunk(connection, info, table, WHOLE, opened))
+            list(read_chunk(connection, info, ChunkSelect(table, WHOLE), opened))
         assert query(connection, "SELECT 1") == [(1,)]

@@ -19,7 +19,7 @@ import pytest
 from raycdc.config import config_from_dict
 from raycdc.connectors.mysql.log_reader import MySqlLogReader
 from raycdc.connectors.mysql.snapshot import visibility
-from raycdc.connectors.mysql.source import MySqlChunkReader
+from raycdc.connectors.mysql.snapshot.chunk_reader import MySqlChunkReader
 from raycdc.pipeline import Pipeline
 from raycdc.source.snapshot.chunk_events import ChunkMisfit, CloseChunk, LogEvent
 from raycdc.source.snapshot.log_reader import LogReader

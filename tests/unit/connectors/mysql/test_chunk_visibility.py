@@ -12,7 +12,7 @@ from pymysql.connections import Connection
 from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.client import Flavor, ServerInfo
 from raycdc.connectors.mysql.snapshot import visibility
-from raycdc.connectors.mysql.snapshot.chunks import ChunkRange
+from raycdc.connectors.mysql.snapshot.chunk_range import ChunkRange
 from raycdc.connectors.mysql.snapshot.consistent import SnapshotPlace
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.model import TableId
@@ -46,7 +46,7 @@ class Server:
         return SnapshotPlace(replace(PLACE, pos=800), exact=True)
 
     def read(self, info: ServerInfo) -> visibility.ChunkRead:
-        read = visibility.read_chunk(cast("Connection[Any]", None), info, TABLE, WHOLE, PLACE)
+        read = visibility.read_chunk(cast("Connection[Any]", None), info, visibility.ChunkSelect(TABLE, WHOLE), PLACE)
         assert list(read) == []
         return read
 
@@ -55,8 +55,8 @@ def test_mysql_waits_for_what_was_dropped_before_it_selects(monkeypatch: pytest.
     server = Server(monkeypatch)
     read = server.read(MYSQL)
     assert server.asked == [PLACE.gtid_set, "SELECT"]
-    assert not read.exact
-    assert read.high_watermark == replace(PLACE, pos=900)
+    assert not read.end.exact
+    assert read.end.high_watermark == replace(PLACE, pos=900)
 
 
 @pytest.mark.parametrize("engine", ["NO", None])
@@ -65,7 +65,7 @@ def test_a_table_whose_engine_has_no_snapshots_is_read_between_two_places(
 ) -> None:
     """MyISAM and Aria: what a snapshot of them would show is not what there was at its place."""
     server = Server(monkeypatch, transactions=str(engine))
-    assert not server.read(MARIADB).exact
+    assert not server.read(MARIADB).end.exact
     assert server.asked == ["SELECT"]
 
 
@@ -73,4 +73,4 @@ def test_a_table_of_an_engine_with_snapshots_is_read_in_one(monkeypatch: pytest.
     server = Server(monkeypatch)
     read = server.read(MARIADB)
     assert server.asked == ["snapshot", "SELECT"]
-    assert (read.exact, read.high_watermark) == (True, replace(PLACE, pos=800))
+    assert (read.end.exact, read.end.high_watermark) == (True, replace(PLACE, pos=800))

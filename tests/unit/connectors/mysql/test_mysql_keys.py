@@ -17,9 +17,9 @@ from raycdc.connectors.mysql.catalog import constant_default
 from raycdc.connectors.mysql.client import parse_version
 from raycdc.connectors.mysql.snapshot import keys, resultset_loops
 from raycdc.connectors.mysql.snapshot.chunk_keys import chunk_key
-from raycdc.connectors.mysql.snapshot.chunks import ChunkRange
-from raycdc.connectors.mysql.snapshot.key_order import NULL_INTERVAL, SortKeys, bound_keys, classify, sort_keys
-from raycdc.connectors.mysql.snapshot.log_key_order import MySqlKeyOrder
+from raycdc.connectors.mysql.snapshot.chunk_range import ChunkRange
+from raycdc.connectors.mysql.snapshot.key_order import MySqlKeyOrder
+from raycdc.connectors.mysql.snapshot.sort_keys import NULL_INTERVAL, SortKeys, bound_keys, classify, sort_keys
 from raycdc.connectors.mysql.values.documents import document_of
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.model import TableId

@@ -1,4 +1,4 @@
-"""Compiled loops of `key_order`: statements with a thousand literals, times as numbers, and the search of bounds."""
+"""Compiled loops of `sort_keys`: statements with a thousand literals, times as numbers, and the search of bounds."""
 
 from __future__ import annotations
 

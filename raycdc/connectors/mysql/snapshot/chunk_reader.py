@@ -1,0 +1,89 @@
+"""Reads one chunk of a table: its rows in Arrow, made inserts of the changelog. Blocks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pymysql.connections import Connection
+
+from raycdc.clients.mysql import close_quietly, is_of_changed_table
+from raycdc.connectors.mysql.binlog.position import BinlogOffset, ordinal_of
+from raycdc.connectors.mysql.client import ServerInfo, current_place
+from raycdc.connectors.mysql.failover import require_same_server
+from raycdc.connectors.mysql.snapshot.chunk_range import range_of
+from raycdc.connectors.mysql.snapshot.commits import CommitWatch
+from raycdc.connectors.mysql.snapshot.pace import Pace
+from raycdc.connectors.mysql.snapshot.row_filter import parse_filter
+from raycdc.connectors.mysql.snapshot.visibility import ChunkRead, ChunkSelect, read_chunk
+from raycdc.connectors.mysql.values.documents import capture_of, table_of
+from raycdc.errors import SourceError, TableChangedError
+from raycdc.model import as_inserts, changelog_schema
+from raycdc.source.schema_document import SchemaDocument
+from raycdc.source.snapshot.reading import HighWatermark
+from raycdc.source.split import OpenedAt, SnapshotSplit
+from raycdc.transform.hiding import Hiding
+
+
+class MySqlChunkReader:
+    """`raycdc.source.snapshot.reading.ChunkReader`: one chunk's rows as changelog inserts. Used by one thread."""
+
+    def __init__(
+        self,
+        connection: Connection[Any],
+        info: ServerInfo,
+        *,
+        visible_within_s: float,
+        rows_per_s: float,
+        hiding: Hiding,
+    ) -> None:
+        self._hiding = hiding
+        self._connection = connection
+        self._info = info
+        self._pace = Pace(rows_per_s) if rows_per_s else None
+        self._commits = CommitWatch(connection, timeout_s=visible_within_s)
+        self._read: ChunkRead | None = None
+
+    def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: SchemaDocument) -> Iterator[pa.RecordBatch]:
+        position = BinlogOffset.from_json(opened_at.position)
+        require_same_server(self._connection, self._info, position)
+        table = table_of(document)
+        capture = capture_of(document)
+        condition = None if capture.filter is None else parse_filter(table, capture.filter).sql()
+        select = ChunkSelect(table, range_of(split, self._hiding), capture.columns, condition)
+        remembered = opened_at.ring_s > 0
+        commits = None if remembered else self._commits
+        self._read = read_chunk(self._connection, self._info, select, position, commits=commits)
+        schema = changelog_schema(capture.narrowed(table).schema())
+        read_ms = time.time_ns() // 1_000_000
+        rows = 0
+        try:
+            for batch in self._read:
+                yield as_inserts(batch, schema, first=rows, read_ms=read_ms)
+                rows += batch.num_rows
+                if self._pace is not None:
+                    self._pace.passed(batch.num_rows)
+        except SourceError as cause:
+            if not is_of_changed_table(cause.__cause__):
+                raise
+            raise TableChangedError(str(cause)) from cause
+
+    def high_watermark(self) -> HighWatermark:
+        assert self._read is not None
+        end = self._read.end
+        return HighWatermark(ordinal_of(end.high_watermark), exact=end.exact, log_end=ordinal_of(end.log_end))
+
+    def log_end(self, opened_at: OpenedAt) -> HighWatermark:
+        require_same_server(self._connection, self._info, BinlogOffset.from_json(opened_at.position))
+        end = ordinal_of(current_place(self._connection, self._info))
+        return HighWatermark(end, exact=False, log_end=end)
+
+    def wake_up(self) -> None:
+        if self._pace is not None:
+            self._pace.end()
+        close_quietly(self._connection)
+
+    def close(self) -> None:
+        close_quietly(self._connection)

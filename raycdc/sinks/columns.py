@@ -72,7 +72,7 @@ def plan(
     fold: Callable[[str], str] = str,
     may_rekey: bool = False,
 ) -> Plan:
-    """What ``work.changes`` make of a target with the columns `present` and that `key`.
+    """The plan of ``work.changes`` for a target with the columns `present` and that `key`.
 
     Columns whose names are equal when `fold` was applied are one in the database. `may_rekey` says that the target's
     rows are this table's alone, so that the target can have another key once they are gone.

@@ -85,7 +85,7 @@ def plan_columns(
     wanted: pa.Schema,
     rules: ChangeRules,
 ) -> LakePlan:
-    """What ``work.changes`` make of a table with the columns `present`.
+    """The plan of ``work.changes`` for a table with the columns `present`.
 
     `wanted` are the columns of the rows to come, as they are stored. `SinkError` for what the table cannot follow.
     """

@@ -17,8 +17,9 @@ from deltalake import DeltaTable, write_deltalake
 from raycdc.errors import SinkError
 from raycdc.model import TableId
 from raycdc.sinks.api import STEP_LAST, CommitVector
+from raycdc.sinks.delta import commits as delta_commits
 from raycdc.sinks.delta import rewrite as delta_rewrite
-from raycdc.sinks.delta import table as delta_table
+from raycdc.sinks.delta.commits import DeltaCommits
 from raycdc.sinks.delta.reading import Rewritten
 from raycdc.sinks.delta.table import DeltaTarget
 from raycdc.sinks.rows import DELETED
@@ -35,7 +36,7 @@ def stamp(epoch: int) -> Stamp:
 def target_of(folder: Path, schema: pa.Schema = NUMBERS) -> DeltaTarget:
     target = DeltaTarget(folder, TableId("shop", "t"), "raycdc:test:1")
     target.refresh()
-    target.create(schema, stamp(1))
+    DeltaCommits(target).create(schema, stamp(1))
     return target
 
 
@@ -44,7 +45,7 @@ def merge(target: DeltaTarget, epoch: int, rows: dict[object, int | None]) -> No
     schema = target.arrow().append(pa.field(DELETED, pa.bool_()))
     lines = [{"k": key, "v": value, DELETED: value is None} for key, value in rows.items()]
     target.refresh()
-    target.merge(pa.Table.from_pylist(lines, schema), ["k"], stamp(epoch))
+    DeltaCommits(target).merge(pa.Table.from_pylist(lines, schema), ["k"], stamp(epoch))
 
 
 @pytest.fixture(params=["small", "delta-rs"], autouse=True)
@@ -85,7 +86,7 @@ def test_keys_that_no_double_can_tell_apart_stay_apart(
         model = {k: v for k, v in {**model, **changes}.items() if v is not None}
         assert rows_of(tmp_path) == model
     target.refresh()
-    target.rewrite([Rewritten(field, field.name) for field in target.arrow()], stamp(50), empty=False)
+    DeltaCommits(target).rewrite([Rewritten(field, field.name) for field in target.arrow()], stamp(50), empty=False)
     found = DeltaTable(str(tmp_path)).to_pyarrow_dataset()
     for key in model:
         assert found.to_table(filter=pc.field("k") == pa.scalar(key, kind)).num_rows == 1
@@ -117,11 +118,13 @@ def test_a_reader_finds_each_row_by_each_column(tmp_path: Path, how: str) -> Non
         target = target_of(tmp_path, schema)
     match how:
         case "merge":
-            target.merge(rows.append_column(DELETED, pa.array([False])), ["k"], stamp(2))
+            DeltaCommits(target).merge(rows.append_column(DELETED, pa.array([False])), ["k"], stamp(2))
         case "overwrite":
-            target.overwrite(rows, stamp(2))
+            DeltaCommits(target).overwrite(rows, stamp(2))
         case _:
-            target.append([write_parquet_file(tmp_path / "part-1.parquet", schema, rows.to_batches())], stamp(2))
+            DeltaCommits(target).append(
+                [write_parquet_file(tmp_path / "part-1.parquet", schema, rows.to_batches())], stamp(2)
+            )
     found = DeltaTable(str(tmp_path)).to_pyarrow_dataset()
     for name, (_, value) in EVERY_KIND.items():
         # pyarrow has no comparison with the views that delta-rs reads the texts of its own merges as.
@@ -145,12 +148,12 @@ def test_an_optimize_while_all_rows_are_replaced_brings_none_back(
             assert DeltaTable(str(tmp_path)).optimize.compact()["numFilesRemoved"] > 1
         write_deltalake(*arguments, **options)  # type: ignore[call-overload]
 
-    monkeypatch.setattr(delta_table, "write_deltalake", others_first)
+    monkeypatch.setattr(delta_commits, "write_deltalake", others_first)
     if what == "overwrite":
-        target.overwrite(pa.table({"k": [9], "v": [9]}), stamp(5))
+        DeltaCommits(target).overwrite(pa.table({"k": [9], "v": [9]}), stamp(5))
         assert rows_of(tmp_path) == {9: 9}
     else:
-        target.rewrite([Rewritten(field, field.name) for field in NUMBERS], stamp(5), empty=False)
+        DeltaCommits(target).rewrite([Rewritten(field, field.name) for field in NUMBERS], stamp(5), empty=False)
         assert rows_of(tmp_path) == {2: 2, 3: 3, 4: 4}
     assert target.vector() == CommitVector(5, STEP_LAST, 1)
 
@@ -175,7 +178,7 @@ def test_a_restore_before_the_pipelines_last_commit_is_nobodys_business(tmp_path
     DeltaTable(str(tmp_path)).restore(0)
     other = DeltaTarget(tmp_path, target.name, "raycdc:another:1")
     other.refresh()
-    other.create(NUMBERS, stamp(1), replace=True)
+    DeltaCommits(other).create(NUMBERS, stamp(1), replace=True)
     merge(other, 2, {3: 3})
     assert DeltaTarget(tmp_path, target.name, other.app_id).refresh()
 
@@ -187,7 +190,7 @@ def test_files_of_other_partitions_are_not_added(tmp_path: Path) -> None:
     target.refresh()
     file = write_parquet_file(lake / "part-1.parquet", NUMBERS, pa.table({"k": [1], "v": [2]}).to_batches())
     with pytest.raises(SinkError, match="is partitioned by v, and rows were written by nothing"):
-        target.append([file], stamp(2))
+        DeltaCommits(target).append([file], stamp(2))
     merge(target, 2, {1: 2})
     assert rows_of(lake) == {1: 2}
 

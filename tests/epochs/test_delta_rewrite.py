@@ -18,7 +18,8 @@ from deltalake.table import TableMerger
 from raycdc.errors import SinkError
 from raycdc.model import TableId
 from raycdc.sinks.api import STEP_LAST, CommitVector
-from raycdc.sinks.delta import table as delta_table
+from raycdc.sinks.delta import commits as delta_commits
+from raycdc.sinks.delta.commits import DeltaCommits
 from raycdc.sinks.delta.rewrite import SMALL_FILES_MAX, Action, rewrite
 from raycdc.sinks.delta.table import DeltaTarget
 from raycdc.sinks.rows import DELETED
@@ -36,7 +37,7 @@ def stamp(epoch: int, generation: int = 1) -> Stamp:
 def target_of(folder: Path, schema: pa.Schema = PLAIN) -> DeltaTarget:
     target = DeltaTarget(folder, TableId("shop", "t"), "raycdc:test:1")
     target.refresh()
-    target.create(schema, stamp(1))
+    DeltaCommits(target).create(schema, stamp(1))
     return target
 
 
@@ -48,7 +49,7 @@ def changes_of(schema: pa.Schema, upserted: Sequence[Row], deleted: Sequence[Row
 def merge(target: DeltaTarget, epoch: int, upserted: dict[int, str], deleted: Sequence[int] = ()) -> None:
     target.refresh()
     rows = changes_of(PLAIN, [{"k": k, "v": v} for k, v in upserted.items()], [{"k": k, "v": None} for k in deleted])
-    target.merge(rows, ["k"], stamp(epoch))
+    DeltaCommits(target).merge(rows, ["k"], stamp(epoch))
 
 
 def rows_of(folder: Path) -> list[Row]:
@@ -101,7 +102,7 @@ def test_random_epochs_leave_what_a_dictionary_would(tmp_path: Path, keys: list[
         lines = [dict(zip(keys, key, strict=True)) | {"v": value} for key, value in upserted.items()]
         gone = [dict(zip(keys, key, strict=True)) | {"v": None} for key in deleted]
         target.refresh()
-        target.merge(changes_of(schema, lines, gone), keys, stamp(epoch))
+        DeltaCommits(target).merge(changes_of(schema, lines, gone), keys, stamp(epoch))
         wanted = {key: value for key, value in wanted.items() if key not in deleted} | upserted
         assert {tuple(row[name] for name in keys): row["v"] for row in rows_of(tmp_path)} == wanted
         assert DeltaTable(str(tmp_path)).to_pyarrow_table().num_rows == len(wanted)
@@ -137,7 +138,7 @@ def test_what_another_writer_does_meanwhile_is_kept(
                 DeltaTable(str(tmp_path)).delete("k = 3000000")
         return planned
 
-    monkeypatch.setattr(delta_table, "rewrite", others_first)
+    monkeypatch.setattr(delta_commits, "rewrite", others_first)
     merge(target, 5, {2_000_000: "second"}, [1_000_000])
     wanted = [(2_000_000, "second"), (3_000_000, "first")]
     theirs = {"append": [(5, "theirs"), *wanted], "optimize": wanted, "delete": wanted[:1]}
@@ -164,7 +165,7 @@ def test_a_driver_that_woke_up_does_not_write_its_epoch_again(tmp_path: Path, mo
             merge(ours, 4, {1: "c"})
         return planned
 
-    monkeypatch.setattr(delta_table, "rewrite", others_first)
+    monkeypatch.setattr(delta_commits, "rewrite", others_first)
     merge(awake, 3, {1: "b"})
     assert pairs_of(tmp_path) == [(1, "c")]
     assert awake.vector() == CommitVector(4, STEP_LAST, 1)
@@ -195,11 +196,11 @@ def test_files_of_small_epochs_become_one_again(tmp_path: Path) -> None:
 def test_columns_that_came_and_went_are_null(tmp_path: Path) -> None:
     target = target_of(tmp_path)
     merge(target, 2, {1: "a", 2: "b"})
-    target.add_columns([pa.field("late", pa.int32())], stamp(3))
+    DeltaCommits(target).add_columns([pa.field("late", pa.int32())], stamp(3))
     target.refresh()
     # The source has `late` by now, and `v` no more.
     source = pa.schema([("k", pa.int64()), ("late", pa.int32())])
-    target.merge(changes_of(source, [{"k": 2, "late": 5}, {"k": 3, "late": None}]), ["k"], stamp(4))
+    DeltaCommits(target).merge(changes_of(source, [{"k": 2, "late": 5}, {"k": 3, "late": None}]), ["k"], stamp(4))
     assert sorted(map(tuple, (row.values() for row in rows_of(tmp_path))), key=lambda row: row[0]) == [
         (1, "a", None),
         (2, None, 5),
@@ -227,12 +228,12 @@ def test_what_is_special_is_merged_by_delta_rs(tmp_path: Path, special: str, mon
         monkeypatch.setattr("raycdc.sinks.delta.rewrite.REWRITE_BYTES_MAX", 100)
     target = DeltaTarget(tmp_path, TableId("shop", "t"), "raycdc:test:1")
     target.refresh()
-    target.merge(changes_of(schema, [{"k": 1, "v": "b"}], [{"k": 2, "v": None}]), ["k"], stamp(2))
+    DeltaCommits(target).merge(changes_of(schema, [{"k": 1, "v": "b"}], [{"k": 2, "v": None}]), ["k"], stamp(2))
     assert pairs_of(tmp_path) == [(0, "a"), (1, "b")]
     assert merged == [special]
     if special == "constraint":
         with pytest.raises(SinkError, match="failed validation"):
-            target.merge(changes_of(schema, [{"k": 100, "v": "no"}]), ["k"], stamp(3))
+            DeltaCommits(target).merge(changes_of(schema, [{"k": 100, "v": "no"}]), ["k"], stamp(3))
 
 
 @pytest.mark.usefixtures("no_merge")

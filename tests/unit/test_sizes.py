@@ -44,7 +44,6 @@ LARGE_CLASSES: dict[str, str] = {
     "connectors/mysql/values/columns.py:TableArena": "not looked at yet",
     "formats/envelope.py:EnvelopeSpec": "a description of an envelope, one value per part",
     "model/names.py:NameRules": "a list of what a target does to names",
-    "sinks/delta/table.py:DeltaTarget": "not looked at yet",
 }
 
 #: `place: reason`, for functions and methods.

@@ -16,11 +16,12 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from raycdc.errors import ChangeRefusedError
-from raycdc.model import Column
+from raycdc.model import Column, TableId
 from raycdc.schema.events import AddColumnEvent, SchemaChangeEvent
 from raycdc.sinks.api import TableWork
 from raycdc.sinks.change_rules import ChangeRules
 from raycdc.sinks.delta.columns import FORMAT, default_sql
+from raycdc.sinks.delta.commits import DeltaCommits
 from raycdc.sinks.delta.layout import unfit
 from raycdc.sinks.delta.reading import Rewritten
 from raycdc.sinks.delta.table import DeltaTarget
@@ -30,23 +31,23 @@ from raycdc.sinks.steps import Stamp
 
 def evolve(target: DeltaTarget, work: TableWork, wanted: pa.Schema, stamp: Stamp, rules: ChangeRules) -> None:
     """Carry ``work.changes`` out on the table, and write the vector of `stamp` with them."""
-    present = target.arrow()
+    commits, present = DeltaCommits(target), target.arrow()
     plan = plan_columns(FORMAT, present, work, wanted, rules)
     planned = plan.columns
     _check_partitions(target, planned, plan.events)
     added = [p for p in planned if p.origin is None]
     if [p.origin for p in planned[: len(present)]] == present.names and _same_fields(planned, present):
         if added:
-            target.add_columns([p.field for p in added if p.field.name not in present.names], stamp)
+            commits.add_columns([p.field for p in added if p.field.name not in present.names], stamp)
     else:
         columns = [Rewritten(p.field, p.origin, constant_of(target.name, p) if rules.upsert else None) for p in planned]
-        target.rewrite(columns, stamp, empty=plan.emptied)
+        commits.rewrite(columns, stamp, empty=plan.emptied)
     if plan.emptied:
-        target.overwrite(target.arrow().empty_table(), stamp)
+        commits.overwrite(target.arrow().empty_table(), stamp)
     elif rules.upsert:
         added_columns = [event.column for event in plan.events if isinstance(event, AddColumnEvent)]
-        _fill(target, [column for column in added_columns if column.name in plan.names], stamp)
-    target.mark(stamp)
+        _fill(commits, target.name, [column for column in added_columns if column.name in plan.names], stamp)
+    commits.mark(stamp)
 
 
 def _same_fields(planned: Sequence[LakeColumn], present: pa.Schema) -> bool:
@@ -72,11 +73,11 @@ def _check_partitions(target: DeltaTarget, planned: Sequence[LakeColumn], events
             raise ChangeRefusedError(f"{target.name}: {odd}")
 
 
-def _fill(target: DeltaTarget, added: Sequence[Column], stamp: Stamp) -> None:
+def _fill(commits: DeltaCommits, name: TableId, added: Sequence[Column], stamp: Stamp) -> None:
     """Give the rows that exist what the source's have: the constant default of an added column.
 
     Judged by the changes and not by what was missing: an earlier try may have added the column and died before this.
     """
-    values = {column.name: default_sql(target.name, column) for column in added if column.default is not None}
+    values = {column.name: default_sql(name, column) for column in added if column.default is not None}
     if values:
-        target.fill(values, stamp)
+        commits.fill(values, stamp)

@@ -25,7 +25,7 @@ def rows_with(target: DeltaTarget, keys: pa.Table) -> pa.Table:
     schema = target.arrow()
     files = snapshot_files(target.table)
     if files is None:
-        raise TargetTouchedError(f"The Delta table {target.path} ({target.name}) has files that somebody else wrote.")
+        raise TargetTouchedError(f"{target.place} has files that somebody else wrote.")
     names = keys.column_names
     wanted = in_types(keys, pa.schema([schema.field(name) for name in names])).combine_chunks()
     found = [schema.empty_table()]

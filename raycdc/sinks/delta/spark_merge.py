@@ -15,6 +15,7 @@ from deltalake.exceptions import CommitFailedError
 from raycdc.errors import ColumnsRefusedError, SinkError, TargetTouchedError
 from raycdc.model import TableSchema
 from raycdc.sinks.absence import is_absent
+from raycdc.sinks.delta.commits import DeltaCommits
 from raycdc.sinks.delta.table import DeltaTarget, vector_to_version
 from raycdc.sinks.rows import DELETED
 from raycdc.sinks.steps import Stamp
@@ -40,7 +41,7 @@ def merge(
     with _of_spark(target, "cannot be merged into"):
         session.sql(_statement(target, schema, order_by)).collect()
     # A merge that changed nothing may have committed nothing; the vector must be written all the same.
-    target.mark(stamp)
+    DeltaCommits(target).mark(stamp)
 
 
 def set_options(spark: Any, target: DeltaTarget, options: Mapping[str, str]) -> None:
@@ -62,7 +63,7 @@ def optimize(spark: Any, target: DeltaTarget, order: Sequence[str], *, target_by
     """
     if spark is None:
         raise TargetTouchedError(
-            f"The Delta table {target.path} ({target.name}) has more than plain files, deletion vectors say: only "
+            f"{target.place} has more than plain files, deletion vectors say: only "
             "Spark can optimise it. Leave sink.optimize out, or run without --local."
         )
     session = spark.newSession()
@@ -95,7 +96,7 @@ def _of_spark(
         kind = SinkError
         if (isinstance(cause, PySparkException) or any(s in str(cause) for s in _TABLES_OWN)) and not is_absent(cause):
             kind = TargetTouchedError if rival else refusal
-        raise kind(f"The Delta table {target.path} ({target.name}) {what}: {cause}") from cause
+        raise kind(f"{target.place} {what}: {cause}") from cause
 
 
 def _statement(target: DeltaTarget, schema: TableSchema, order_by: str) -> str:

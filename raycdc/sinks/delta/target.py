@@ -1,4 +1,4 @@
-"""The verbs of `raycdc.sinks.steps` for a Delta table. The module `table` makes each commit.
+"""The verbs of `raycdc.sinks.steps` for a Delta table. `table` shows it, and `commits` makes each commit.
 
 Log rows of an upsert table are merged in one of three ways, as `raycdc.sinks.delta.sink` says.
 """
@@ -21,6 +21,7 @@ from raycdc.sinks.api import STEP_APPEND, STEP_LAST, STEP_MERGE, SinkContext, Ta
 from raycdc.sinks.changes import fitted_to
 from raycdc.sinks.delta import spark_merge
 from raycdc.sinks.delta.columns import check_mergeable
+from raycdc.sinks.delta.commits import DeltaCommits
 from raycdc.sinks.delta.evolution import evolve
 from raycdc.sinks.delta.layout import BY_SPARK, check_values, set_by_us
 from raycdc.sinks.delta.table import DeltaTarget
@@ -53,6 +54,7 @@ class DeltaSteps(Target):
     def __init__(self, table: DeltaTarget, context: SinkContext, with_options: set[str]) -> None:
         super().__init__(table.name, f"The Delta table {table.path} of {table.name}")
         self._table = table
+        self._commits = DeltaCommits(table)
         self._context = context
         self._with_options = with_options
 
@@ -70,10 +72,10 @@ class DeltaSteps(Target):
         return Begun() if table.left_empty() else Taken()
 
     def create(self, work: TableWork, stamp: Stamp) -> None:
-        self._table.create(columns_of(work, self._context), stamp, work.layout)
+        self._commits.create(columns_of(work, self._context), stamp, work.layout)
 
     def replace(self, work: TableWork, stamp: Stamp) -> None:
-        self._table.create(columns_of(work, self._context), stamp, work.layout, replace=True)
+        self._commits.create(columns_of(work, self._context), stamp, work.layout, replace=True)
 
     def adopt(self, work: TableWork, stamp: Stamp) -> None:
         wanted = columns_of(work, self._context)
@@ -81,8 +83,8 @@ class DeltaSteps(Target):
         check_mergeable(self._table, wanted)
         missing = [f for f in wanted if f.name not in self._table.arrow().names]
         if missing:
-            self._table.add_columns(missing, stamp)
-        self._table.mark(stamp)
+            self._commits.add_columns(missing, stamp)
+        self._commits.mark(stamp)
 
     def evolve(self, work: TableWork, stamp: Stamp) -> None:
         evolve(self._table, work, columns_of(work, self._context), stamp, self._context.rules)
@@ -97,18 +99,18 @@ class DeltaSteps(Target):
     def write(self, work: TableWork, staged: Staged, step: int, stamp: Stamp) -> None:
         reach("in_commit")
         if step == STEP_LAST:
-            self._table.mark(stamp)
+            self._commits.mark(stamp)
             return
         names = self._table.arrow().names
         work = fitted_to(work, self._context, names)
         there = {name.casefold() for name in names}
         if missing := [column.name for column in work.schema.columns if column.name.casefold() not in there]:
             raise TargetTouchedError(
-                f"The Delta table {self._table.path} ({self.name}) lacks the column {missing[0]!r} of the rows to "
+                f"{self._table.place} lacks the column {missing[0]!r} of the rows to "
                 "come: somebody else changed the table."
             )
         if step == STEP_APPEND:
-            self._table.append(staged.append, stamp)
+            self._commits.append(staged.append, stamp)
         elif staged.small:
             order_by = order_column(work, self._context)
             compacted = compacted_rows(TableInput(tuple(staged.small), work.schema, HERE), order_by=order_by)
@@ -122,7 +124,7 @@ class DeltaSteps(Target):
 
     def bar(self, work: TableWork, stamp: Stamp) -> None:
         if self._table.refresh():
-            self._table.mark(stamp)
+            self._commits.mark(stamp)
         else:
             self.create(work, stamp)
 
@@ -153,7 +155,7 @@ class DeltaSteps(Target):
         rows = pa.concat_tables([pq.read_table(path, columns=columns) for path in files])
         if work.merged and not emptied and all(file.new for file in staged):
             # Nothing to find in the table: the keys were just found not to be there.
-            table.add_rows(rows.drop_columns([DELETED]), stamp)
+            self._commits.add_rows(rows.drop_columns([DELETED]), stamp)
         else:
             self._merge(work, Compacted(rows, emptied), stamp)
 
@@ -161,10 +163,10 @@ class DeltaSteps(Target):
         if names := self._table.partition_columns:
             check_values(alive(compacted.rows), names, str(work.target))
         if compacted.truncated:
-            self._table.overwrite(alive(compacted.rows), stamp)
+            self._commits.overwrite(alive(compacted.rows), stamp)
         else:
             order_by = order_column(work, self._context)
-            self._table.merge(compacted.rows, work.schema.primary_key, stamp, order_by=order_by)
+            self._commits.merge(compacted.rows, work.schema.primary_key, stamp, order_by=order_by)
 
     def _already_there(self, files: Sequence[str], key: Sequence[str]) -> Key | None:
         """The key of a claimed row (`raycdc.sinks.origins`) that the table has from another source table."""
@@ -172,7 +174,7 @@ class DeltaSteps(Target):
         return self._table.first_of(claims.filter(claims.column(CLAIMED)).select(list(key)))
 
     def _set_options(self, layout: TableLayout) -> None:
-        self._table.set_options(set_by_us(layout))
+        self._commits.set_options(set_by_us(layout))
         if by_spark := self._table.lacking({n: v for n, v in layout.options if n in BY_SPARK}):
             spark_merge.set_options(self._context.spark, self._table, by_spark)
         self._with_options.add(str(self.name))

@@ -71,8 +71,7 @@ class Upkeep:
             if not is_the_tables(cause):
                 raise
             raise (SinkError if is_absent(cause) else TargetTouchedError)(
-                f"The Delta table {target.path} ({target.name}) cannot be optimised: {cause}. Leave sink.optimize "
-                "out to go on without."
+                f"{target.place} cannot be optimised: {cause}. Leave sink.optimize out to go on without."
             ) from cause
         if done:
             mark.touch()

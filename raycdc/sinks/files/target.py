@@ -11,9 +11,10 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from raycdc.checkpoint.disk import sync_folder
 from raycdc.checkpoint.folder import LocalFolder
@@ -31,6 +32,30 @@ _NAME = re.compile(r"epoch-(\d{10})\.(\d)-([0-9a-f]{8})\.")
 
 #: Makes one durable file of parts (none: an empty one of the work's schema); they may be consumed.
 Join = Callable[[Sequence[Path], Path, TableWork], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """The facts about a file that was to become visible: whose it is, and how many rows it has. A `tombstone` has none,
+    and bars its epoch. `positions` are the source's, for people to see.
+    """
+
+    pipeline: str
+    epoch: int
+    generation: int
+    rows: int
+    tombstone: bool
+    inode: int
+    positions: Mapping[str, object]
+
+    def to_json(self) -> str:
+        return json.dumps({part.name: getattr(self, part.name) for part in fields(self)})
+
+    @classmethod
+    def from_json(cls, text: str) -> Note:
+        """Keys that a newer version may have added are passed over."""
+        data = json.loads(text)
+        return cls(**{part.name: data[part.name] for part in fields(cls)})
 
 
 class FileSteps(Target):
@@ -101,18 +126,13 @@ class FileSteps(Target):
         stage.mkdir(parents=True, exist_ok=True)
         file = stage / f"whole.{uuid.uuid4().hex}"
         self._join(parts, file, work)
-        note = {
-            "pipeline": self._context.app_id,
-            "epoch": work.epoch,
-            "generation": work.generation,
-            "rows": rows,
-            "tombstone": stamp.vector.step == STEP_TOMBSTONE,
-            "inode": file.stat().st_ino,
-            "positions": dict(stamp.positions),
-        }
+        barred = stamp.vector.step == STEP_TOMBSTONE
+        note = Note(
+            self._context.app_id, work.epoch, work.generation, rows, barred, file.stat().st_ino, dict(stamp.positions)
+        )
         # Whole or not at all: a recovery may read it when this process died right here.
         name = f"{self._stem(work.epoch)}-g{work.generation}.json"
-        LocalFolder(self.folder / "_raycdc").write(name, json.dumps(note).encode())
+        LocalFolder(self.folder / "_raycdc").write(name, note.to_json().encode())
         reach("in_commit")
         try:
             os.link(file, self.folder / f"{self._stem(work.epoch)}.{self._kind}")
@@ -124,23 +144,24 @@ class FileSteps(Target):
         file.unlink()
 
     def _vector(self) -> CommitVector | None:
-        """What the names of visible files and the note of the newest say."""
+        """The vector that the names of visible files and the note of the newest give."""
         vectors = [vector for vector in map(self._vector_of, self._visible()) if vector is not None]
         if not vectors:
             return None
         newest = max(vectors)
         note = self._note(newest.epoch)
-        step = STEP_TOMBSTONE if note.get("tombstone") else newest.step
-        return CommitVector(newest.epoch, step, note.get("generation", 0))
+        if note is None:
+            return newest
+        return CommitVector(newest.epoch, STEP_TOMBSTONE if note.tombstone else newest.step, note.generation)
 
-    def _note(self, epoch: int) -> dict[str, Any]:
-        """What was written about the visible file of `epoch`. Of several generations that tried, the one whose file it
-        is: a link keeps the inode. (In a copied folder inodes say nothing; there the newest is as good as any.)
+    def _note(self, epoch: int) -> Note | None:
+        """The note about the visible file of `epoch`. Of several generations that tried, the one whose file it is: a
+        link keeps the inode. (In a copied folder inodes say nothing; there the newest is as good as any.)
         """
         stem = self._stem(epoch)
         inode = (self.folder / f"{stem}.{self._kind}").stat().st_ino
-        notes = [json.loads(path.read_text()) for path in (self.folder / "_raycdc").glob(f"{stem}-g*.json")]
-        return max(notes, key=lambda note: (note["inode"] == inode, note["generation"]), default={})
+        notes = [Note.from_json(path.read_text()) for path in (self.folder / "_raycdc").glob(f"{stem}-g*.json")]
+        return max(notes, key=lambda note: (note.inode == inode, note.generation), default=None)
 
     def _stem(self, epoch: int) -> str:
         return f"epoch-{epoch:010d}.{STEP_LAST}-{self._identity}"

@@ -56,7 +56,7 @@ def plan(
     *,
     next_id: int,
 ) -> Plan:
-    """What ``work.changes`` make of a table with the columns `present`.
+    """The plan of ``work.changes`` for a table with the columns `present`.
 
     `wanted` are the columns of the rows to come (`files.stored`). `SinkError` for what the table cannot follow.
     """

@@ -90,7 +90,7 @@ PROPERTIES = {
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one commit does: files in and out (`add` as tasks wrote them), columns, properties."""
+    """The content of one commit: files in and out (`add` as tasks wrote them), columns, properties."""
 
     add: Sequence[WrittenFile] = ()
     delete: Sequence[DataFile] = ()
@@ -181,7 +181,7 @@ class IcebergTarget:
         return local_path(self.table.location()) / "_raycdc"
 
     def vector(self) -> CommitVector | None:
-        """What the metadata of the last `refresh` holds of this pipeline."""
+        """The vector of this pipeline in the metadata of the last `refresh`."""
         return None if self._record is None else self._record.vector
 
     def created_by_us(self) -> bool:
@@ -213,7 +213,7 @@ class IcebergTarget:
         return self.table.metadata.last_column_id + 1
 
     def partitions(self) -> list[StoredPartition]:
-        """What the table is partitioned by now; older files may be by something else."""
+        """The partitions of the table now; older files may have other ones."""
         return [StoredPartition(f.source_id, f.name, str(f.transform)) for f in self.table.metadata.spec().fields]
 
     def check_layout(self, layout: TableLayout) -> None:

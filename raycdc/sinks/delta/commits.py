@@ -1,0 +1,310 @@
+"""The few kinds of commit that this pipeline makes to a Delta table, through delta-rs, each with its vector.
+
+Called by `target`, `evolution` and `upkeep`, by one thread at a time per table. delta-rs refuses a *concurrent* commit
+of the same app but not a repeated version: each commit therefore looks at the vector of the very snapshot that it is
+made against. Two things are done here, because delta-rs does not do them:
+
+* It sees no conflict between replacing all rows and another writer's commit meanwhile (an OPTIMIZE would bring the old
+  rows back), so those commits are for the very next version or fail, and are tried again.
+* It keeps minima and maxima of decimals as 64-bit floats. Our tables have none (`raycdc.sinks.statistics`), and a merge
+  by a key of more than `EXACT_DIGITS` digits looks at every file, whoever made the table.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, TableFeatures, Transaction, write_deltalake
+from deltalake import Schema as DeltaSchema
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction, RemoveAction
+
+from raycdc.errors import TargetTouchedError
+from raycdc.model.layout import ANY_LAYOUT, TableLayout
+from raycdc.sinks.delta.layout import set_by_us
+from raycdc.sinks.delta.reading import Rewritten, rewritten_batches
+from raycdc.sinks.delta.rewrite import rewrite
+from raycdc.sinks.delta.table import CREATED_BY, DeltaTarget, is_the_tables, listed, vector_to_version
+from raycdc.sinks.rows import DELETED
+from raycdc.sinks.statistics import for_table, properties
+from raycdc.sinks.steps import Stamp, holds
+from raycdc.sinks.tasks import DataFile
+
+#: How often a commit that lost against another writer of the table (OPTIMIZE, say) is tried again.
+CONFLICT_RETRIES = 5
+
+#: Decimals of so many digits survive becoming a 64-bit float.
+EXACT_DIGITS = 15
+
+
+class DeltaCommits:
+    """Commits to `target`, whose handle is fresh after each. Errors of delta-rs become `SinkError` naming the table."""
+
+    def __init__(self, target: DeltaTarget) -> None:
+        self._target = target
+
+    def create(
+        self, schema: pa.Schema, stamp: Stamp, layout: TableLayout = ANY_LAYOUT, *, replace: bool = False
+    ) -> None:
+        """Make an empty table of `schema`; with `replace` what was there is removed in the same commit."""
+
+        def run() -> None:
+            DeltaTable.create(
+                str(self._target.path),
+                schema=schema,
+                mode="overwrite" if replace else "error",
+                partition_by=list(layout.columns),
+                configuration={**set_by_us(layout), **self._configuration(schema, layout.columns)},
+                raise_if_key_not_exists=False,
+                commit_properties=self._properties(stamp, next_version=True),
+            )
+
+        self._guarded("cannot be created", run)
+        self._target.refresh()
+
+    def add_columns(self, fields: Sequence[pa.Field], stamp: Stamp) -> None:
+        """Add nullable columns at the end. Commits without a vector: whoever is interrupted here simply adds what is
+        still missing, and the vector is written when all of the change is done.
+        """
+        zoneless = any(pa.types.is_timestamp(f.type) and f.type.tz is None for f in fields)
+
+        def run() -> None:
+            features = self._target.table.protocol().writer_features or []
+            if zoneless and "timestampNtz" not in features:
+                self._target.table.alter.add_feature(
+                    TableFeatures.TimestampWithoutTimezone, allow_protocol_versions_increase=True
+                )
+                self._target.refresh()
+            added = list(DeltaSchema.from_arrow(pa.schema(fields)).fields)
+            note = CommitProperties(custom_metadata={"userMetadata": stamp.text(self._target.app_id)})
+            self._target.table.alter.add_columns(added, commit_properties=note)
+
+        self._guarded("cannot get new columns", run)
+        self._target.refresh()
+
+    def set_options(self, options: Mapping[str, str]) -> None:
+        """Give the table these properties, if it has others, in a commit of their own that says nothing of epochs."""
+        if changed := self._target.lacking(options):
+            self._guarded(
+                f"cannot have the properties {', '.join(changed)}",
+                lambda: self._target.table.alter.set_table_properties(changed, raise_if_not_exists=False),
+            )
+            self._target.refresh()
+
+    def fill(self, defaults: Mapping[str, str], stamp: Stamp) -> None:
+        """Give each column (just added, null everywhere) its value, as SQL by column name, in one commit."""
+        values = {quote(column): sql for column, sql in defaults.items()}
+        empty = " AND ".join(f"{column} IS NULL" for column in values)
+        self._committed(
+            stamp,
+            f"cannot be filled with the default of {', '.join(defaults)}",
+            lambda: self._target.table.update(values, predicate=empty, commit_properties=self._properties(stamp)),
+        )
+
+    def rewrite(self, columns: Sequence[Rewritten], stamp: Stamp, *, empty: bool) -> None:
+        """Write the table anew with `columns`, batch by batch, in one commit; with `empty` without its rows."""
+
+        def run() -> None:
+            schema, partition_by = pa.schema([column.field for column in columns]), self._target.partition_columns
+            batches = iter(()) if empty else rewritten_batches(self._target.table, columns)
+            write_deltalake(
+                self._target.table,
+                pa.RecordBatchReader.from_batches(schema, batches),
+                mode="overwrite",
+                schema_mode="overwrite",
+                partition_by=partition_by or None,
+                configuration=self._configuration(schema, partition_by) if self._target.created_by_us() else None,
+                commit_properties=self._properties(stamp, next_version=True),
+            )
+
+        self._committed(stamp, "cannot be written with its new columns", run)
+
+    def append(self, files: Sequence[DataFile], stamp: Stamp) -> None:
+        """Add staged Parquet files; none is an empty commit."""
+        if files:
+            self._check_plain()
+            self._check_partitions(files)
+        configuration = self._target.table.metadata().configuration
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(
+                path=os.path.relpath(file.path, self._target.path),
+                size=file.size,
+                partition_values=dict(file.partition),
+                modification_time=time.time_ns() // 1_000_000,
+                data_change=True,
+                stats=for_table(file.statistics, configuration),
+            )
+            for file in files
+        ]
+        self._committed(
+            stamp,
+            "cannot take an append",
+            lambda: self._target.table.create_write_transaction(
+                actions,
+                mode="append",
+                schema=self._target.table.schema(),
+                partition_by=self._target.partition_columns,
+                commit_properties=self._properties(stamp),
+            ),
+        )
+
+    def merge(self, source: pa.Table, key: Sequence[str], stamp: Stamp, *, order_by: str = "") -> None:
+        """Upsert and delete compacted rows (`rows.last_per_key`) held in memory.
+
+        With `order_by` a row of the table with a greater value of that column stays as it is.
+        """
+        columns = [name for name in source.column_names if name != DELETED]
+        values = {quote(name): f"s.{quote(name)}" for name in columns}
+        # A column for which the source has no value any more is null, in changed rows as in new ones.
+        updates = values | {quote(name): "NULL" for name in self._target.arrow().names if name not in columns}
+        alive = f"NOT s.{quote(DELETED)}"
+        by = quote(order_by)
+        newer = f"{alive} AND (t.{by} IS NULL OR s.{by} >= t.{by})" if order_by else alive
+
+        def run() -> None:
+            actions = None if order_by else rewrite(self._target.table, self._target.path, source, key)
+            if actions is not None:
+                self._target.table.create_write_transaction(
+                    actions,
+                    mode="append",
+                    schema=self._target.table.schema(),
+                    partition_by=self._target.partition_columns,
+                    commit_properties=self._properties(stamp, next_version=True),
+                )
+                return
+            merger = self._target.table.merge(
+                source,
+                predicate=" AND ".join(f"t.{quote(name)} = s.{quote(name)}" for name in key),
+                source_alias="s",
+                target_alias="t",
+                # Keys in memory let it skip files by their statistics, where those can be trusted.
+                streamed_exec=any(_is_wide(source.schema.field(name).type) for name in key),
+                commit_properties=self._properties(stamp),
+            )
+            merger = merger.when_matched_delete(f"s.{quote(DELETED)}")
+            merger = merger.when_matched_update(updates, predicate=newer)
+            merger.when_not_matched_insert(values, predicate=alive).execute()
+
+        self._committed(stamp, "cannot be merged into", run)
+
+    def add_rows(self, rows: pa.Table, stamp: Stamp) -> None:
+        """Append rows held in memory; columns that they lack are null."""
+        whole = self._whole(rows)
+        self._committed(
+            stamp,
+            "cannot take an append",
+            lambda: write_deltalake(
+                self._target.table, whole, mode="append", commit_properties=self._properties(stamp)
+            ),
+        )
+
+    def overwrite(self, rows: pa.Table, stamp: Stamp) -> None:
+        """Replace all rows by `rows` in one commit: a truncation and what came after it. Columns that they lack, as the
+        table kept them (lenient), are null.
+        """
+        whole = self._whole(rows)
+        self._committed(
+            stamp,
+            "cannot be overwritten",
+            lambda: write_deltalake(
+                self._target.table,
+                whole,
+                mode="overwrite",
+                schema_mode=None,
+                commit_properties=self._properties(stamp, next_version=True),
+            ),
+        )
+
+    def mark(self, stamp: Stamp) -> None:
+        """Commit nothing but the vector, unless the table is there already."""
+        self._target.refresh()
+        if not self._holds(stamp):
+            self.append([], stamp)
+
+    # -- helpers
+
+    def _whole(self, rows: pa.Table) -> pa.Table:
+        """`rows` with the table's columns in their order."""
+        wanted = self._target.arrow()
+        arrays = [
+            rows.column(field.name) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
+            for field in wanted
+        ]
+        return pa.table(arrays, schema=wanted)
+
+    def _check_plain(self) -> None:
+        """`SinkError` when the table's files are not simply its columns, as those of a stage task are."""
+        if self._target.table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+            raise TargetTouchedError(
+                f"{self._target.place} maps its columns, and files of rows cannot be added to it. Delete the folder "
+                "and read its source table anew, or route the table to another name."
+            )
+
+    def _check_partitions(self, files: Sequence[DataFile]) -> None:
+        """`SinkError` when files were written for other partitions than the table has by now."""
+        if odd := next((file for file in files if [*file.partition] != self._target.partition_columns), None):
+            raise TargetTouchedError(
+                f"{self._target.place} is partitioned by {listed(self._target.partition_columns)}, and rows were "
+                f"written by {listed([*odd.partition])}: somebody made the table anew. Start again."
+            )
+
+    def _committed(self, stamp: Stamp, what: str, run: Callable[[], Any]) -> None:
+        """Run a commit until it is in the table, unless its vector is already; a lost race is tried again.
+
+        What comes between the snapshot and the commit is found by delta-rs: also another commit of this pipeline.
+        """
+        for attempt in range(CONFLICT_RETRIES + 1):
+            self._target.renewed()
+            if self._holds(stamp):
+                return
+            try:
+                self._target.tried()
+                run()
+                break
+            except CommitFailedError as cause:
+                if attempt == CONFLICT_RETRIES:
+                    raise self._target.error(f"{what}: other writers were faster {attempt + 1} times", cause) from cause
+            except Exception as cause:
+                if not is_the_tables(cause):
+                    raise
+                raise self._target.error(what, cause) from cause
+        self._target.refresh()
+        if not self._holds(stamp):
+            # A merge or update that changes nothing commits nothing; the vector must be written all the same.
+            self.append([], stamp)
+
+    def _holds(self, stamp: Stamp) -> bool:
+        return holds(self._target.vector(), stamp.vector, self._target.name)
+
+    def _guarded(self, what: str, run: Callable[[], Any]) -> None:
+        try:
+            run()
+        except Exception as cause:
+            if not is_the_tables(cause):
+                raise
+            raise self._target.error(what, cause) from cause
+
+    def _configuration(self, schema: pa.Schema, partition_by: Sequence[str]) -> dict[str, str]:
+        """Properties of a table that we make."""
+        return {CREATED_BY: self._target.app_id, **properties(schema, partition_by)}
+
+    def _properties(self, stamp: Stamp, *, next_version: bool = False) -> CommitProperties:
+        """With `next_version` the commit fails where another one came between the snapshot and it."""
+        return CommitProperties(
+            max_commit_retries=0 if next_version else None,
+            app_transactions=[Transaction(self._target.app_id, vector_to_version(stamp.vector))],
+            custom_metadata={"userMetadata": stamp.text(self._target.app_id)},
+        )
+
+
+def _is_wide(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_decimal(arrow)) and int(arrow.precision) > EXACT_DIGITS
+
+
+def quote(name: str) -> str:
+    """An identifier in delta-rs's SQL."""
+    return '"' + name.replace('"', '""') + '"'

@@ -11,7 +11,7 @@ A connector decides *that* a table is parked, and why; this says what comes of i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Generic
@@ -58,17 +58,20 @@ class ParkingTerms(Generic[DescribedT]):
 class ParkedTables(Generic[DescribedT]):
     """See the module's docstring.
 
-    `beside` gives the tables whose rows may be in targets where a table's own are: where rows are updated, such a table
-    cannot begin again by itself, and waits for somebody to decide. `noun` is what people call a table.
+    Where rows are updated, a table whose rows in a target cannot be told from those of other tables cannot begin again
+    by itself, and waits for somebody to decide. Only rows can be mistaken so: a table of which targets were never told
+    has none, empties nothing when it begins, and is in nobody's way. `followed` are the tables that the log follows
+    where it begins; `noun` is what people call a table.
     """
 
-    def __init__(
-        self, terms: ParkingTerms[DescribedT], *, beside: Callable[[TableId], Collection[TableId]], noun: str = "table"
-    ) -> None:
+    def __init__(self, terms: ParkingTerms[DescribedT], *, followed: Iterable[TableId], noun: str = "table") -> None:
+        parked = terms.parked or {}
         self.rules = terms.rules
-        self._standing = {table: standing_of(state) for table, state in (terms.parked or {}).items()}
+        self._standing = {table: standing_of(state) for table, state in parked.items()}
         self._looks: TableLooks[Fit[DescribedT] | Unfit] = TableLooks(terms.look, self.waiting)
-        self._beside = beside
+        #: Tables of which targets have, or may have, rows. One that was emptied or dropped stays among them, because a
+        #: merged target remembers its sources, and refuses to be emptied for one of them.
+        self._with_rows = {*followed, *(table for table, state in parked.items() if state.announced)}
         self._noun = noun
 
     def __repr__(self) -> str:
@@ -93,7 +96,7 @@ class ParkedTables(Generic[DescribedT]):
         self, table: TableId, reason: str, place: Place, *, again: bool = False, phase: Phase = Phase.PARKED
     ) -> TableParked:
         """Nothing of the table follows; see `Parking` for `again` and `phase`."""
-        if again and (shared := self.rules.shared(table, self._beside(table))):
+        if again and (shared := self.shared(table)):
             reason, again, phase = f"{reason}\nIt cannot begin again by itself: {shared}.", False, Phase.PARKED
         parking = Parking(reason, place.position, place.ts_ms, again=again, phase=phase)
         self._standing[table] = standing_of(parking)
@@ -108,8 +111,13 @@ class ParkedTables(Generic[DescribedT]):
         return self.park(table, ended(table, self._noun), place, phase=Phase.ENDED)
 
     def follow(self, table: TableId) -> None:
-        """The table begins again, or another one under its name is followed."""
+        """The table is followed from here on: it begins, begins again, or another one under its name does."""
         self._standing.pop(table, None)
+        self._with_rows.add(table)
+
+    def shared(self, table: TableId) -> str:
+        """The reason why the table cannot begin again without others; empty where it can."""
+        return self.rules.shared(table, self._beside(table))
 
     def touched(self, table: TableId, ordinal: int) -> None:
         """The log has a statement about the table that ends at `ordinal`."""
@@ -137,6 +145,10 @@ class ParkedTables(Generic[DescribedT]):
         if before is not None:
             return self.rules.objection(table, before, after, events, self._beside(table))
         return "" if after is None else self.rules.refusal(table, after)
+
+    def _beside(self, table: TableId) -> Collection[TableId]:
+        """The tables whose rows may be in targets where the table's own are."""
+        return self._with_rows if table in self._with_rows else ()
 
 
 def ended(table: TableId, noun: str) -> str:

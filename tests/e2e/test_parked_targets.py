@@ -83,6 +83,34 @@ def test_a_merged_table_that_would_begin_again_waits_and_others_go_on(
     merged_equals_sources(job, "item_1", "item_2")
 
 
+def test_a_new_table_that_must_be_looked_at_joins_a_merged_target_by_itself(
+    mariadb: MariaDbServer, tmp_path: Path
+) -> None:
+    columns = "(id INT PRIMARY KEY, v VARCHAR(20))"
+    make(
+        mariadb,
+        "joined",
+        *(f"CREATE TABLE {name} {columns}" for name in ("item_1", "other")),
+        "INSERT INTO item_1 SELECT seq, seq FROM seq_1_to_50",
+    )
+    job = Job(tmp_path, mariadb, "joined", (r"item_\d",), local=True, sections=MERGED.replace("shards", "joined"))
+    catch_up(job)
+    # Nobody knows its columns as of the statement, because others came since.
+    mariadb.execute(
+        "CREATE TABLE item_3 LIKE other",
+        "INSERT INTO item_3 VALUES (301, 'x')",
+        "ALTER TABLE item_3 MODIFY v VARCHAR(30)",
+        "INSERT INTO item_3 VALUES (302, 'y')",
+        "UPDATE item_1 SET v = 'z' WHERE id = 1",
+        database="joined",
+    )
+    catch_up(job)
+    assert {name: entry["phase"] for name, entry in listed(job).items()} == {
+        "joined.item_1": "stream", "joined.item_3": "stream"
+    }  # fmt: skip
+    merged_equals_sources(job, "item_1", "item_3")
+
+
 def merged_equals_sources(job: Job, *tables: str, target: str = "items") -> None:
     """The target has the rows of those of `tables` that there are, and no others."""
     expected: dict[int, str] = {}

@@ -67,9 +67,7 @@ class FollowedCollections:
         self._captures = captures
         self._widenings = widenings or Widenings(lambda _: None)
         self._writers = {table: self._writer_of(table, layout) for table, layout in layouts.items()}
-        #: Collections of which targets have, or may have, rows.
-        self._known = {*layouts, *(table for table, state in (terms.parked or {}).items() if state.announced)}
-        self._parked = ParkedTables(terms, beside=self._beside, noun=COLLECTION)
+        self._parked = ParkedTables(terms, followed=layouts, noun=COLLECTION)
 
     def __repr__(self) -> str:
         return f"FollowedCollections({len(self._writers)}, waiting={sorted(map(str, self._parked.waiting))})"
@@ -100,7 +98,6 @@ class FollowedCollections:
                 continue
             self._parked.follow(table)
             self._writers[table] = self._writer_of(table, look.described)
-            self._known.add(table)
             changes.append(begin(table, look.described.version(), look.snapshot, place, seq=seq))
             seq += 1
         return changes
@@ -112,7 +109,7 @@ class FollowedCollections:
         """
         # Where targets could not follow a new beginning they would keep their rows.
         keeps = not self._rules.upsert or TruncateTableEvent.type in self._rules.left_out
-        fixed = keeps or bool(self._rules.shared(table, self._known))
+        fixed = keeps or bool(self._parked.shared(table))
         layout = self._widenings.look_at(table, self._writers[table], data, at_once=at_once, fixed=fixed)
         if layout is None:
             return False
@@ -193,7 +190,6 @@ class FollowedCollections:
         if why := self._parked.objection(table, layout.schema(), None, [event]):
             return TableChange(self.unfit(table, why, place))
         del self._writers[table]
-        self._known.discard(table)
         update = TableDropped(table, (event,))
         if DropTableEvent.type in self._rules.left_out:
             return TableChange(update)
@@ -202,10 +198,6 @@ class FollowedCollections:
     def _is_free(self, table: TableId) -> bool:
         """Whether nothing is waited for under the name: what takes it is another collection."""
         return self._parked[table] in (None, Standing.ENDED)
-
-    def _beside(self, table: TableId) -> set[TableId]:
-        # Of a collection without rows in a target nothing can be mistaken there.
-        return self._known if table in self._known else set()
 
     def _again(self, table: TableId, why: str, place: Place) -> TableParked:
         self._writers.pop(table, None)

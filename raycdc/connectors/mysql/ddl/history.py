@@ -92,7 +92,7 @@ class DdlHistory:
         self._server = server
         self._snapshots = snapshots or SnapshotKeys()
         self._tables = FollowedTables(tables)
-        self._parked = ParkedTables(terms, beside=lambda _: [*self._tables, *self._parked])
+        self._parked = ParkedTables(terms, followed=tables)
         self.misfits = Misfits()
         self._sequences = Sequences(server.is_sequence)
         self._tools = ToolTables(self._tables, self.captures, server, state or {})
@@ -258,6 +258,7 @@ class DdlHistory:
         if now is not None:
             if now != before or replaced:
                 self._tables.put(now)
+                self._parked.follow(table)
             self._tables.tell(TableChange(TableAltered(table, events, document_of(now))))
         if any(event.type not in self._parked.rules.left_out for event in emptying):
             gone = now or before

@@ -14,8 +14,9 @@ from raycdc.connectors.mysql.ddl.log_server import LogServer
 from raycdc.connectors.mysql.ddl.shadows import role_of, tool_tables
 from raycdc.connectors.mysql.ddl.statements import CreateTable
 from raycdc.connectors.mysql.values.types import MySqlTable
-from raycdc.errors import SchemaError
+from raycdc.errors import DataError, SchemaError
 from raycdc.model import TableId, TableSchema
+from raycdc.model.routes import Route, Router
 from raycdc.model.selector import TableSelector
 from raycdc.schema import apply_all
 from raycdc.schema.events import AddColumnEvent, SchemaChangeEvent
@@ -308,3 +309,23 @@ def test_other_peoples_tables_are_neither_parsed_nor_kept() -> None:
         "create table _customers_gho like customers", "alter table _customers_gho froggle", "rename table a to b"
     )
     assert followed.state == {}
+
+
+def test_an_unknown_table_begins_by_itself_in_a_target_that_others_have_rows_in() -> None:
+    place = BinlogOffset("binlog.000001", 4)
+    merged = Router((Route(r"shop\..*", "lake.all"),))
+    history = DdlHistory(
+        {ORDERS: table_of(CREATED, ORDERS)},
+        selector=TableSelector((r"shop\..*",)),
+        server=LogServer(DdlDialect(), ("utf8mb4", "")),
+        terms=ParkingTerms({}, rules=TargetRules(router=merged, upsert=True)),
+    )
+    history.attach(Decoder())
+    history.on_misfit(TableId("shop", "new"), DataError("nobody knows its columns"), place)
+    (unknown,) = history.take_misfits(0)
+    assert unknown.parking.again
+    # Nor is it in the way of a table whose rows a statement rewrites.
+    history.on_ddl(DdlItem("shop", "ALTER TABLE orders MODIFY b INT", place, place, 0, in_transaction=False))
+    ((update,), _) = history.take_updates()
+    assert isinstance(update, TableParked)
+    assert update.parking.again

@@ -1,0 +1,72 @@
+"""A table that shares a target waits for somebody to decide only where its rows, and those of others, are there."""
+
+from __future__ import annotations
+
+import pytest
+
+from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
+from raycdc.model.routes import Route, Router
+from raycdc.schema.events import DropTableEvent, SchemaChangeEvent, TruncateTableEvent
+from raycdc.source.new_beginnings import Place
+from raycdc.source.parked_tables import ParkedTables, ParkingTerms, Standing
+from raycdc.source.table_life import Parked, Phase
+from raycdc.transform.followed import TargetRules
+
+ONE, TWO, THREE = (TableId("shop", f"item_{number}") for number in (1, 2, 3))
+MERGED = TargetRules(router=Router((Route(r"shop\.item_\d", "lake.items"),)), upsert=True)
+HERE = Place({"at": 1}, 1, 0)
+SCHEMA = TableSchema((Column("id", LogicalType(TypeKind.INT64), nullable=False),), ("id",))
+
+
+def parked(*, announced: bool, phase: Phase = Phase.PARKED) -> Parked:
+    return Parked("f", announced, 1, phase, "why", {"at": 0}, 0)
+
+
+def tables(*followed: TableId, rules: TargetRules = MERGED, **others: Parked) -> ParkedTables[str]:
+    state = {TableId("shop", name): one for name, one in others.items()}
+    return ParkedTables(ParkingTerms(state, rules=rules), followed=followed)
+
+
+def begins_again(parked_tables: ParkedTables[str], table: TableId) -> bool:
+    """Whether the table, which must be read again, begins again by itself."""
+    reason = parked_tables.park(table, "why", HERE, again=True).parking.reason
+    again = parked_tables[table] is Standing.BEGINS_AGAIN
+    assert again is ("It cannot begin again by itself: its rows in lake.items cannot be told from" not in reason)
+    return again
+
+
+def test_one_of_two_followed_tables_waits() -> None:
+    assert not begins_again(tables(ONE, TWO), ONE)
+
+
+def test_a_table_that_targets_were_never_told_of_begins_by_itself() -> None:
+    assert begins_again(tables(ONE, TWO), THREE)
+    assert begins_again(tables(ONE, item_3=parked(announced=False)), THREE)
+
+
+def test_a_table_that_targets_were_never_told_of_is_in_nobodys_way() -> None:
+    assert begins_again(tables(ONE, item_3=parked(announced=False)), ONE)
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_rows_of_a_table_that_is_not_followed_any_more_are_in_the_way(phase: Phase) -> None:
+    assert not begins_again(tables(ONE, item_3=parked(announced=True, phase=phase)), ONE)
+
+
+def test_a_table_that_begins_is_in_the_way_from_there_on() -> None:
+    both = tables(ONE)
+    both.follow(THREE)
+    assert not begins_again(both, THREE)
+    assert not begins_again(both, ONE)
+
+
+@pytest.mark.parametrize("event", [TruncateTableEvent(ONE), DropTableEvent(ONE)])
+def test_a_table_is_emptied_where_no_other_has_rows(event: SchemaChangeEvent) -> None:
+    alone = tables(ONE, item_3=parked(announced=False))
+    assert alone.objection(ONE, SCHEMA, None, [event]) == ""
+    alone.follow(THREE)
+    assert "cannot be told from those of shop.item_3" in alone.objection(ONE, SCHEMA, None, [event])
+
+
+def test_a_table_waits_for_nobody_where_rows_are_appended() -> None:
+    assert begins_again(tables(ONE, TWO, rules=TargetRules(router=MERGED.router)), ONE)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from pydantic import field_validator
+from pydantic import JsonValue, field_validator
 
 from raycdc.config import SinkConfig, Size, appends_only, flattened_texts, option
 from raycdc.errors import ConfigError
@@ -27,7 +28,7 @@ class KafkaSinkConfig(SinkConfig):
     write: Literal["changelog"] = option("changelog", help="Every change is a message.")
     bootstrap_servers: str = option(help="Brokers to ask first.", example="127.0.0.1:9092", min_length=1)
     topic: str = option("{db}.{table}", help="Topic of a table; {db} and {table} stand for its name.")
-    format: dict[str, Any] = option(help="Format of the messages.", example={"type": "debezium-json"})
+    format: Mapping[str, JsonValue] = option(help="Format of the messages.", example={"type": "debezium-json"})
     tombstones: bool = option(default=False, help="A message without value after each delete, for compacted topics.")
     include_schema: bool = option(default=False, help="Put the schema into every message (Debezium).")
     ddl_topic: str | None = option(
@@ -56,9 +57,10 @@ class KafkaSinkConfig(SinkConfig):
 
     @field_validator("format")
     @classmethod
-    def _known_format(cls, value: dict[str, Any]) -> dict[str, Any]:
+    def _known_format(cls, value: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
         try:
-            load_format(str(value.get("type", "")), **{k: v for k, v in value.items() if k != "type"})
+            options = {name: option for name, option in value.items() if name != "type"}
+            load_format(str(value.get("type", "")), place="sink.format", **options)
         except ConfigError as cause:
             raise ValueError("; ".join(cause.problems)) from cause
         return value

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pydantic import JsonValue
 
 from raycdc.bridge.bad_rows import whole_updates
 from raycdc.bridge.partitions import partition_numbers
@@ -37,7 +38,7 @@ from raycdc.sinks.steps import half_written, holds
 from raycdc.sinks.table_input import TableInput
 
 #: ``sink.format``: its type and the options of that type.
-FormatSection = Mapping[str, str | int | bool]
+FormatSection = Mapping[str, JsonValue]
 
 #: Schema changes that are such a row among the rows. Sources write none for one that is left out, so each can be by
 #: itself; the row does not say which it is, or whether its table begins again, so here it takes both.

@@ -9,6 +9,7 @@ from bson.binary import UUID_SUBTYPE, Binary
 
 from raycdc.errors import TargetTakenError
 from raycdc.model import TableId, TableSchema
+from raycdc.sinks.mongodb.server import Described
 from raycdc.sinks.mongodb.types import ID, Form, form_of, key_pattern, subtype_of
 
 #: Options of a collection that change what a key is, or what becomes of documents.
@@ -21,11 +22,10 @@ _OPTIONS = {
 }
 
 
-def check_collection(target: TableId, described: Mapping[str, Any], where: str) -> None:
+def check_collection(target: TableId, described: Described, where: str) -> None:
     """`SinkError` for a view, and for a collection with options that no target may have."""
-    options = described.get("options") or {}
-    what = next((text for name, text in _OPTIONS.items() if options.get(name)), None)
-    if described.get("type", "collection") not in ("collection", "timeseries"):
+    what = next((text for name, text in _OPTIONS.items() if name in described.options), None)
+    if described.kind not in ("collection", "timeseries"):
         what = "is a view"
     if what:
         raise TargetTakenError(f"{target} exists in {where} and {what}. Choose another target.")

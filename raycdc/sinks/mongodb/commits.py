@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
+import bson
+from bson.raw_bson import RawBSONDocument
 from pymongo.errors import DuplicateKeyError
 
 from raycdc.errors import FencedError
 from raycdc.model import TableId
 from raycdc.sinks.mongodb.server import Server, Session
+from raycdc.sinks.mongodb.types import ID
 from raycdc.sinks.record import Held
 from raycdc.sinks.targets import is_of_pipeline
 
@@ -30,21 +33,23 @@ _FENCES = "raycdc_fence"
 @dataclass(frozen=True, slots=True)
 class Operations:
     """The changes of each document by a migration: all go (`empty`), or fields are `unset`, `renamed` (old and new
-    name) and get `values`.
+    name) and get `values` (a document of them in BSON; empty: none do).
     """
 
     empty: bool = False
     unset: tuple[str, ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
-    values: Mapping[str, object] = field(default_factory=dict)
+    values: bytes = b""
 
     def __bool__(self) -> bool:
         return self.empty or bool(self.unset or self.renamed or self.values)
 
     def document(self) -> dict[str, object]:
         """As the record has it."""
-        parts = {"unset": list(self.unset), "rename": list(map(list, self.renamed)), "set": dict(self.values)}
-        return {**({"empty": True} if self.empty else {}), **{name: part for name, part in parts.items() if part}}
+        parts: dict[str, object] = {"empty": True} if self.empty else {}
+        parts |= {"unset": list(self.unset)} if self.unset else {}
+        parts |= {"rename": list(map(list, self.renamed))} if self.renamed else {}
+        return parts | ({"set": RawBSONDocument(self.values)} if self.values else {})
 
     @classmethod
     def of(cls, document: Mapping[str, Any] | None) -> Operations | None:
@@ -52,7 +57,24 @@ class Operations:
         if document is None:
             return None
         renamed = tuple((old, new) for old, new in document.get("rename", ()))
-        return cls(document.get("empty", False), tuple(document.get("unset", ())), renamed, document.get("set", {}))
+        values = bson.encode(document["set"]) if document.get("set") else b""
+        return cls(document.get("empty", False), tuple(document.get("unset", ())), renamed, values)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a migration is: the key of the last document that was changed, a value of any type or null."""
+
+    last: Any
+
+    def document(self) -> dict[str, object]:
+        """As the record has it."""
+        return {ID: self.last}
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any] | None) -> Self | None:
+        """Inverse of `document`."""
+        return None if document is None else cls(document[ID])
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +86,7 @@ class Kept:
     held: Held
     version: int
     operations: Operations | None = None
-    progress: Any = None
+    progress: Progress | None = None
     fenced: bool = False
     uuid: str = ""
 
@@ -78,7 +100,7 @@ class RecordChange:
 
     held: Held
     operations: Operations | None = None
-    progress: Any = None
+    progress: Progress | None = None
     fences: Sequence[str] = ()
     uuid: str = ""
     alone: bool = False
@@ -108,7 +130,7 @@ class Commits:
             held,
             found["version"],
             Operations.of(found["operations"]),
-            found["progress"],
+            Progress.of(found["progress"]),
             found["fenced"],
             found.get("uuid", ""),
         )
@@ -133,7 +155,7 @@ class Commits:
         document = dict(zip(Held.NAMES, held.row(), strict=True)) | {
             "version": now.version,
             "operations": None if now.operations is None else now.operations.document(),
-            "progress": now.progress,
+            "progress": None if now.progress is None else now.progress.document(),
             "fenced": now.fenced,
             "uuid": now.uuid,
             "positions": json.dumps(dict(positions)),

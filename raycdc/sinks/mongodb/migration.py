@@ -16,14 +16,14 @@ from typing import Any
 
 import bson
 import pyarrow as pa
-from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.raw_bson import RawBSONDocument
 
 from raycdc.errors import ChangeRefusedError
 from raycdc.failpoints import reach
 from raycdc.model import Column, TableId
 from raycdc.sinks.changes import check_constant
 from raycdc.sinks.columns import Plan
-from raycdc.sinks.mongodb.commits import Commits, Kept, Operations, RecordChange
+from raycdc.sinks.mongodb.commits import Commits, Kept, Operations, Progress, RecordChange
 from raycdc.sinks.mongodb.documents import Group, element, encode
 from raycdc.sinks.mongodb.server import Server, Session
 from raycdc.sinks.mongodb.types import ID
@@ -45,18 +45,17 @@ def operations_of(target: TableId, present: Sequence[Column], key: Sequence[str]
             "the table, which empties the collection."
         )
     unset = tuple(column.name for column in present if column.name not in kept)
-    values: dict[str, object] = {}
-    for column in planned.filled:
-        values |= default_of(target, column)
-    return Operations(planned.emptied, unset, tuple(renamed.items()), values)
+    return Operations(planned.emptied, unset, tuple(renamed.items()), defaults_of(target, planned.filled))
 
 
-def default_of(target: TableId, column: Column) -> dict[str, object]:
-    """The field that an added column's constant default is."""
-    value = pa.array([check_constant(target, column).as_py()], column.type.arrow())
-    ((data, _, _),) = encode(Group("", [element(column.name, column, value)]), 1)
-    # A date that Python cannot hold stays as it is.
-    return dict(bson.decode(data, CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_AUTO, tz_aware=True)))
+def defaults_of(target: TableId, columns: Sequence[Column]) -> bytes:
+    """A document with the constant defaults of added columns; empty where there are none."""
+    if not columns:
+        return b""
+    values = [pa.array([check_constant(target, column).as_py()], column.type.arrow()) for column in columns]
+    fields = [element(column.name, column, value) for column, value in zip(columns, values, strict=True)]
+    ((data, _, _),) = encode(Group("", fields), 1)
+    return data
 
 
 def migrate(server: Server, commits: Commits, target: TableId, kept: Kept, positions: Mapping[str, object]) -> Kept:
@@ -111,9 +110,8 @@ def _change_all(
             collection.update_many({ID: {"$in": keys}}, update, session=session)
         if last:
             return commits.write(session, target, before, RecordChange(done), positions)
-        # In a document, as a key may be null.
-        progress = {ID: keys[-1]}
-        return commits.write(session, target, before, RecordChange(before.held, operations, progress), positions)
+        further = RecordChange(before.held, operations, Progress(keys[-1]))
+        return commits.write(session, target, before, further, positions)
 
     while kept.operations is not None:
         keys, last = _next_keys(server.keys(target), kept.progress)
@@ -122,19 +120,19 @@ def _change_all(
     return kept
 
 
-def _next_keys(collection: Any, progress: Mapping[str, object] | None) -> tuple[list[Any], bool]:
-    """The next keys behind ``progress["_id"]`` in the order of the index, which runs across types as no comparison in a
+def _next_keys(collection: Any, progress: Progress | None) -> tuple[list[Any], bool]:
+    """The next keys behind `progress` in the order of the index, which runs across types as no comparison in a
     query does; and whether they are the last ones.
     """
     found = collection.find({}, {ID: 1}).hint([(ID, 1)]).sort(ID, 1)
     if progress is not None:
-        found = found.min([(ID, progress[ID])])
+        found = found.min([(ID, progress.last)])
     keys: list[Any] = []
     size = 0
     with found.limit(BATCH_DOCUMENTS + 2) as cursor:
         for one in cursor:
             data = bson.encode({ID: one[ID]})
-            if progress is not None and not keys and data == bson.encode(progress):
+            if progress is not None and not keys and data == bson.encode(progress.document()):
                 continue
             if len(keys) == BATCH_DOCUMENTS or (keys and size + len(data) > _BATCH_BYTES_MAX):
                 return keys, False
@@ -152,5 +150,5 @@ def _updates(operations: Operations) -> list[dict[str, object]]:
     if renamed:
         first["$rename"] = {old: f"{_PLACE}{number}" for number, (old, _) in enumerate(renamed)}
     second = {"$rename": {f"{_PLACE}{number}": new for number, (_, new) in enumerate(renamed)}} if renamed else {}
-    third = {"$set": dict(operations.values)} if operations.values else {}
+    third = {"$set": RawBSONDocument(operations.values)} if operations.values else {}
     return [dict(update) for update in (first, second, third) if update]

@@ -10,7 +10,8 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
 
 import pymongo
 from bson.codec_options import CodecOptions, DatetimeConversion
@@ -37,6 +38,28 @@ Result = TypeVar("Result")
 Session = ClientSession
 _lock = threading.Lock()
 _clients: dict[tuple[int, str], pymongo.MongoClient[dict[str, Any]]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A collection as the server describes it: its `kind` ("collection", "view", "timeseries"), the names of the
+    `options` that it has, and the `uuid` that tells it from a later one of its name (empty: the server does not say).
+    """
+
+    kind: str
+    options: frozenset[str]
+    uuid: str
+
+    @classmethod
+    def of(cls, answer: Mapping[str, Any]) -> Self:
+        """Of an answer of ``listCollections``."""
+        options: Mapping[str, Any] = answer.get("options") or {}
+        uuid = answer.get("info", {}).get("uuid")
+        return cls(
+            answer.get("type", "collection"),
+            frozenset(name for name, value in options.items() if value),
+            "" if uuid is None else bytes(getattr(uuid, "bytes", uuid)).hex(),
+        )
 
 
 class DuplicateError(Exception):
@@ -160,10 +183,10 @@ class Server:
             raise DuplicateError
         raise OperationFailure(f"{len(errors)} documents were refused, the first one: {first['errmsg']}", first["code"])
 
-    def described(self, target: TableId) -> dict[str, Any] | None:
+    def described(self, target: TableId) -> Described | None:
         """The server's description of a collection; None where there is none."""
-        found = self.client[target.db].list_collections(filter={"name": target.table})
-        return next((dict(one) for one in found), None)
+        answers = self.client[target.db].list_collections(filter={"name": target.table})
+        return next(map(Described.of, answers), None)
 
     def create(self, target: TableId) -> None:
         """Make the collection, unless it is there."""
@@ -180,12 +203,6 @@ class Server:
             client = _clients.pop((os.getpid(), self.uri), None)
         if client is not None:
             client.close()
-
-
-def uuid_of(described: Mapping[str, Any]) -> str:
-    """The UUID that tells a collection from a later one of its name; empty where the server does not say."""
-    found = described.get("info", {}).get("uuid")
-    return "" if found is None else bytes(getattr(found, "bytes", found)).hex()
 
 
 _EXISTS = 48

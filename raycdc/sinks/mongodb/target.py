@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
 from raycdc.errors import ChangeRefusedError, SinkError, TargetGoneError, TargetTakenError
 from raycdc.failpoints import reach
@@ -21,7 +21,7 @@ from raycdc.sinks.mongodb.adopt import check_collection, check_keys
 from raycdc.sinks.mongodb.commits import Commits, Kept, Operations, RecordChange
 from raycdc.sinks.mongodb.load_tasks import LoadTasks
 from raycdc.sinks.mongodb.migration import empty, migrate, operations_of
-from raycdc.sinks.mongodb.server import DuplicateError, Server, Session, uuid_of
+from raycdc.sinks.mongodb.server import Described, DuplicateError, Server, Session
 from raycdc.sinks.mongodb.tasks import (
     Mode,
     ServerAddress,
@@ -62,7 +62,7 @@ class MongoDbSteps(Target):
         self._tasks = LoadTasks(context, address)
         #: The record as it was read or last written, and the collection as the server describes it.
         self._kept: Kept | None = None
-        self._described: Mapping[str, Any] | None = None
+        self._described: Described | None = None
 
     def standing(self, epoch: int | None = None) -> Standing:
         kept, described = self._commits.read(self.name), self._server.described(self.name)
@@ -96,11 +96,11 @@ class MongoDbSteps(Target):
 
     def create(self, work: Work, stamp: Stamp) -> None:
         self._server.create(self.name)
-        made = uuid_of(self._server.described(self.name) or {})
-        self._write(self._kept, _new(work, stamp, created=True), stamp, uuid=made)
+        self._described = self._server.described(self.name)
+        self._write(self._kept, _new(work, stamp, created=True), stamp, uuid=_uuid(self._described))
 
     def begin(self, work: Work, stamp: Stamp) -> None:
-        self._write(self._kept, _new(work, stamp, created=True), stamp, uuid=uuid_of(self._described or {}))
+        self._write(self._kept, _new(work, stamp, created=True), stamp, uuid=_uuid(self._described))
 
     def replace(self, work: Work, stamp: Stamp) -> None:
         kept = self._kept
@@ -109,8 +109,9 @@ class MongoDbSteps(Target):
         intent = Intent(str(work.epoch), new.columns, new.key, shape)
         before = kept.held.vector if kept else CommitVector(0, 0)
         begun = Held(replace(before, generation=work.generation), (), (), created=True, intent=intent)
-        found = uuid_of(self._described or {})
-        kept = self._write(kept, begun, stamp, operations=Operations(empty=True), uuid=found, alone=True)
+        kept = self._write(
+            kept, begun, stamp, operations=Operations(empty=True), uuid=_uuid(self._described), alone=True
+        )
         self._write(self._migrate(kept, stamp), new, stamp)
 
     def adopt(self, work: Work, stamp: Stamp) -> None:
@@ -122,7 +123,7 @@ class MongoDbSteps(Target):
             )
         if self._context.upsert:
             check_keys(self._server.collection(self.name), self.name, work.schema, self._server.where)
-        self._write(self._kept, _new(work, stamp, created=False), stamp, uuid=uuid_of(self._described or {}))
+        self._write(self._kept, _new(work, stamp, created=False), stamp, uuid=_uuid(self._described))
 
     def evolve(self, work: Work, stamp: Stamp) -> None:
         kept, context = self._same(self._recorded), self._context
@@ -244,7 +245,7 @@ class MongoDbSteps(Target):
         if emptied:
             kept = empty(self._server, self._commits, work.target, kept, stamp.positions)
         for mode, groups in rounds:
-            fences = [uuid.uuid4().hex for _ in groups]
+            fences = [uuid4().hex for _ in groups]
             kept = self._write(kept, begun, stamp, fences=fences)
             self._tasks.run(work, layout, mode, groups, fences)
         self._described = self._server.described(self.name)
@@ -271,19 +272,24 @@ class MongoDbSteps(Target):
         """`kept` of the collection that is there; `SinkError` where there is none, or another one."""
         if self._described is None:
             raise self.disappeared()
-        found = uuid_of(self._described)
-        if kept.uuid and found and kept.uuid != found:
+        uuid = self._described.uuid
+        if kept.uuid and uuid and kept.uuid != uuid:
             raise TargetGoneError(
                 f"{self.name} in {self._server.where} is another collection than this pipeline wrote to: it was "
                 "dropped and made again, and what it held may be gone. Nothing was written. Drop the collection and "
                 "read its source table anew; if it is whole (resharded, or restored), "
                 f'set uuid to "" in its document of {self._server.record}.raycdc_commit, and start again.'
             )
-        return replace(kept, uuid=kept.uuid or found)
+        return replace(kept, uuid=kept.uuid or uuid)
 
 
 def _new(work: Work, stamp: Stamp, *, created: bool) -> Held:
     return Held(stamp.vector, work.schema.columns, work.schema.primary_key, created)
+
+
+def _uuid(described: Described | None) -> str:
+    """The UUID of a collection; empty where there is none, or the server does not say."""
+    return "" if described is None else described.uuid
 
 
 def _in_part(kept: Kept, work: Work) -> bool:

@@ -133,6 +133,7 @@ def _plan(server: Any, connection: Any, case: str, strategy: str, chunk_rows: in
     from raycdc.clients.mysql import MySqlSettings, connect
     from raycdc.connectors.mysql.catalog import load_table
     from raycdc.connectors.mysql.snapshot.chunk_keys import best_key
+    from raycdc.connectors.mysql.snapshot.chunk_plan import ChunkPlan
     from raycdc.connectors.mysql.snapshot.chunks import ChunkPlanner, ChunkSettings, Strategy
     from raycdc.model import TableId
 
@@ -143,11 +144,11 @@ def _plan(server: Any, connection: Any, case: str, strategy: str, chunk_rows: in
         lambda: connect(MySqlSettings(port=server.port, user="root", password="root")),
         table,
         ChunkSettings(Strategy(strategy), chunk_rows),
-        {"key": key},
+        ChunkPlan.from_json({"key": key}, table, rows=chunk_rows),
     )
     chunks = []
     first_s = None
-    while not planner.done:
+    while not planner.plan.done:
         chunks += planner.next_chunks(_PLANNED_AT_ONCE)
         first_s = first_s or time.perf_counter() - started
     elapsed, after = time.perf_counter() - started, _counters(connection)

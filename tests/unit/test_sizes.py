@@ -38,7 +38,6 @@ LARGE_CLASSES: dict[str, str] = {
     "connectors/mysql/ddl/statements.py:DdlDialect": "a list of what a dialect can say",
     "connectors/mysql/plugin.py:MySqlSourceConfig": "keys of a section of the configuration",
     "connectors/mysql/client.py:ServerInfo": "settings of a server",
-    "connectors/mysql/snapshot/chunks.py:ChunkPlanner": "not looked at yet",
     "connectors/mysql/source.py:MySqlSource": "not looked at yet",
     "connectors/mysql/values/columns.py:ArenaView": "arrays as compiled loops take them",
     "connectors/mysql/values/columns.py:TableArena": "not looked at yet",

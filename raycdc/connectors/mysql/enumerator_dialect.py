@@ -20,6 +20,7 @@ from raycdc.connectors.mysql.client import ServerInfo, current_place, probe, sta
 from raycdc.connectors.mysql.ddl.database_defaults import begin_state
 from raycdc.connectors.mysql.failover import is_elsewhere, resume_position
 from raycdc.connectors.mysql.hidden import hidden_table
+from raycdc.connectors.mysql.snapshot.chunk_plan import ChunkPlan
 from raycdc.connectors.mysql.snapshot.chunk_range import split_of
 from raycdc.connectors.mysql.snapshot.chunks import ChunkPlanner, ChunkSettings, NoIndexError
 from raycdc.connectors.mysql.startup import PastPoint
@@ -30,7 +31,7 @@ from raycdc.errors import SourceError
 from raycdc.model import TableId, TableSchema
 from raycdc.model.selector import TableSelector
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.chunk_key import key_from_json, key_names
+from raycdc.source.snapshot.chunk_key import key_names
 from raycdc.source.snapshot.snapshot_plan import PLANNED_AHEAD, PlannedChunks, ResumePoint, StartPoint, TablePlan
 from raycdc.source.table_life import SnapshotState
 from raycdc.transform.hiding import Hiding
@@ -108,28 +109,32 @@ class MySqlEnumeratorDialect:
         self, document: SchemaDocument, table: TableId, planner: dict[str, Any], first_index: int
     ) -> PlannedChunks:
         """The next chunks of a table; `planner` holds only the key at first."""
+        described, settings = table_of(document), self._chunks(table)
         opened = self._hiding.open_json(planner.get(_SEALED)) or planner
-        plan = ChunkPlanner(self._connect, table_of(document), self._chunks(table), opened or None)
+        begun = ChunkPlan.from_json(opened, described, rows=settings.chunk_rows) if opened else None
+        chunks = ChunkPlanner(self._connect, described, settings, begun)
         try:
-            ranges = plan.next_chunks(PLANNED_AHEAD)
+            ranges = chunks.next_chunks(PLANNED_AHEAD)
         except SourceError as cause:
             if not is_of_changed_table(cause.__cause__):
                 raise
             # The table or its key is gone. The log says so when the rest, one chunk, waits for it.
-            plan.leave_whole()
-            ranges = plan.next_chunks(PLANNED_AHEAD)
+            chunks.leave_whole()
+            ranges = chunks.next_chunks(PLANNED_AHEAD)
         except NoIndexError:
-            if self._chunks(table).key is not None:
+            if settings.key is not None:
                 raise
             # The index is gone, or the state's key was chosen where it has the first characters alone: one chunk.
-            plan.leave_whole()
-            ranges = plan.next_chunks(PLANNED_AHEAD)
+            chunks.leave_whole()
+            ranges = chunks.next_chunks(PLANNED_AHEAD)
         splits = tuple(split_of(chunk, table, first_index + n, self._hiding) for n, chunk in enumerate(ranges))
-        return PlannedChunks(splits, None if plan.done else self._planner(table, plan.state()), plan.estimated_total)
+        plan = chunks.plan
+        return PlannedChunks(splits, None if plan.done else self._planner(table, plan), plan.estimated_total)
 
-    def _planner(self, table: TableId, state: dict[str, Any]) -> dict[str, Any]:
-        """The planner's state as manifests have it."""
-        sealed = self._hiding.seal_json(table, key_names(key_from_json(state["key"])), state)
+    def _planner(self, table: TableId, plan: ChunkPlan) -> dict[str, Any]:
+        """The plan as manifests have it."""
+        state = plan.to_json()
+        sealed = self._hiding.seal_json(table, key_names(None if plan.key is None else plan.key.name), state)
         return state if sealed is state else {_SEALED: sealed}
 
     def captures(self, table: TableId) -> bool:

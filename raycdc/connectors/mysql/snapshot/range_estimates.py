@@ -26,6 +26,8 @@ from raycdc.errors import SourceUnavailableError
 TRIES_MAX = 24
 #: A chunk may be this many times as large as asked for, or smaller by as much.
 TOLERANCE = 1.4
+#: Rows of one chunk are counted, up to this many times as many as it should have, to learn what estimates are worth.
+_COUNTED_FACTOR = 6
 #: The step grows or shrinks at most so much from one estimate to the next.
 _STEP_FACTOR_MAX = 16
 
@@ -69,6 +71,27 @@ def count(connection: Connection[Any], key: IndexedKey, lower: Bound, upper: Bou
         connection, f"SELECT COUNT(*) FROM (SELECT 1 FROM {key.source} WHERE {condition} LIMIT {most}) counted"
     )
     return int(rows[0][0])
+
+
+def factor_of(
+    connection: Connection[Any], key: IndexedKey, lower: Bound, last: Bound, *, rows: int, step: int
+) -> float:
+    """How many estimated rows a row is, from one chunk of `rows` rows behind `lower`; see `next_bound`."""
+    found = next_bound(connection, key, lower, last, wanted=rows, step=step)
+    if found is None:
+        return 1.0
+    bound, _ = found
+    most = _COUNTED_FACTOR * rows
+    counted = count(connection, key, lower, bound, most=most)
+    estimated = estimate(connection, key, lower, bound)
+    return 1.0 if not counted or counted == most else max(0.1, estimated / counted)
+
+
+def even_step(key: KeyColumns, lower: Bound, last: Bound, *, chunk_rows: int, rows: int) -> int:
+    """How far a chunk reaches in the first column, if the keys of the `rows` rows are spread evenly."""
+    ends = (end[0] if isinstance(end, tuple) else end for end in (lower, last))
+    low, high = (key_space.to_number(key.columns[0], end) for end in ends)
+    return 1 if low is None or high is None else max(1, (high - low) * chunk_rows // rows)
 
 
 def next_bound(

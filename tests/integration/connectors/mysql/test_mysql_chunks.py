@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from raycdc.clients.mysql import connect, query
 from raycdc.connectors.mysql.catalog import load_table
 from raycdc.connectors.mysql.snapshot.chunk_keys import best_key
+from raycdc.connectors.mysql.snapshot.chunk_plan import ChunkPlan
 from raycdc.connectors.mysql.snapshot.chunk_range import ChunkRange
 from raycdc.connectors.mysql.snapshot.chunks import ChunkPlanner, ChunkSettings, Strategy
 from raycdc.connectors.mysql.values.types import MySqlTable
@@ -34,13 +35,14 @@ def plan(server: DatabaseServer, table: MySqlTable, chosen: ChunkSettings, step:
     connector = partial(connect, settings_of(server, "root"))
     planner = ChunkPlanner(connector, table, chosen)
     chunks: list[ChunkRange] = []
-    while not planner.done:
+    while not planner.plan.done:
         found = planner.next_chunks(step)
-        assert len(found) == step or planner.done
+        assert len(found) == step or planner.plan.done
         chunks += [ChunkRange.from_json(json.loads(json.dumps(chunk.to_json()))) for chunk in found]
-        planner = ChunkPlanner(connector, table, chosen, json.loads(json.dumps(planner.state())))
-        assert planner.estimated_total >= len(chunks)
-    assert planner.estimated_total == len(chunks)
+        state = json.loads(json.dumps(planner.plan.to_json()))
+        planner = ChunkPlanner(connector, table, chosen, ChunkPlan.from_json(state, table, rows=chosen.chunk_rows))
+        assert planner.plan.estimated_total >= len(chunks)
+    assert planner.plan.estimated_total == len(chunks)
     return chunks
 
 
@@ -190,12 +192,12 @@ def test_state_stays_small_and_a_failed_query_consumes_nothing(mariadb: MariaDbS
         table = fill(connection, mariadb_database, "INT NOT NULL", list(range(0, 100_000, 7)), key="PRIMARY KEY (k)")
         planner = ChunkPlanner(partial(connect, settings_of(mariadb)), table, ChunkSettings(chunk_rows=10))
         chunks = planner.next_chunks(500)
-        assert len(json.dumps(planner.state())) < 1000
-        before = planner.state()
+        assert len(json.dumps(planner.plan.to_json())) < 1000
+        before = planner.plan.to_json()
         query(connection, f"RENAME TABLE `{mariadb_database}`.t TO `{mariadb_database}`.gone")
         with pytest.raises(SourceError):
             planner.next_chunks(2)
-        assert planner.state() == before
+        assert planner.plan.to_json() == before
         query(connection, f"RENAME TABLE `{mariadb_database}`.gone TO `{mariadb_database}`.t")
         assert planner.next_chunks(1)[0].lower == chunks[-1].upper
 
@@ -261,5 +263,6 @@ def test_the_key_settled_at_the_start_counts_whatever_the_configuration_says_lat
     with session(mariadb, "root") as connection:
         table = fill(connection, mariadb_database, "INT NOT NULL", list(range(50)), key="PRIMARY KEY (k), KEY (n)")
     connector = partial(connect, settings_of(mariadb, "root"))
-    planner = ChunkPlanner(connector, table, ChunkSettings(chunk_rows=5, key="n"), {"key": "k"})
+    begun = ChunkPlan.from_json({"key": "k"}, table, rows=5)
+    planner = ChunkPlanner(connector, table, ChunkSettings(chunk_rows=5, key="n"), begun)
     assert {chunk.key for chunk in planner.next_chunks(5)} == {"k"}

@@ -18,6 +18,7 @@ from raycdc.clients.mysql import connect, query
 from raycdc.connectors.mysql.catalog import load_table
 from raycdc.connectors.mysql.snapshot import keys
 from raycdc.connectors.mysql.snapshot.chunk_keys import best_key
+from raycdc.connectors.mysql.snapshot.chunk_plan import ChunkPlan
 from raycdc.connectors.mysql.snapshot.chunk_range import ChunkRange
 from raycdc.connectors.mysql.snapshot.chunks import ChunkPlanner, ChunkSettings, Strategy
 from raycdc.connectors.mysql.snapshot.key_order import MySqlKeyOrder
@@ -76,11 +77,13 @@ def filled(connection: Any, database: str, columns: list[tuple[str, list[Any]]],
 def planned(server: DatabaseServer, table: MySqlTable, chosen: ChunkSettings, key: Any) -> list[ChunkRange]:
     """All chunks, a few at a time, with a new planner each time."""
     connector = partial(connect, settings_of(server, "root"))
-    planner = ChunkPlanner(connector, table, chosen, {"key": key if isinstance(key, str) else list(key)})
+    begun = ChunkPlan.from_json({"key": key if isinstance(key, str) else list(key)}, table, rows=chosen.chunk_rows)
+    planner = ChunkPlanner(connector, table, chosen, begun)
     chunks: list[ChunkRange] = []
-    while not planner.done:
+    while not planner.plan.done:
         chunks += [ChunkRange.from_json(chunk.to_json()) for chunk in planner.next_chunks(4)]
-        planner = ChunkPlanner(connector, table, chosen, planner.state())
+        restored = ChunkPlan.from_json(planner.plan.to_json(), table, rows=chosen.chunk_rows)
+        planner = ChunkPlanner(connector, table, chosen, restored)
     return chunks
 
 

@@ -9,7 +9,8 @@ stores the code. The GIL is released while a compiled function runs.
 Such a function takes C-contiguous arrays, integers, booleans, floats, and NamedTuples of arrays. It returns nothing, an
 integer or boolean, or a tuple of them. It must not raise and must not allocate.
 
-The cache is ``$RAYCDC_COMPILED_DIR`` or the user's cache directory; a read-only installation works. Its key holds the
+The cache is ``$RAYCDC_COMPILED_DIR`` or the user's cache directory; a read-only installation works. Only files that
+nobody else can have written are loaded (`raycdc.own_files`), because they run. Its key holds the
 source of this machinery, the versions of numba and llvmlite, the CPU, and for each function the source of its file and
 of all ``*_loops.py`` that file imports.
 """
@@ -30,6 +31,8 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
+
+from raycdc.own_files import read_own, write_own
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -215,13 +218,12 @@ class CompiledFunction(_Helper):
             key = hashlib.sha256(text.encode()).hexdigest()[:12]
             path = cache_directory() / f"{self._function.__module__}.{self._function.__name__}.{key}"
             symbol = "raycdc_" + hashlib.sha256(path.name.encode()).hexdigest()[:24]
-            try:
-                stored = path.read_bytes()
-            except FileNotFoundError:
+            stored = read_own(path)
+            if stored is None:
                 from raycdc.compiled_build import build
 
                 stored = build(self, args, symbol)
-                _store(path, stored)
+                write_own(path, stored)
             head, _, code = stored.partition(b"\n")
             description = json.loads(head)
             variant = (_native(symbol, code, description["stubs"]), int(description["results"]))
@@ -246,14 +248,6 @@ def _pack(value: Any, block: list[int]) -> Any:
         block.append(int(value))
         return "i"
     raise TypeError(f"compiled functions do not take {type(value).__name__}")
-
-
-def _store(path: Path, stored: bytes) -> None:
-    """Write atomically: several processes may compile the same function at once."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    temporary.write_bytes(stored)
-    temporary.replace(path)
 
 
 @functools.cache

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from raycdc.own_files import is_own, make_own_folder
 from raycdc.spark.class_archive import archive_path
 from raycdc.spark.session import check_java, delta_jars, spark_session
 from raycdc.spark.stage import SparkTaskRunner
@@ -18,9 +19,9 @@ def build() -> Path:
     """Make the archive unless it is there: run a session that does what pipelines do, and let its JVM write it."""
     java = check_java()
     path = archive_path(java, delta_jars())
-    if path.exists():
+    if is_own(path):
         return path
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_own_folder(path.parent)
     with tempfile.TemporaryDirectory(prefix="raycdc-classes-", dir=path.parent) as scratch:
         written = Path(scratch, "classes.jsa")
         options = f"-XX:ArchiveClassesAtExit={written} -Djava.io.tmpdir={scratch}"
@@ -31,6 +32,7 @@ def build() -> Path:
         jvm.shutdown()
         jvm.proc.stdin.close()
         jvm.proc.wait(_DUMP_TIMEOUT_S)
+        written.chmod(0o600)
         written.rename(path)
     return path
 

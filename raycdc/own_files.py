@@ -1,0 +1,99 @@
+"""Files of code that this process loads: only those that nobody but its own user and root can have written.
+
+Machine code and class archives lie in the user's cache folder, or where a variable of the environment says, and others
+may write to that place. A file is loaded if it and its folder belong to us or to root and nobody else may write to
+them; a file of another's is as good as none. Ours are made so that nobody else may even read them.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from functools import cache
+from pathlib import Path
+
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+def read_own(path: Path) -> bytes | None:
+    """The bytes of a file that is surely ours; None where there is none, or one that another could have written."""
+    try:
+        # A link or a pipe at the file's place is not ours; opening a pipe would wait for its other end.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        own = _is_own_file(path, os.fstat(descriptor))
+    except OSError:
+        own = False
+    if not own:
+        os.close(descriptor)
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read()
+
+
+def is_own(path: Path) -> bool:
+    """Whether there is such a file and `read_own` would read it."""
+    try:
+        return _is_own_file(path, path.lstat())
+    except OSError:
+        return False
+
+
+def write_own(path: Path, content: bytes) -> bool:
+    """Write the file atomically, readable by us alone; returns whether it is there.
+
+    It is not where its folder is another's or cannot be written to, which is logged once: what the file would have
+    spared is then done again by each process.
+    """
+    try:
+        make_own_folder(path.parent)
+        if not _is_own_folder(path.parent):
+            return False
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+        temporary.unlink(missing_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        temporary.replace(path)
+    except OSError as cause:
+        _warn(path.parent, f"cannot be written to ({cause.strerror})")
+        return False
+    return True
+
+
+def make_own_folder(path: Path) -> None:
+    """Make the folder, and those above it that are missing, for us alone; one that is there stays as it is."""
+    for folder in [*reversed(path.parents), path]:
+        if not folder.exists():
+            folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def _is_own_file(path: Path, status: os.stat_result) -> bool:
+    return stat.S_ISREG(status.st_mode) and _is_ours(path, status) and _is_own_folder(path.parent)
+
+
+def _is_own_folder(path: Path) -> bool:
+    return _is_ours(path, path.stat())
+
+
+def _is_ours(path: Path, status: os.stat_result) -> bool:
+    if status.st_uid in (0, os.geteuid()) and not status.st_mode & _WRITABLE_BY_OTHERS:
+        return True
+    _warn(path, f"belongs to user {status.st_uid} with mode {stat.S_IMODE(status.st_mode):04o}")
+    return False
+
+
+@cache
+def _warn(path: Path, why: str) -> None:
+    """Say once that a file or folder is not used."""
+    import logging  # rarely needed, and every process imports this module
+
+    logging.getLogger(__name__).warning(
+        "%s %s, so that no compiled code is loaded from it or kept there, and each process compiles anew. Give it to "
+        "the user of this process with mode 0700, or point RAYCDC_COMPILED_DIR (or XDG_CACHE_HOME) elsewhere.",
+        path,
+        why,
+    )

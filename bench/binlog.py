@@ -127,7 +127,10 @@ def read_raycdc(
     from raycdc.connectors.mysql import warm_up
     from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
     from raycdc.connectors.mysql.binlog.events import RowsItem
+    from raycdc.connectors.mysql.binlog.log_kind import LogKind
+    from raycdc.connectors.mysql.binlog.map_schemas import MapSchemas
     from raycdc.connectors.mysql.binlog.position import BinlogOffset
+    from raycdc.connectors.mysql.binlog.table_decoding import BatchForm
 
     warm_up()
     figures: dict[str, Any] = {"rows": rows}
@@ -138,16 +141,15 @@ def read_raycdc(
         # The first, untimed round loads the machine code for this table's types.
         stream = _stream(port, file, pos)
         decoder = BinlogDecoder(
-            {},
+            MapSchemas.from_the_log(),
             wanted=lambda table: table.db == "bench",
             start=start,
-            flavor="mariadb" if flavor == "mariadb" else "mysql",
-            infer=True,
-            with_pos=True,
+            log=LogKind(mariadb=flavor == "mariadb"),
+            form=BatchForm(with_pos=True),
         )
         arrow_rows = arrow_bytes = 0
         with measured(figures):
-            while decoder.position < end:
+            while decoder.cursor.position < end:
                 for item in decoder.feed(stream.read(bytes_max=_READ_BYTES, timeout_s=10)):
                     if isinstance(item, RowsItem):
                         arrow_rows += item.rows

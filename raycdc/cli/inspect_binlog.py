@@ -25,6 +25,8 @@ from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.events import DdlItem, RowsItem, parse_query, parse_rotate
 from raycdc.connectors.mysql.binlog.file import BinlogFile
 from raycdc.connectors.mysql.binlog.gtid import gtid_text
+from raycdc.connectors.mysql.binlog.log_kind import LogKind
+from raycdc.connectors.mysql.binlog.map_schemas import MapSchemas
 from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.binlog.table_map import AS_LOGGED
 from raycdc.connectors.mysql.binlog.xa_transactions import prepared_xid
@@ -60,7 +62,7 @@ def inspect_binlog(
             for line in _lines(file, decoder):
                 write(line)
             # A transaction prepared in one file may be committed in the next one named.
-            prepared = decoder.position.prepared
+            prepared = decoder.cursor.position.prepared
         except DataError as error:
             out.flush()
             text = str(error).replace("\n", " ")
@@ -103,13 +105,10 @@ def _read_schema(path: Path) -> dict[TableId, MySqlTable]:
 
 def _decoder(file: BinlogFile, known: dict[TableId, MySqlTable], prepared: str) -> BinlogDecoder:
     return BinlogDecoder(
-        {},
+        MapSchemas.from_the_log(_AnyDatabase(known)),
         wanted=lambda _: True,
         start=BinlogOffset(file.name, 4, prepared=prepared),
-        flavor="mariadb" if file.is_mariadb else "mysql",
-        infer=True,
-        schemas=_AnyDatabase(known),
-        whole_file=True,
+        log=LogKind(mariadb=file.is_mariadb, whole_file=True),
     )
 
 
@@ -132,11 +131,11 @@ def _lines(file: BinlogFile, decoder: BinlogDecoder) -> Iterator[str]:
             yield from printer.events(piece, rows, damage, stripped=stripped)
             if failure is not None:
                 raise failure
-            if printer.printed != decoder.next_seq:
+            if printer.printed != decoder.cursor.next_seq:
                 raise RowsNotPrintedError(
-                    f"{file.name}: of {decoder.next_seq} rows that were decoded up to {decoder.event_position}, "
-                    f"{printer.printed} were printed (an update counts as two). Do not rely on this output. "
-                    "This is a bug in raycdc; please report it, with the file if you can."
+                    f"{file.name}: of {decoder.cursor.next_seq} rows that were decoded up to "
+                    f"{decoder.cursor.event_position}, {printer.printed} were printed (an update counts as two). "
+                    "Do not rely on this output. This is a bug in raycdc; please report it, with the file if you can."
                 )
 
 

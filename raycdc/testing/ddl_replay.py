@@ -16,6 +16,8 @@ import pymysql
 
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.events import DdlItem
+from raycdc.connectors.mysql.binlog.log_kind import LogKind
+from raycdc.connectors.mysql.binlog.map_schemas import MapSchemas
 from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.catalog import discover_tables, load_tables
 from raycdc.connectors.mysql.client import probe
@@ -239,10 +241,10 @@ class _LogTail:
             if path.name != self._file:
                 self._file, self._offset = path.name, _FIRST_EVENT
                 self._decoder = BinlogDecoder(
-                    {},
+                    MapSchemas({}),
                     wanted=lambda _: False,
                     start=BinlogOffset(path.name, _FIRST_EVENT),
-                    flavor="mariadb" if self._mariadb else "mysql",
+                    log=LogKind(mariadb=self._mariadb),
                 )
             with path.open("rb") as file:
                 file.seek(self._offset)

@@ -30,6 +30,8 @@ import pyarrow as pa
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.events import FormatDescription, RowsItem
 from raycdc.connectors.mysql.binlog.file import BinlogFile
+from raycdc.connectors.mysql.binlog.log_kind import LogKind
+from raycdc.connectors.mysql.binlog.map_schemas import MapSchemas
 from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.errors import DataError
 
@@ -106,12 +108,10 @@ def rows_of(data: bytes, *, mariadb: bool, whole: bool) -> tuple[list[Row], str]
     """
     rows: list[tuple[int, Row]] = []
     decoder = BinlogDecoder(
-        {},
+        MapSchemas.from_the_log(),
         wanted=lambda _: True,
         start=BinlogOffset("binlog.000001", 4),
-        flavor="mariadb" if mariadb else "mysql",
-        infer=True,
-        whole_file=True,
+        log=LogKind(mariadb=mariadb, whole_file=True),
     )
     file = BinlogFile("binlog.000001", np.frombuffer(data, np.uint8), FormatDescription("", 0))
     try:

@@ -30,8 +30,6 @@ LARGE_CLASSES: dict[str, str] = {
     "connectors/kafka/plugin.py:KafkaSourceConfig": "keys of a section of the configuration",
     "connectors/mongodb/source.py:MongoDbSource": "not looked at yet",
     "connectors/mongodb/log_reader.py:ChangeStreamReader": "not looked at yet",
-    "connectors/mysql/binlog/decoder.py:BinlogDecoder": "not looked at yet",
-    "connectors/mysql/binlog/rows.py:RowBatches": "not looked at yet",
     "connectors/mysql/binlog/stream.py:BinlogStream": "not looked at yet",
     "connectors/mysql/ddl/cursor.py:Cursor": "not looked at yet",
     "connectors/mysql/ddl/statements.py:ColumnDefinition": "a clause of SQL, a value per word",
@@ -53,8 +51,6 @@ MANY_ARGUMENTS: dict[str, str] = {
     "connectors/kafka/offsets.py:new_states": "not looked at yet",
     "connectors/mongodb/snapshot/chunks.py:_bounds": "not looked at yet",
     "connectors/mongodb/log_reader.py:ChangeStreamReader.__init__": "not looked at yet",
-    "connectors/mysql/binlog/decoder.py:BinlogDecoder.__init__": "not looked at yet",
-    "connectors/mysql/binlog/partial_updates.py:PartialUpdates.piece": "not looked at yet",
     "connectors/mysql/enumerator_dialect.py:MySqlEnumeratorDialect.__init__": "not looked at yet",
 }
 

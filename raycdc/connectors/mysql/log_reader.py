@@ -116,12 +116,12 @@ class MySqlLogReader:
                         self._rows_unit(pending, item.before, in_transaction=False, fetched_ms=fetched_ms)
                         pending = []
                         self._schema_unit(updates, truncations, item, fetched_ms=fetched_ms, state=state)
-        decoder = self._decoder
-        self._rows_unit(pending, decoder.position, in_transaction=decoder.in_transaction, fetched_ms=fetched_ms)
+        cursor = self._decoder.cursor
+        self._rows_unit(pending, cursor.position, in_transaction=cursor.in_transaction, fetched_ms=fetched_ms)
 
     def _begin_again(self) -> None:
         """Between two transactions: let tables begin again whose look holds here."""
-        if self._decoder.in_transaction:
+        if self._decoder.cursor.in_transaction:
             return
         self._history.begin_again(self._position, time.time_ns() // 1_000_000)
         updates, truncations = self._history.take_updates()
@@ -136,8 +136,8 @@ class MySqlLogReader:
             return
         self._position, self._open = position, in_transaction
         rows = tuple(found for item in items if (found := self._believed(item)) is not None)
-        parked = () if in_transaction else self._history.take_misfits(self._decoder.last_ts_ms)
-        place = LogPlace(position.to_json(), ordinal_of(position), self._decoder.last_ts_ms or None, fetched_ms)
+        parked = () if in_transaction else self._history.take_misfits(self._decoder.cursor.last_ts_ms)
+        place = LogPlace(position.to_json(), ordinal_of(position), self._decoder.cursor.last_ts_ms or None, fetched_ms)
         size = sum(item.batch.nbytes for item in items)
         if in_transaction:
             self._units.append(TransactionPart(place, rows, size))

@@ -19,8 +19,11 @@ from raycdc.checkpoint.manifest import Manifest
 from raycdc.clients.mysql import close_quietly, connect
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.far_places import PlaceFinder
+from raycdc.connectors.mysql.binlog.log_kind import LogKind
+from raycdc.connectors.mysql.binlog.map_schemas import MapSchemas
 from raycdc.connectors.mysql.binlog.position import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.binlog.stream import BinlogStream
+from raycdc.connectors.mysql.binlog.table_decoding import BatchForm
 from raycdc.connectors.mysql.captured import captured_tables, findings
 from raycdc.connectors.mysql.cascades import logs_cascades, unfollowable
 from raycdc.connectors.mysql.catalog import all_tables, database_charsets, discover_tables, is_sequence, load_tables
@@ -190,16 +193,16 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
             snapshots=SnapshotKeys(_chunk_keys(split), self._snapshots_over),
         )
         decoder = BinlogDecoder(
-            tables,
+            MapSchemas(tables),
             wanted=history.captures,
             start=start,
-            flavor="mariadb" if info.is_mariadb else "mysql",
-            with_pos=True,
+            log=LogKind(mariadb=info.is_mariadb),
+            form=BatchForm(with_pos=True),
             on_ddl=without_values_in_errors(history.on_ddl, self.context.hiding),
         )
-        decoder.keeps = history.selects
-        decoder.tell_misfits(history.on_misfit)
-        decoder.find_place = PlaceFinder(partial(self._connect_to, start))
+        decoder.misfits.listener = history.on_misfit
+        decoder.xa.keeps = history.selects
+        decoder.files.find_place = PlaceFinder(partial(self._connect_to, start))
         history.attach(decoder)
         row_filter = LogFilter(self._connect, captures, history.table)
         decoder.xa.keeper = KeptRows(self.context.hiding, partial(self._cut_by, _chunk_keys(split)), row_filter)

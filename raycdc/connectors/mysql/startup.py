@@ -23,6 +23,8 @@ from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.events import DdlItem
 from raycdc.connectors.mysql.binlog.gtid import MariaDbGtidSet, MySqlGtidSet
 from raycdc.connectors.mysql.binlog.index_loops import HEADER_BYTES
+from raycdc.connectors.mysql.binlog.log_kind import LogKind
+from raycdc.connectors.mysql.binlog.map_schemas import MapSchemas
 from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.binlog.stream import BinlogStream
 from raycdc.connectors.mysql.catalog import load_tables
@@ -154,21 +156,23 @@ def statements_between(info: ServerInfo, start: BinlogOffset, end: BinlogOffset,
         return found
     decoder = _blind_decoder(info, start)
     with closing(open_log(start)) as stream:
-        while decoder.position < end:
+        while decoder.cursor.position < end:
             data = stream.read(bytes_max=_READ_BYTES, timeout_s=_READ_TIMEOUT_S)
             found += [item for item in decoder.items(data) if isinstance(item, DdlItem)]
             if len(data) == 0:
                 if start.by_gtid:
                     break  # The server passed over what we have, up to its log's end.
-                raise SourceError(f"{info.address} sent nothing of its log between {decoder.position} and {end}.")
+                raise SourceError(
+                    f"{info.address} sent nothing of its log between {decoder.cursor.position} and {end}."
+                )
     return found
 
 
 def _blind_decoder(info: ServerInfo, start: BinlogOffset) -> BinlogDecoder:
-    flavor = "mariadb" if info.is_mariadb else "mysql"
     plain = replace(start, skip_events=0, skip_rows=0)
     # XA transactions that were prepared earlier are no concern here: no row is looked at.
-    return BinlogDecoder({}, wanted=lambda _: False, start=plain, flavor=flavor, infer=True)  # type: ignore[arg-type]
+    log = LogKind(mariadb=info.is_mariadb)
+    return BinlogDecoder(MapSchemas.from_the_log(), wanted=lambda _: False, start=plain, log=log)
 
 
 def _end(files: list[tuple[str, int]]) -> BinlogOffset:
@@ -200,7 +204,7 @@ def _exact(connection: Connection[Any], info: ServerInfo, place: BinlogOffset, o
     decoder = _blind_decoder(info, BinlogOffset(place.file, 4))
     before: MySqlGtidSet | MariaDbGtidSet | None = None
     with closing(open_log(BinlogOffset(place.file, 4))) as stream:
-        while before is None or decoder.position.pos < place.pos:
+        while before is None or decoder.cursor.position.pos < place.pos:
             data = bytes(stream.read(bytes_max=_READ_BYTES, timeout_s=_READ_TIMEOUT_S))
             if not data:
                 raise SourceError(f"{info.address} sent nothing of {place.file} up to {place}.")
@@ -211,7 +215,7 @@ def _exact(connection: Connection[Any], info: ServerInfo, place: BinlogOffset, o
                     before = MariaDbGtidSet.decode(body) if kind == _GTID_LIST else MySqlGtidSet.decode(body)
                 # An event's own position has 32 bits, and is 0 for those of the dump.
                 is_of_file = data[start + 13 : start + 17] != bytes(4)
-                if before is not None and is_of_file and decoder.event_position.pos + end - start > place.pos:
+                if before is not None and is_of_file and decoder.cursor.event_position.pos + end - start > place.pos:
                     return _checked_place(decoder, before, place, info)
                 for _ in decoder.items(np.frombuffer(data[start:end], np.uint8)):
                     pass
@@ -221,12 +225,12 @@ def _exact(connection: Connection[Any], info: ServerInfo, place: BinlogOffset, o
 def _checked_place(
     decoder: BinlogDecoder, before: MySqlGtidSet | MariaDbGtidSet, place: BinlogOffset, info: ServerInfo
 ) -> BinlogOffset:
-    if place.pos != 4 and (decoder.event_position.pos != place.pos or decoder.in_transaction):
+    if place.pos != 4 and (decoder.cursor.event_position.pos != place.pos or decoder.cursor.in_transaction):
         raise ConfigError(
             f"source.startup.pos: {place} lies inside an event or a transaction; the nearest place before it is "
-            f"{decoder.position}."
+            f"{decoder.cursor.position}."
         )
-    within = decoder.position.gtid_set if place.pos != 4 else ""
+    within = decoder.cursor.position.gtid_set if place.pos != 4 else ""
     if isinstance(before, MariaDbGtidSet):
         gtids = str(MariaDbGtidSet({**before.last, **MariaDbGtidSet.parse(within).last}))
         return replace(place, gtid_set=gtids, server=info.identity)
@@ -273,22 +277,24 @@ def _first_since(
     previous = MySqlGtidSet()
     place = begin
     with closing(open_log(begin)) as stream:
-        while decoder.position < end:
+        while decoder.cursor.position < end:
             data = bytes(stream.read(bytes_max=_READ_BYTES, timeout_s=_READ_TIMEOUT_S))
             if not data:
-                raise SourceError(f"{info.address} sent nothing of its log between {decoder.position} and {end}.")
+                raise SourceError(
+                    f"{info.address} sent nothing of its log between {decoder.cursor.position} and {end}."
+                )
             for start, stop, kind in event_bounds(data):
                 if kind == _PREVIOUS_GTIDS and not info.is_mariadb and not previous.intervals:
                     checksum = 4 if info.checksum == "CRC32" else 0
                     previous = MySqlGtidSet.decode(data[start + HEADER_BYTES : stop - checksum])
-                if not decoder.in_transaction:
-                    place = decoder.position
-                inside = decoder.in_transaction
+                if not decoder.cursor.in_transaction:
+                    place = decoder.cursor.position
+                inside = decoder.cursor.in_transaction
                 for _ in decoder.items(np.frombuffer(data[start:stop], np.uint8)):
                     pass
-                if (inside or decoder.in_transaction) and _since(decoder.last_ts_ms, timestamp_ms):
+                if (inside or decoder.cursor.in_transaction) and _since(decoder.cursor.last_ts_ms, timestamp_ms):
                     return _with_previous(place, previous, info)
-    return _with_previous(decoder.position, previous, info)
+    return _with_previous(decoder.cursor.position, previous, info)
 
 
 def _since(event_ms: int, timestamp_ms: int) -> bool:

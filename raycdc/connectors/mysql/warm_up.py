@@ -13,7 +13,10 @@ from raycdc.connectors.mysql.binlog import packet_loops
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.gtid import gtid_text
 from raycdc.connectors.mysql.binlog.index_loops import complete_events
+from raycdc.connectors.mysql.binlog.log_kind import LogKind
+from raycdc.connectors.mysql.binlog.map_schemas import MapSchemas
 from raycdc.connectors.mysql.binlog.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.table_decoding import BatchForm
 from raycdc.connectors.mysql.snapshot import resultset, sort_keys
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.model import TableId
@@ -27,7 +30,11 @@ def compile_all() -> None:
     events += _event(30, struct.pack("<IHHH", 1, 0, 0, 2) + b"\x01\x01\x00\x07\x00\x00\x00") + _event(16, b"\0" * 8)
     data = np.frombuffer(events, np.uint8)
     decoder = BinlogDecoder(
-        {_TABLE.id: _TABLE}, wanted=lambda _: True, start=BinlogOffset("warm.000001", 4), flavor="mysql", with_pos=True
+        MapSchemas({_TABLE.id: _TABLE}),
+        wanted=lambda _: True,
+        start=BinlogOffset("warm.000001", 4),
+        log=LogKind(),
+        form=BatchForm(with_pos=True),
     )
     complete_events(data, 0, decoder.cut(data))
     decoder.feed(data)

@@ -28,6 +28,7 @@ from raycdc.connectors.mysql.binlog.index_loops import (
     TRANSACTION_PAYLOAD,
     complete_events,
 )
+from raycdc.connectors.mysql.binlog.log_kind import EventEnds
 from raycdc.errors import CorruptLogError
 
 #: A piece is handed over when it has this size.
@@ -54,20 +55,17 @@ class Expander:
         self._used = 0
         self.at = 0
 
-    def pieces(
-        self, data: npt.NDArray[np.uint8], at: int, *, checksum_bytes: int, verify: bool, position: int = -1
-    ) -> Iterator[npt.NDArray[np.uint8]]:
+    def pieces(self, data: npt.NDArray[np.uint8], at: int, ends: EventEnds) -> Iterator[npt.NDArray[np.uint8]]:
         """Events from `at` on without checksums, expanded; each piece is valid until the next is asked for.
-
-        `position`: where the event before them ends, if each must end where it lies.
 
         Raises `CorruptLogError` without position (`at` is the event's offset), after the pieces before the damage.
         """
         self._used = 0
         self.at = at
+        checksum_bytes, verify, position = ends.checksum_bytes, int(ends.verify), ends.position
         while True:
             code, self.at, self._used, position = loops.copy_plain(
-                data, self.at, len(data), checksum_bytes, int(verify), position, self._out, self._used
+                data, self.at, len(data), checksum_bytes, verify, position, self._out, self._used
             )
             match code:
                 case loops.COPY_FULL:

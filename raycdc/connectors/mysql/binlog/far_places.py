@@ -83,7 +83,7 @@ def nearest_place(jump: Jump) -> int:
 
 
 class PlaceFinder:
-    """`BinlogDecoder.find_place` for a server. Keeps the sizes of files that are complete; asks for the others."""
+    """`FileEvents.find_place` for a server. Keeps the sizes of files that are complete; asks for the others."""
 
     def __init__(self, connect: Callable[[], Connection[Any]]) -> None:
         self._connect = connect

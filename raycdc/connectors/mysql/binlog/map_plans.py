@@ -1,7 +1,7 @@
 """The treatment of a table map's rows: decoded by a plan, passed over, or reported as unbelievable.
 
-Used by `decoder` alone, at each TABLE_MAP that was not seen before. Whether a table's rows are wanted is asked first:
-of other tables nothing but the name is looked at, so that none of them can end a run.
+`MapPlans` is asked at each TABLE_MAP that was not seen before. Whether a table's rows are wanted is asked first: of
+other tables nothing but the name is looked at, so that none of them can end a run.
 """
 
 from __future__ import annotations
@@ -12,51 +12,62 @@ import numpy as np
 import numpy.typing as npt
 
 from raycdc.connectors.mysql.binlog.map_schemas import MapSchemas
-from raycdc.connectors.mysql.binlog.rows import RowBatches
-from raycdc.connectors.mysql.binlog.table_decoding import ReadyMap
+from raycdc.connectors.mysql.binlog.misfit_reports import MisfitReports
+from raycdc.connectors.mysql.binlog.plan import WirePlan
+from raycdc.connectors.mysql.binlog.table_decoding import Decodings, ReadyMap
 from raycdc.connectors.mysql.binlog.table_map import TableMap, parse_table_map, require_possible
 from raycdc.connectors.mysql.binlog.table_map_registry import TableMapRegistry
 from raycdc.connectors.mysql.values.types import MySqlTable
-from raycdc.errors import DataError, SchemaError
+from raycdc.errors import SchemaError
 from raycdc.model import TableId
 
 
 class MapPlans:
-    """See the module's docstring. `placed` says where in the log an error happened."""
+    """See the module's docstring. `ready` holds the table maps of wanted tables by their registered number."""
 
     def __init__(
         self,
         schemas: MapSchemas,
-        registry: TableMapRegistry,
-        rows: RowBatches,
+        decodings: Decodings,
+        misfits: MisfitReports,
         *,
         wanted: Callable[[TableId], bool],
         mariadb: bool,
     ) -> None:
         self.schemas = schemas
-        self._registry = registry
-        self._rows = rows
+        self.registry = TableMapRegistry()
+        self.ready: dict[int, ReadyMap] = {}
         self.wanted = wanted
+        self._decodings = decodings
+        self._misfits = misfits
         self._mariadb = mariadb
+        #: Numbers of table maps whose rows are not wanted: a table may be wanted again.
+        self._passed_over: dict[TableId, list[int]] = {}
 
-    def add(
-        self, content: npt.NDArray[np.uint8], *, on_misfit: Callable[[TableId, DataError], None] | None = None
-    ) -> None:
-        """A table map not seen before. Where it does not fit its table, `on_misfit` is told and the rows passed over;
-        without it, that is an error.
+    def add(self, content: npt.NDArray[np.uint8], *, place: str) -> None:
+        """A table map not seen before, at `place` in the log. One that does not fit its table is reported, and its rows
+        are passed over; where nobody listens, that is an error.
         """
         table_map = parse_table_map(content.tobytes(), mariadb=self._mariadb)
-        ready = None
-        if self.wanted(table_map.table):
+        table, ready = table_map.table, None
+        if self.wanted(table):
             require_possible(table_map)
             try:
                 ready = self._ready(table_map)
             except SchemaError as error:
-                if on_misfit is None:
+                if not self._misfits.heard:
                     raise
-                on_misfit(table_map.table, error)
-        number = self._registry.add(content, wanted=ready is not None)
-        self._rows.know(number, table_map.table, ready)
+                self._misfits.report(table, type(error)(f"{place}: {error}"))
+        number = self.registry.add(content, wanted=ready is not None)
+        if ready is not None:
+            self.ready[number] = ready
+        else:
+            self._passed_over.setdefault(table, []).append(number)
+
+    def plan_of(self, number: int) -> WirePlan | None:
+        """How rows of a registered table map lie in the log; None where they are not wanted."""
+        ready = self.ready.get(number)
+        return None if ready is None else ready.plan
 
     def set(self, table: MySqlTable) -> None:
         """Rows after this point have this schema; table maps seen before are checked again."""
@@ -70,13 +81,22 @@ class MapPlans:
 
     def pass_over(self, table: TableId) -> None:
         """Rows of the table are of no use before it has another schema."""
-        for number in self._rows.pass_over(table):
-            self._registry.wanted[number] = False
+        numbers = self._take_ready(table)
+        for number in numbers:
+            self.registry.wanted[number] = False
+        self._passed_over.setdefault(table, []).extend(numbers)
 
     def _ready(self, table_map: TableMap) -> ReadyMap:
         table, plan = self.schemas.of(table_map)
-        return ReadyMap(table.id, self._rows.decoding(table), plan, self._rows.scratch(len(plan.steps)))
+        return ReadyMap(table.id, self._decodings.of(table), plan, self._decodings.scratch(len(plan.steps)))
 
     def _forget(self, table: TableId) -> None:
-        for number in self._rows.forget(table):
-            self._registry.forget(number)
+        for number in (*self._take_ready(table), *self._passed_over.pop(table, ())):
+            self.registry.forget(number)
+        self._decodings.forget(table)
+
+    def _take_ready(self, table: TableId) -> list[int]:
+        numbers = [number for number, ready in self.ready.items() if ready.table == table]
+        for number in numbers:
+            del self.ready[number]
+        return numbers

@@ -1,4 +1,4 @@
-"""Which schema the rows behind a TABLE_MAP have: the one followed, one given, or one made from the map itself."""
+"""The schema of the rows behind a TABLE_MAP: the one followed, one given, or one made from the map itself."""
 
 from __future__ import annotations
 
@@ -13,14 +13,21 @@ from raycdc.model import TableId
 
 
 class MapSchemas:
-    """`tables` are those followed; with `infer`, tables are made from their maps where none of `given` fits."""
+    """`tables` are those followed, each with the schema in force where the log begins to be read."""
 
-    def __init__(
-        self, tables: Mapping[TableId, MySqlTable], *, infer: bool, given: Mapping[TableId, MySqlTable] | None
-    ) -> None:
+    def __init__(self, tables: Mapping[TableId, MySqlTable]) -> None:
         self._tables = {name: table.as_logged() for name, table in tables.items()}
-        self._infer = infer
-        self._given: Mapping[TableId, MySqlTable] = given or {}
+        self._given: Mapping[TableId, MySqlTable] = {}
+        #: Tables are made from their maps, so that no schema is known for sure.
+        self.inferred = False
+
+    @classmethod
+    def from_the_log(cls, given: Mapping[TableId, MySqlTable] | None = None) -> MapSchemas:
+        """No table is followed: each is made from its maps, where none of `given` fits."""
+        schemas = cls({})
+        schemas._given = given or {}
+        schemas.inferred = True
+        return schemas
 
     def set(self, table: MySqlTable) -> None:
         self._tables[table.id] = table.as_logged()
@@ -39,15 +46,15 @@ class MapSchemas:
 
     def of(self, table_map: TableMap) -> tuple[MySqlTable, WirePlan]:
         """The table and how its rows lie in the log. Raises `SchemaError` where the two do not fit."""
-        if self._infer:
-            return self._inferred(table_map)
+        if self.inferred:
+            return self._from_map(table_map)
         known = self._tables.get(table_map.table)
         if known is None:
             raise SchemaError(f"rows of table {table_map.table}, whose schema is not known here.")
         table = with_logged_labels(table_map, known)
         return table, wire_plan(table_map, table)
 
-    def _inferred(self, table_map: TableMap) -> tuple[MySqlTable, WirePlan]:
+    def _from_map(self, table_map: TableMap) -> tuple[MySqlTable, WirePlan]:
         given = self._given.get(table_map.table)
         if given is not None:
             with suppress(SchemaError):  # it was written for another version of the table

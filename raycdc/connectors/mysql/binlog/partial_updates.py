@@ -7,13 +7,15 @@ such update completed from its own before images, and the copy is walked like th
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
 from raycdc.connectors.mysql.binlog.index_loops import HEADER_BYTES, PARTIAL_UPDATE_ROWS, TABLE_MAP
 from raycdc.connectors.mysql.binlog.json_diff_loops import KEY_BYTES, LEVELS_SHAPE
+from raycdc.connectors.mysql.binlog.log_kind import EventEnds
+from raycdc.connectors.mysql.binlog.map_plans import MapPlans
 from raycdc.connectors.mysql.binlog.partial_update_loops import WHOLE_CORRUPT, WHOLE_NO_ROOM, whole_update
 from raycdc.connectors.mysql.binlog.plan import WirePlan
 from raycdc.errors import CorruptLogError
@@ -24,14 +26,12 @@ _SCRATCH_FIRST = 1 << 16
 #: A value after its diffs is made of what the event holds, and grows by less than this where containers are rewritten.
 _GROWTH_MAX = 16
 
-#: The decoder's knowledge of a table map: (whether its rows are wanted, how its columns lie), None if it is new.
-MapByContent = Callable[[npt.NDArray[np.uint8]], tuple[bool, WirePlan | None] | None]
-
 
 class PartialUpdates:
-    """Scratch space for one decoder; `at` says how far the last `pieces` came."""
+    """Scratch space for one decoder, whose table maps are `maps`; `at` says how far the last `piece` came."""
 
-    def __init__(self) -> None:
+    def __init__(self, maps: MapPlans) -> None:
+        self._maps = maps
         self._out = np.empty(_SCRATCH_FIRST, np.uint8)
         self._scratch = [np.empty(_SCRATCH_FIRST, np.uint8) for _ in range(3)]
         self._levels = np.zeros(LEVELS_SHAPE, np.int64)
@@ -39,41 +39,31 @@ class PartialUpdates:
         self._before = np.zeros((64, 2), np.int64)
         self.at = 0
 
-    def piece(
-        self,
-        data: npt.NDArray[np.uint8],
-        at: int,
-        *,
-        checksum_bytes: int,
-        verify: bool,
-        position: int = -1,
-        by_id: Callable[[int], tuple[bool, WirePlan | None] | None],
-        by_content: MapByContent,
-    ) -> npt.NDArray[np.uint8]:
+    def piece(self, data: npt.NDArray[np.uint8], at: int, ends: EventEnds) -> npt.NDArray[np.uint8]:
         """The events from `at` on without checksums, as far as their table maps are known and the copy is not large.
 
-        `position`: where the event before them ends (32 bits), if each must end where it lies; the copies have other
-        lengths, so that nobody can tell later. At least the first one. Valid until the next call. Raises
-        `CorruptLogError` without position when the first event is damaged; later damage ends the copy before it.
+        Where each must end where it lies, that is looked at here: the copies have other lengths, so that nobody can
+        tell later. At least the first one. Valid until the next call. Raises `CorruptLogError` without position when
+        the first event is damaged; later damage ends the copy before it.
         """
-        used = 0
-        maps: dict[int, tuple[bool, WirePlan | None] | None] = {}
+        used, position = 0, ends.position
+        numbers: dict[int, int] = {}
         for start, end, kind in _events(data, at):
-            size = end - start - checksum_bytes
+            size = end - start - ends.checksum_bytes
             body = start + HEADER_BYTES
             plan: WirePlan | None = None
             if kind in (PARTIAL_UPDATE_ROWS, TABLE_MAP) and body + 8 <= start + size:
                 table_id = int.from_bytes(data[body : body + 6].tobytes(), "little")
                 if kind == TABLE_MAP:
-                    maps[table_id] = by_content(data[body + 8 : start + size])
-                    if maps[table_id] is None:
+                    numbers[table_id] = self._maps.registry.number_of(data[body + 8 : start + size])
+                    if numbers[table_id] < 0:
                         break
                 else:
-                    found = maps[table_id] if table_id in maps else by_id(table_id)
-                    plan = found[1] if found is not None and found[0] else None
+                    number = numbers[table_id] if table_id in numbers else self._maps.registry.number_of_id(table_id)
+                    plan = self._maps.plan_of(number)
             if start > at and (kind not in _COPIED or used >= _PIECE_BYTES):
                 break
-            if start > at and verify and checksum_bytes and not _intact(data, start, end):
+            if start > at and ends.verify and ends.checksum_bytes and not _intact(data, start, end):
                 break  # The compiled pass will name it.
             if position >= 0:
                 position = (position + end - start) & 0xFFFFFFFF

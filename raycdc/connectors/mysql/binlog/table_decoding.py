@@ -1,7 +1,4 @@
-"""Tables being decoded: arena and per-row arrays of one table version, its table maps, and finished batches.
-
-Used by `decoder` alone.
-"""
+"""Tables being decoded: arena and per-row arrays of one table version, its table maps, and finished batches."""
 
 from __future__ import annotations
 
@@ -20,9 +17,19 @@ from raycdc.connectors.mysql.values.columns import INVALID_BOOLEAN, INVALID_DATE
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import CorruptLogError, DataError, PartialRowsError, SchemaError
 from raycdc.model import META_FIELDS, TableId
+from raycdc.model.batch import BATCH_BYTES_MAX, BATCH_ROWS_MAX
 
 #: Rows of a table's first arena; it grows eightfold when filled, so that thousands of quiet tables cost little.
 _ROWS_FIRST = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BatchForm:
+    """How many rows and bytes a batch may have, and whether its column `_pos` is filled."""
+
+    rows_max: int = BATCH_ROWS_MAX
+    bytes_max: int = BATCH_BYTES_MAX
+    with_pos: bool = False
 
 
 @dataclass(slots=True)
@@ -37,17 +44,17 @@ class Decoding:
     row_number: npt.NDArray[np.int64]
 
     @classmethod
-    def start(cls, table: MySqlTable, rows_max: int, bytes_max: int, *, capacity: int = _ROWS_FIRST) -> Decoding:
-        arena = TableArena(table, rows_max=min(capacity, rows_max), bytes_max=bytes_max)
+    def start(cls, table: MySqlTable, form: BatchForm, *, capacity: int = _ROWS_FIRST) -> Decoding:
+        arena = TableArena(table, rows_max=min(capacity, form.rows_max), bytes_max=form.bytes_max)
         size = arena.rows_max
         schema = pa.schema([*arena.schema, *META_FIELDS])
         return cls(table, arena, schema, np.empty(size, np.int8), np.empty(size, np.int64), np.empty(size, np.int64))
 
-    def enlarge(self, rows_max: int, bytes_max: int) -> None:
+    def enlarge(self, form: BatchForm) -> None:
         """A larger, empty arena in place of a full one, as long as the batch limits leave room."""
         capacity = self.arena.rows_max
-        if capacity < rows_max and capacity * self.arena.row_bytes * 2 <= bytes_max:
-            bigger = Decoding.start(self.table, rows_max, bytes_max, capacity=capacity * 8)
+        if capacity < form.rows_max and capacity * self.arena.row_bytes * 2 <= form.bytes_max:
+            bigger = Decoding.start(self.table, form, capacity=capacity * 8)
             self.arena, self.op = bigger.arena, bigger.op
             self.row_event, self.row_number = bigger.row_event, bigger.row_number
 
@@ -63,6 +70,55 @@ class Decoding:
             self.row_number[:count].copy(),
             self.arena.take_lost(),
         )
+
+
+class Decodings:
+    """The memory that rows are decoded into: of each table for its newest version, and scratch that all share."""
+
+    def __init__(self, form: BatchForm) -> None:
+        self._form = form
+        self._decodings: dict[TableId, Decoding] = {}
+        self._scratch: dict[int, Scratch] = {}
+        self._zero_dates = self._replaced = 0
+
+    def of(self, table: MySqlTable) -> Decoding:
+        """Where rows of this version of the table are decoded into."""
+        decoding = self._decodings.get(table.id)
+        if decoding is None or decoding.table != table:
+            self.forget(table.id)
+            decoding = self._decodings[table.id] = Decoding.start(table, self._form)
+        return decoding
+
+    def scratch(self, columns: int) -> Scratch:
+        """Memory shared by all table maps with this many columns: one is decoded at a time."""
+        if columns not in self._scratch:
+            self._scratch[columns] = Scratch.of(columns)
+        return self._scratch[columns]
+
+    def enlarge(self, decoding: Decoding) -> None:
+        """Its arena is full, and its rows were taken."""
+        full = decoding.arena
+        decoding.enlarge(self._form)
+        if decoding.arena is not full:
+            self._count_losses(full)
+
+    def forget(self, table: TableId) -> None:
+        """No more rows of its newest version come."""
+        gone = self._decodings.pop(table, None)
+        if gone is not None:
+            self._count_losses(gone.arena)
+
+    def losses(self) -> dict[str, int]:
+        """Values lost since construction: zero dates that became null, and values with replaced characters."""
+        arenas = [decoding.arena for decoding in self._decodings.values()]
+        return {
+            "zero_dates": self._zero_dates + sum(arena.zero_dates for arena in arenas),
+            "replaced": self._replaced + sum(arena.replaced for arena in arenas),
+        }
+
+    def _count_losses(self, arena: TableArena) -> None:
+        self._zero_dates += arena.zero_dates
+        self._replaced += arena.replaced
 
 
 @dataclass(slots=True)

@@ -26,9 +26,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycdc.connectors.mysql.binlog import index_loops as index
+from raycdc.connectors.mysql.binlog.binlog_cursor import BinlogCursor
 from raycdc.connectors.mysql.binlog.events import LogItem, RowsItem
 from raycdc.connectors.mysql.binlog.map_plans import MapPlans
-from raycdc.connectors.mysql.binlog.rows import RowBatches
+from raycdc.connectors.mysql.binlog.misfit_reports import MisfitReports
 from raycdc.connectors.mysql.binlog.xa_transactions import (
     Committing,
     Counting,
@@ -78,113 +79,100 @@ class PlainKeeper:
         return kept
 
 
-class DecodesRows(Protocol):
-    """The decoder, as far as rows that waited go. `keeps` are the tables whose rows may be wanted later."""
-
-    state: npt.NDArray[np.int64]
-    maps: MapPlans
-    keeps: Callable[[TableId], bool]
-
-    @property
-    def parks(self) -> bool:
-        """Whether a table whose rows cannot be given is passed over; else that is an error."""
-
-    def decode(self, piece: npt.NDArray[np.uint8]) -> Iterator[LogItem]:
-        """The items of events without checksum."""
-
-    def mismatch(self, table: TableId, error: DataError) -> None:
-        """Rows of the table cannot be given. Raises `error` where no table is parked."""
-
-
 class XaRows:
-    """See the module's docstring. `stored` is what an earlier one had, of a position.
+    """See the module's docstring. `decode` gives the items of events without checksum, at the cursor's place."""
 
-    `raw`: schemas are made from the log itself, so that rows wait as events.
-    """
-
-    def __init__(self, stored: str, rows: RowBatches, decoder: DecodesRows, *, raw: bool) -> None:
-        self._xa = XaTransactions(stored)
-        self._rows = rows
-        self._decoder = decoder
-        self._raw = raw
-        self._begun = raw
-        #: May be replaced before the first event.
+    def __init__(
+        self,
+        transactions: XaTransactions,
+        cursor: BinlogCursor,
+        maps: MapPlans,
+        misfits: MisfitReports,
+        *,
+        decode: Callable[[npt.NDArray[np.uint8]], Iterator[LogItem]],
+    ) -> None:
+        self._transactions = transactions
+        self._cursor = cursor
+        self._maps = maps
+        self._misfits = misfits
+        self._decode = decode
+        #: No schema is known for sure, so that rows wait as events.
+        self._raw = maps.schemas.inferred
+        self._begun = self._raw
+        #: The tables whose rows are kept, maybe more than are wanted: theirs may be wanted later. May be replaced
+        #: before the first event, as may the keeper.
+        self.keeps: Callable[[TableId], bool] = maps.wanted
         self.keeper: RowKeeper = PlainKeeper()
-
-    @property
-    def stored(self) -> str:
-        """The waiting rows, for a position."""
-        return self._xa.stored
 
     @property
     def is_open(self) -> bool:
         """Whether a transaction has begun that may be prepared."""
-        return self._xa.is_open
-
-    def on_event(self, event: bytes) -> XaStep | None:
-        """`XaTransactions.on_event`."""
-        return self._xa.on_event(event, wanted=self._decoder.keeps, from_the_start=self._raw)
+        return self._transactions.is_open
 
     def begin(self) -> None:
         """Decode what waits as events, which an earlier version of the state has. Called before all else."""
         if self._begun:
             return
         self._begun = True
-        last = int(self._decoder.state[index.S_POS]) & 0xFFFFFFFF
+        last = int(self._cursor.state[index.S_POS]) & 0xFFFFFFFF
         place = {"seconds": bytes(4), "end": last.to_bytes(4, "little")}
-        if waiting := self._xa.take_events():
-            self._xa.keep(*((step.xid, self._prepared(step, **place)) for step in waiting))
+        if waiting := self._transactions.take_events():
+            self._transactions.keep(*((step.xid, self._prepared(step, **place)) for step in waiting))
 
-    def items(self, step: XaStep | None, event: bytes, file: str) -> Iterator[LogItem]:
-        """The rows of `event`, of which `XaTransactions` made `step`."""
+    def items(self, event: bytes) -> Iterator[LogItem]:
+        """The rows that `event`, one of an XA transaction without its checksum, gives out."""
+        state = self._cursor.state
+        with self._cursor.placed():
+            step = self._transactions.on_event(event, wanted=self.keeps, from_the_start=self._raw)
+        state[index.S_XA] = 0
+        yield from self._items_of(step, event)
+        state[index.S_XA] = int(self.is_open)
+
+    def _items_of(self, step: XaStep | None, event: bytes) -> Iterator[LogItem]:
         place = {"seconds": event[:4], "end": event[13:17]}
         match step:
             case None:
                 return
             case Preparing(xid, events):
                 kept = Prepared(events=events) if self._raw else self._prepared(step, **place)
-                self._xa.keep((xid, kept))
+                self._transactions.keep((xid, kept))
             case Counting(events):
                 yield from self._counted(events, **place)
             case Committing(xid, prepared):
                 yield from self._counted(prepared.events, **place)
-                yield from self._committed(xid, prepared, event, file)
+                yield from self._committed(xid, prepared, event)
                 for part in prepared.rows:
-                    if not part.version and self._decoder.maps.wanted(part.table):
+                    if not part.version and self._maps.wanted(part.table):
                         yield from self._counted(tuple(msgpack.unpackb(self.keeper.events(part.rows))), **place)
             case Unseen(xid):
-                self._unseen(xid, event, file)
+                self._unseen(xid, event)
             case _:
                 assert_never(step)
 
     def _counted(self, events: tuple[bytes, ...], *, seconds: bytes, end: bytes) -> Iterator[LogItem]:
-        state = self._decoder.state
+        state = self._cursor.state
         if events and int(state[index.S_SKIP]) == 0:
             before = int(state[index.S_POS])
-            yield from self._decoder.decode(_piece(placed(events, seconds=seconds, end=end)))
+            yield from self._decode(_piece(placed(events, seconds=seconds, end=end)))
             state[index.S_POS] = before
 
     # -- XA PREPARE ---------------------------------------------------------------------------------------------------
 
     def _prepared(self, step: Preparing, *, seconds: bytes, end: bytes) -> Prepared:
-        """The rows decoded, as if they had not been: the decoder stands where it stood."""
-        state, rows = self._decoder.state, self._rows
-        before, first_seq, skip_rows = state.copy(), rows.next_seq, rows.skip_rows
-        state[index.S_SKIP] = rows.skip_rows = 0
-        parts = []
-        for item in self._decoder.decode(_piece(placed(step.events, seconds=seconds, end=end))):
-            assert isinstance(item, RowsItem)
-            if (part := self._kept(item, first_seq)) is not None:
-                parts.append(part)
-        count = rows.next_seq - first_seq
-        rows.next_seq, rows.skip_rows = first_seq, skip_rows
-        before[index.S_TABLE_IDS] = state[index.S_TABLE_IDS]
-        state[:] = before
+        """The rows decoded, as if they had not been: the cursor stands where it stood."""
+        cursor, parts = self._cursor, []
+        first_seq = cursor.next_seq
+        with cursor.ahead():
+            for item in self._decode(_piece(placed(step.events, seconds=seconds, end=end))):
+                assert isinstance(item, RowsItem)
+                if (part := self._kept(item, first_seq)) is not None:
+                    parts.append(part)
+            count = cursor.next_seq - first_seq
         return self._with_others(Prepared(tuple(parts), count), step)
 
     def _with_others(self, prepared: Prepared, step: Preparing) -> Prepared:
         """With what is kept of the tables that are not followed now, and the names of those that are not selected."""
-        parked = {t: found for t, found in events_by_table(step.events).items() if not self._decoder.maps.wanted(t)}
+        parked = {t: found for t, found in events_by_table(step.events).items() if not self._maps.wanted(t)}
         kept = {table: self.keeper.keep_events(table, msgpack.packb(found)) for table, found in parked.items()}
         parts = [part for part in prepared.rows if part.table not in parked]
         parts += [PreparedRows(table, "", rows) for table, rows in kept.items() if rows is not None]
@@ -192,8 +180,8 @@ class XaRows:
         return replace(prepared, rows=tuple(parts), unknown=unknown)
 
     def _kept(self, item: RowsItem, first_seq: int) -> PreparedRows | None:
-        shape = self._decoder.maps.schemas.known(item.table)
-        if shape is None or not self._decoder.maps.wanted(item.table):
+        shape = self._maps.schemas.known(item.table)
+        if shape is None or not self._maps.wanted(item.table):
             return None  # Later rows were not to be believed, and the table is parked.
         numbered = _with_column(item.batch, "_seq", pc.subtract(item.batch.column("_seq"), pa.scalar(first_seq)))
         kept = self.keeper.keep(replace(item, batch=numbered))
@@ -201,15 +189,15 @@ class XaRows:
 
     # -- XA COMMIT ----------------------------------------------------------------------------------------------------
 
-    def _committed(self, xid: str, prepared: Prepared, event: bytes, file: str) -> Iterator[RowsItem]:
-        state, rows, decoder = self._decoder.state, self._rows, self._decoder
-        if int(state[index.S_SKIP]) > 0:
+    def _committed(self, xid: str, prepared: Prepared, event: bytes) -> Iterator[RowsItem]:
+        cursor, maps, misfits = self._cursor, self._maps, self._misfits
+        if int(cursor.state[index.S_SKIP]) > 0:
             return
-        position = self._end_of(event)
-        millis = int(state[index.S_TX_MS]) or int.from_bytes(event[:4], "little") * 1000
-        first_seq, rows.next_seq = rows.next_seq, rows.next_seq + prepared.count
-        for table in filter(decoder.maps.wanted, prepared.unknown):
-            decoder.mismatch(
+        file, position = cursor.file, cursor.end_of(event)
+        millis = int(cursor.state[index.S_TX_MS]) or int.from_bytes(event[:4], "little") * 1000
+        first_seq, cursor.next_seq = cursor.next_seq, cursor.next_seq + prepared.count
+        for table in filter(maps.wanted, prepared.unknown):
+            misfits.report(
                 table,
                 PartialRowsError(
                     f"{file}:{position}: XA COMMIT {xid} brings rows of {table} that its snapshot has not seen. They "
@@ -219,11 +207,11 @@ class XaRows:
                 ),
             )
         for part in prepared.rows:
-            shape = decoder.maps.schemas.known(part.table)
-            if not part.version or not decoder.maps.wanted(part.table):
+            shape = maps.schemas.known(part.table)
+            if not part.version or not maps.wanted(part.table):
                 continue
             if shape is None or version_of(shape) != part.version:
-                decoder.mismatch(
+                misfits.report(
                     part.table,
                     PartialRowsError(
                         f"{file}:{position}: XA COMMIT {xid} brings rows of {part.table} that were prepared when its "
@@ -234,21 +222,21 @@ class XaRows:
             batch = self._without_skipped(self.keeper.batch(part.rows))
             yield _placed_item(shape, batch, file, position, millis, first_seq)
         if prepared.rows:
-            rows.skip_rows = 0
+            cursor.skip_rows = 0
 
-    def _unseen(self, xid: str, event: bytes, file: str) -> None:
-        """Any table that is followed may have rows in it."""
-        decoder = self._decoder
-        if int(decoder.state[index.S_SKIP]) > 0:
+    def _unseen(self, xid: str, event: bytes) -> None:
+        """Each of the followed tables may have rows in it."""
+        cursor, maps = self._cursor, self._maps
+        if int(cursor.state[index.S_SKIP]) > 0:
             return
         why = (
-            f"{file}:{self._end_of(event)}: XA COMMIT {xid}: the transaction was prepared before the position this job "
-            "began at, so its rows were never seen"
+            f"{cursor.file}:{cursor.end_of(event)}: XA COMMIT {xid}: the transaction was prepared before the "
+            "position this job began at, so its rows were never seen"
         )
-        if not decoder.parks:
+        if not self._misfits.heard:
             raise DataError(f"{why}. Take a new snapshot (a new pipeline.state)")
-        for table in filter(decoder.maps.wanted, decoder.maps.schemas.followed):
-            decoder.mismatch(
+        for table in filter(maps.wanted, maps.schemas.followed):
+            self._misfits.report(
                 table,
                 PartialRowsError(
                     f"{why}, and nobody can say whether some are of {table}. Read the table anew: raycdc tables "
@@ -256,20 +244,17 @@ class XaRows:
                 ),
             )
 
-    def _end_of(self, event: bytes) -> int:
-        before, end = int(self._decoder.state[index.S_POS]), int.from_bytes(event[13:17], "little")
-        return before + (end - before) % (1 << 32) if end else before
-
     def _without_skipped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """An update counts once, as two rows of the batch."""
-        if not self._rows.skip_rows:
+        skip_rows = self._cursor.skip_rows
+        if not skip_rows:
             return batch
         numbers = batch.column("_seq").to_numpy(zero_copy_only=False).copy()
         updates = np.isin(
             batch.column("_op").to_numpy(zero_copy_only=False), (RowKind.UPDATE_BEFORE, RowKind.UPDATE_AFTER)
         )
         numbers[updates] //= 2
-        return part_of(batch, pa.array(numbers >= self._rows.skip_rows))
+        return part_of(batch, pa.array(numbers >= skip_rows))
 
 
 def version_of(table: MySqlTable) -> str:

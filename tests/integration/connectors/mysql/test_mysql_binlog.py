@@ -22,8 +22,11 @@ from raycdc.config.tls import TlsMode
 from raycdc.connectors.mysql.binlog import stream as stream_module
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.events import RowsItem
+from raycdc.connectors.mysql.binlog.log_kind import LogKind
+from raycdc.connectors.mysql.binlog.map_schemas import MapSchemas
 from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.binlog.stream import BinlogStream
+from raycdc.connectors.mysql.binlog.table_decoding import BatchForm
 from raycdc.connectors.mysql.catalog import load_table
 from raycdc.connectors.mysql.client import current_position, probe
 from raycdc.connectors.mysql.snapshot.resultset import stream_query
@@ -60,17 +63,17 @@ def read_log(
     """All row items of `tables` between the positions."""
     known = {table.id: table for table in tables}
     decoder = BinlogDecoder(
-        known,
+        MapSchemas(known),
         wanted=lambda table: table in known,
         start=start,
-        flavor="mariadb" if isinstance(server, MariaDbServer) else "mysql",
-        with_pos=True,
+        log=LogKind(mariadb=isinstance(server, MariaDbServer)),
+        form=BatchForm(with_pos=True),
     )
     items: list[RowsItem] = []
     with stream_from(server, start, **changes) as stream:
-        while decoder.position < end:
+        while decoder.cursor.position < end:
             events = stream.read(bytes_max=1 << 20, timeout_s=10)
-            assert events, f"nothing came after {decoder.position}"
+            assert events, f"nothing came after {decoder.cursor.position}"
             items += [item for item in decoder.feed(events) if isinstance(item, RowsItem)]
     return items
 

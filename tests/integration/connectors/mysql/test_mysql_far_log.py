@@ -18,6 +18,8 @@ from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.events import RowsItem
 from raycdc.connectors.mysql.binlog.far_places import WRAP, PlaceFinder
 from raycdc.connectors.mysql.binlog.index_loops import ROTATE, XID
+from raycdc.connectors.mysql.binlog.log_kind import LogKind
+from raycdc.connectors.mysql.binlog.map_schemas import MapSchemas
 from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.binlog.stream import BinlogStream
 from raycdc.connectors.mysql.catalog import load_table
@@ -66,22 +68,23 @@ def grow(path: Path, *, by: int) -> list[int]:
 def places(server: DatabaseServer, table: Any, start: BinlogOffset, end: BinlogOffset) -> tuple[list[int], list[int]]:
     """(ids of the rows, positions after each event) of a log read by GTID."""
     decoder = BinlogDecoder(
-        {table.id: table},
+        MapSchemas({table.id: table}),
         wanted=lambda name: name == table.id,
         start=start,
-        flavor="mariadb" if isinstance(server, MariaDbServer) else "mysql",
+        log=LogKind(mariadb=isinstance(server, MariaDbServer)),
     )
-    decoder.find_place = PlaceFinder(partial(connect, settings_of(server, "root")))
+    decoder.files.find_place = PlaceFinder(partial(connect, settings_of(server, "root")))
     ids: list[int] = []
     seen: list[int] = []
     with closing(BinlogStream(connect(settings_of(server, "cdc")), server_id=8002, offset=start)) as stream:
-        while decoder.position < end:
+        while decoder.cursor.position < end:
             data = bytes(stream.read(bytes_max=1 << 20, timeout_s=30))
-            assert data, f"nothing came after {decoder.position}"
+            assert data, f"nothing came after {decoder.cursor.position}"
             for first, last, kind in event_bounds(data):
                 rows = [item for item in decoder.feed(data[first:last]) if isinstance(item, RowsItem)]
                 ids += [row for item in rows for row in item.batch["id"].to_pylist()]
-                seen += [decoder.position.pos] if kind != ROTATE and decoder.position.file == end.file else []
+                place = decoder.cursor.position
+                seen += [place.pos] if kind != ROTATE and place.file == end.file else []
     return ids, seen
 
 

@@ -13,6 +13,8 @@ from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.events import RowsItem
 from raycdc.connectors.mysql.binlog.gtid import MySqlGtidSet
 from raycdc.connectors.mysql.binlog.index_loops import HEARTBEAT, HEARTBEAT_V2
+from raycdc.connectors.mysql.binlog.log_kind import LogKind
+from raycdc.connectors.mysql.binlog.map_schemas import MapSchemas
 from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.catalog import load_table
 from raycdc.connectors.mysql.client import current_position, ensure_available, log_files, probe
@@ -57,8 +59,8 @@ def test_no_row_is_lost_while_the_log_changes_its_file_all_the_time(
 def test_an_idle_log_proves_that_it_lives_and_stays_where_it_is(any_server: DatabaseServer) -> None:
     with session(any_server, "root") as connection:
         end = log_end(connection)
-    flavor = "mariadb" if isinstance(any_server, MariaDbServer) else "mysql"
-    decoder = BinlogDecoder({}, wanted=lambda _: False, start=end, flavor=flavor)  # type: ignore[arg-type]
+    log = LogKind(mariadb=isinstance(any_server, MariaDbServer))
+    decoder = BinlogDecoder(MapSchemas({}), wanted=lambda _: False, start=end, log=log)
     beats = 0
     with stream_from(any_server, end) as stream:
         while beats < 2:
@@ -66,7 +68,7 @@ def test_an_idle_log_proves_that_it_lives_and_stays_where_it_is(any_server: Data
             assert events, "no heartbeat came"
             beats += events[4] in (HEARTBEAT, HEARTBEAT_V2)
             assert decoder.feed(events) == []
-    assert decoder.position == end
+    assert decoder.cursor.position == end
 
 
 def test_transactions_without_gtid_among_those_that_have_one() -> None:
@@ -98,11 +100,12 @@ def test_a_gtid_set_with_a_hole_brings_what_is_in_the_hole(mysql80: MySqlServer)
         end = log_end(connection)
         assert ids(read_log(mysql80, [table], start, end)) == [2, 4]
 
-        decoder = BinlogDecoder({table.id: table}, wanted=lambda t: t == table.id, start=start, flavor="mysql")
+        schemas = MapSchemas({table.id: table})
+        decoder = BinlogDecoder(schemas, wanted=lambda t: t == table.id, start=start, log=LogKind())
         with stream_from(mysql80, start) as stream:
-            while decoder.position < end:
+            while decoder.cursor.position < end:
                 decoder.feed(stream.read(bytes_max=1 << 20, timeout_s=10))
-        assert MySqlGtidSet.parse(decoder.position.gtid_set) == MySqlGtidSet.parse(end.gtid_set)
+        assert MySqlGtidSet.parse(decoder.cursor.position.gtid_set) == MySqlGtidSet.parse(end.gtid_set)
 
 
 @pytest.mark.parametrize("mode", [TlsMode.REQUIRED, TlsMode.VERIFY_CA, TlsMode.VERIFY_IDENTITY])

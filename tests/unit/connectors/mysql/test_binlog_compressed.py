@@ -11,10 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder, Flavor
+from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.events import DdlItem, LogItem, RowsItem
 from raycdc.connectors.mysql.binlog.gtid import MySqlGtidSet
+from raycdc.connectors.mysql.binlog.log_kind import LogKind
+from raycdc.connectors.mysql.binlog.map_schemas import MapSchemas
 from raycdc.connectors.mysql.binlog.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.table_decoding import BatchForm
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import CorruptLogError, DataError
 from raycdc.model import TableId
@@ -26,13 +29,13 @@ UUID_TEXT = "00010203-0405-0607-0809-0a0b0c0d0e0f"
 XID = "x'7831',x'',1"
 
 
-def decoder(flavor: Flavor = "mysql", *, start: BinlogOffset | None = None) -> BinlogDecoder:
+def decoder(*, mariadb: bool = False, start: BinlogOffset | None = None) -> BinlogDecoder:
     return BinlogDecoder(
-        {TABLE.id: TABLE},
+        MapSchemas({TABLE.id: TABLE}),
         wanted=lambda table: table == TABLE.id,
         start=start or BinlogOffset("binlog.000001", 4),
-        flavor=flavor,
-        with_pos=True,
+        log=LogKind(mariadb=mariadb),
+        form=BatchForm(with_pos=True),
     )
 
 
@@ -74,8 +77,8 @@ def test_rows_of_a_compressed_transaction_have_its_position(algorithm: int) -> N
     assert ids(items) == [1, 2, 3, 4]
     first = next(item for item in items if isinstance(item, RowsItem))
     assert first.row_pos.tolist()[:3] == [end] * 3
-    assert subject.position == BinlogOffset("binlog.000001", log.position)
-    assert subject.position.gtid_set == f"{UUID_TEXT}:1-2"
+    assert subject.cursor.position == BinlogOffset("binlog.000001", log.position)
+    assert subject.cursor.position.gtid_set == f"{UUID_TEXT}:1-2"
 
 
 def test_compressed_transactions_before_a_rotation_are_followed_into_the_next_file() -> None:
@@ -88,7 +91,7 @@ def test_compressed_transactions_before_a_rotation_are_followed_into_the_next_fi
     subject = decoder()
 
     assert ids(subject.feed(log.take())) == list(range(1, 51))
-    assert subject.position == BinlogOffset("binlog.000002", log.position)
+    assert subject.cursor.position == BinlogOffset("binlog.000002", log.position)
 
 
 def test_a_large_compressed_transaction_comes_in_pieces_and_whole() -> None:
@@ -136,14 +139,14 @@ def test_mariadb_compressed_statements_and_rows_are_followed() -> None:
     log.event(169, head[:8] + b"\2\0" + head[8:] + mariadb_compressed(int_row(4)))
     end = log.position
     log.event(168, head + mariadb_compressed(int_row(1))).xid()
-    subject = decoder("mariadb")
+    subject = decoder(mariadb=True)
 
     items = subject.feed(log.take())
 
     assert [item.statement for item in items if isinstance(item, DdlItem)] == ["CREATE TABLE d.x (a INT)"]
     assert ids(items) == [1, 2, 2, 3, 4, 1]
     assert end in np.concatenate([item.row_pos for item in items if isinstance(item, RowsItem)]).tolist()
-    assert subject.position.pos == log.position
+    assert subject.cursor.position.pos == log.position
 
 
 def xa_log() -> tuple[LogWriter, int]:
@@ -166,20 +169,20 @@ def test_rows_of_an_xa_transaction_take_the_place_of_its_commit() -> None:
     late = [item for item in items if isinstance(item, RowsItem)][-1]
     assert late.row_pos.tolist() == [log.position]
     assert late.batch["_ts_ms"].to_pylist() == [1_700_000_999_000]
-    assert (subject.position.pos, subject.position.gtid_set) == (log.position, f"{UUID_TEXT}:1-3")
-    assert subject.position.prepared == ""
+    assert (subject.cursor.position.pos, subject.cursor.position.gtid_set) == (log.position, f"{UUID_TEXT}:1-3")
+    assert subject.cursor.position.prepared == ""
 
 
 def test_prepared_rows_are_part_of_the_position_and_survive_a_restart() -> None:
     log, _ = xa_log()
     first = decoder()
     assert ids(first.feed(log.take())) == [2]
-    stored = BinlogOffset.from_json(json.loads(json.dumps(first.position.to_json())))
+    stored = BinlogOffset.from_json(json.loads(json.dumps(first.cursor.position.to_json())))
     second = decoder(start=stored)
     rest = LogWriter(position=stored.pos).format().gtid(3).query(b"XA COMMIT X'7831',X'',1")
 
     assert ids(second.feed(rest.take())) == [1]
-    assert second.position.prepared == ""
+    assert second.cursor.position.prepared == ""
 
 
 def test_rolled_back_xa_transactions_leave_nothing() -> None:
@@ -187,7 +190,7 @@ def test_rolled_back_xa_transactions_leave_nothing() -> None:
     subject = decoder()
 
     assert ids(subject.feed(log.gtid(3).query(b"XA ROLLBACK X'7831',X'',1").take())) == [2]
-    assert (subject.position.prepared, subject.in_transaction) == ("", False)
+    assert (subject.cursor.position.prepared, subject.cursor.in_transaction) == ("", False)
 
 
 def test_one_phase_xa_counts_where_it_is_prepared() -> None:
@@ -196,7 +199,7 @@ def test_one_phase_xa_counts_where_it_is_prepared() -> None:
     subject = decoder()
 
     assert ids(subject.feed(log.take())) == [1]
-    assert subject.position.prepared == ""
+    assert subject.cursor.position.prepared == ""
 
 
 def test_an_xa_commit_of_a_transaction_prepared_before_the_start_is_refused() -> None:
@@ -251,7 +254,7 @@ def test_tagged_gtids_are_sets_of_their_own() -> None:
 
     assert isinstance(item, RowsItem)
     assert set(item.batch["_ts_ms"].to_pylist()) == {1_700_000_123_456}
-    found = MySqlGtidSet.parse(subject.position.gtid_set)
+    found = MySqlGtidSet.parse(subject.cursor.position.gtid_set)
     assert found.intervals == {
         UUID_TEXT: [(1, 4)],
         f"{UUID_TEXT}:a": [(1, 2), (300, 300)],
@@ -268,7 +271,7 @@ def test_skipped_events_and_rows_are_left_out_once() -> None:
     # GTID, BEGIN, TABLE_MAP and the first rows; then one row of the next event.
     subject = decoder(start=BinlogOffset("binlog.000001", 4, skip_events=4, skip_rows=1))
     subject.feed(log)
-    assert (subject.position.skip_events, subject.position.skip_rows) == (4, 1)
+    assert (subject.cursor.position.skip_events, subject.cursor.position.skip_rows) == (4, 1)
 
     assert ids(subject.feed(writer.take())) == [3, 4]
-    assert (subject.position.skip_events, subject.position.skip_rows) == (0, 0)
+    assert (subject.cursor.position.skip_events, subject.cursor.position.skip_rows) == (0, 0)

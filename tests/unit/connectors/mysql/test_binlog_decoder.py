@@ -11,9 +11,12 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder, Flavor
+from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.events import DdlItem, RowsItem
+from raycdc.connectors.mysql.binlog.log_kind import LogKind
+from raycdc.connectors.mysql.binlog.map_schemas import MapSchemas
 from raycdc.connectors.mysql.binlog.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.table_decoding import BatchForm
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import CorruptLogError, DataError, SchemaError
 from raycdc.model import TableId, changelog_schema
@@ -26,17 +29,15 @@ INT, VARCHAR = b"\x03", b"\x0f"
 
 
 def decoder(
-    *tables: MySqlTable, flavor: Flavor = "mysql", gtid_set: str = "", verify: bool = True, bytes_max: int = 8 << 20
+    *tables: MySqlTable, mariadb: bool = False, gtid_set: str = "", verify: bool = True, bytes_max: int = 8 << 20
 ) -> BinlogDecoder:
     known = {table.id: table for table in tables or (TABLE,)}
     return BinlogDecoder(
-        known,
+        MapSchemas(known),
         wanted=lambda table: table in known,
         start=BinlogOffset("binlog.000001", 4, gtid_set),
-        flavor=flavor,
-        with_pos=True,
-        verify_checksums=verify,
-        bytes_max=bytes_max,
+        log=LogKind(mariadb=mariadb, verify_checksums=verify),
+        form=BatchForm(bytes_max=bytes_max, with_pos=True),
     )
 
 
@@ -63,9 +64,9 @@ def test_insert_update_and_delete_become_rows_with_metadata() -> None:
     ]
     assert rows_of([item]) == [(0, 1), (0, None), (1, 1), (2, 2), (3, 2)]
     assert item.row_pos[:2].tolist() == [inserted_at, inserted_at]
-    assert subject.position == BinlogOffset("binlog.000001", log.position)
-    assert subject.position.gtid_set == f"{UUID_TEXT}:5"
-    assert (subject.next_seq, subject.in_transaction) == (5, False)
+    assert subject.cursor.position == BinlogOffset("binlog.000001", log.position)
+    assert subject.cursor.position.gtid_set == f"{UUID_TEXT}:5"
+    assert (subject.cursor.next_seq, subject.cursor.in_transaction) == (5, False)
 
 
 def test_position_stays_at_the_last_complete_transaction() -> None:
@@ -78,12 +79,13 @@ def test_position_stays_at_the_last_complete_transaction() -> None:
     assert subject.cut(events) == boundary - 4
     subject.feed(events)
 
-    assert (subject.position, subject.position.gtid_set) == (BinlogOffset("binlog.000001", boundary), f"{UUID_TEXT}:1")
-    assert (subject.event_position.pos, subject.in_transaction) == (log.position, True)
+    position = subject.cursor.position
+    assert (position, position.gtid_set) == (BinlogOffset("binlog.000001", boundary), f"{UUID_TEXT}:1")
+    assert (subject.cursor.event_position.pos, subject.cursor.in_transaction) == (log.position, True)
     rest = log.xid().take()
     assert subject.cut(rest) == len(rest)
     subject.feed(rest)
-    assert (subject.position.pos, subject.position.gtid_set) == (log.position, f"{UUID_TEXT}:1-2")
+    assert (subject.cursor.position.pos, subject.cursor.position.gtid_set) == (log.position, f"{UUID_TEXT}:1-2")
 
 
 def test_gtids_with_holes_and_of_two_servers_merge_into_the_given_set() -> None:
@@ -95,19 +97,19 @@ def test_gtids_with_holes_and_of_two_servers_merge_into_the_given_set() -> None:
 
     subject.feed(log.take())
 
-    assert subject.position.gtid_set == f"00000000-0000-0000-0000-000000000000:1-2,{UUID_TEXT}:1-5:9-10"
+    assert subject.cursor.position.gtid_set == f"00000000-0000-0000-0000-000000000000:1-2,{UUID_TEXT}:1-5:9-10"
 
 
 def test_mariadb_transactions_end_without_begin_and_keep_one_gtid_per_domain() -> None:
     log = LogWriter().format(b"10.11.6-MariaDB-log").mariadb_gtid(7).table_map(9, INT).rows(23, 9, 1, int_row(1)).xid()
     log.mariadb_gtid(8, domain=3, standalone=True).query(b"CREATE TABLE d.x (a INT)")
-    subject = decoder(flavor="mariadb", gtid_set="0-1-6,2-5-1")
+    subject = decoder(mariadb=True, gtid_set="0-1-6,2-5-1")
 
     items = subject.feed(log.take())
 
     assert rows_of(items) == [(0, 1)]
-    assert subject.position.gtid_set == "0-1-7,2-5-1,3-1-8"
-    assert not subject.in_transaction
+    assert subject.cursor.position.gtid_set == "0-1-7,2-5-1,3-1-8"
+    assert not subject.cursor.in_transaction
 
 
 def test_ddl_separates_rows_and_its_callback_changes_the_schema_for_those_after_it() -> None:
@@ -124,7 +126,11 @@ def test_ddl_separates_rows_and_its_callback_changes_the_schema_for_those_after_
         subject.set_table(wider)
 
     subject = BinlogDecoder(
-        {TABLE.id: TABLE}, wanted=lambda _: True, start=BinlogOffset("binlog.000001", 4), flavor="mysql", on_ddl=on_ddl
+        MapSchemas({TABLE.id: TABLE}),
+        wanted=lambda _: True,
+        start=BinlogOffset("binlog.000001", 4),
+        log=LogKind(),
+        on_ddl=on_ddl,
     )
     first, ddl, second = subject.feed(log.take())
 
@@ -195,25 +201,27 @@ def test_positions_go_on_beyond_4_gib() -> None:
     log = LogWriter().format().gtid(1).begin().table_map(9, INT).rows(30, 9, 1, int_row(1)).xid()
     start = BinlogOffset("binlog.000001", (1 << 32) - 20)
     log = LogWriter(position=start.pos).gtid(1).begin().table_map(9, INT).rows(30, 9, 1, int_row(1)).xid()
-    subject = BinlogDecoder({TABLE.id: TABLE}, wanted=lambda _: True, start=start, flavor="mysql")
+    subject = BinlogDecoder(MapSchemas({TABLE.id: TABLE}), wanted=lambda _: True, start=start, log=LogKind())
     subject.feed(LogWriter().format().take())
 
     subject.feed(log.take())
 
-    assert subject.position.pos == log.position > 1 << 32
+    assert subject.cursor.position.pos == log.position > 1 << 32
 
 
 def test_an_unknown_event_that_may_be_ignored_counts_beyond_4_gib() -> None:
     start = BinlogOffset("binlog.000001", (1 << 32) - 20)
     log = LogWriter(position=start.pos).event(250, bytes(30), flags=0x80)
     log.gtid(1).begin().table_map(9, INT).rows(30, 9, 1, int_row(1)).xid()
-    subject = BinlogDecoder({TABLE.id: TABLE}, wanted=lambda _: True, start=start, flavor="mysql", whole_file=True)
+    subject = BinlogDecoder(
+        MapSchemas({TABLE.id: TABLE}), wanted=lambda _: True, start=start, log=LogKind(whole_file=True)
+    )
     subject.feed(LogWriter().format().take())
 
     [item] = subject.feed(log.take())
 
     assert isinstance(item, RowsItem)
-    assert subject.position.pos == log.position > 1 << 32
+    assert subject.cursor.position.pos == log.position > 1 << 32
 
 
 def test_the_dumps_first_rotate_has_a_checksum_before_the_format_says_so() -> None:
@@ -222,7 +230,7 @@ def test_the_dumps_first_rotate_has_a_checksum_before_the_format_says_so() -> No
 
     subject.feed(log.take())
 
-    assert subject.position == BinlogOffset("binlog.000007", 154)
+    assert subject.cursor.position == BinlogOffset("binlog.000007", 154)
 
 
 def test_a_new_file_continues_at_its_fourth_byte() -> None:
@@ -231,7 +239,7 @@ def test_a_new_file_continues_at_its_fourth_byte() -> None:
 
     subject.feed(log.take())
 
-    assert subject.position == BinlogOffset("binlog.000002", 4)
+    assert subject.cursor.position == BinlogOffset("binlog.000002", 4)
 
 
 def test_values_of_an_unwanted_table_are_not_looked_at() -> None:
@@ -262,7 +270,7 @@ def test_unknown_events_that_say_so_are_skipped() -> None:
 
     subject.feed(log.take())
 
-    assert subject.position.pos == log.position
+    assert subject.cursor.position.pos == log.position
 
 
 def test_an_incomplete_row_image_is_refused_with_the_setting() -> None:
@@ -351,11 +359,10 @@ def test_a_whole_file_ends_where_it_names_the_next_one() -> None:
     log = LogWriter().format().gtid(1).begin().table_map(9, INT).rows(30, 9, 1, int_row(1)).xid()
     whole = log.rotate(b"binlog.000002").take()
     subject = BinlogDecoder(
-        {TABLE.id: TABLE},
+        MapSchemas({TABLE.id: TABLE}),
         wanted=lambda _: True,
         start=BinlogOffset("binlog.000001", 4),
-        flavor="mysql",
-        whole_file=True,
+        log=LogKind(whole_file=True),
     )
     assert sum(item.rows for item in subject.feed(whole) if isinstance(item, RowsItem)) == 1
     with pytest.raises(CorruptLogError, match="goes on behind its last event"):
@@ -366,3 +373,22 @@ def test_a_next_file_at_an_impossible_place_is_damage() -> None:
     log = LogWriter().format().rotate(b"binlog.000002", (1 << 64) - 1)
     with pytest.raises(CorruptLogError, match="a ROTATE event is damaged"):
         decoder().feed(log.take())
+
+
+def test_a_date_that_became_null_is_counted_once_however_small_the_batches_are() -> None:
+    day = MySqlColumn("day", "date")
+    table = MySqlTable(TableId("d", "t"), (MySqlColumn("id", "int"), day), ("id",))
+    log = LogWriter().format().gtid(1).begin().table_map(9, INT + b"\x0a")
+    log.rows(30, 9, 2, b"".join(int_row(number) + bytes(3) for number in range(6)))
+    subject = BinlogDecoder(
+        MapSchemas({table.id: table}),
+        wanted=lambda _: True,
+        start=BinlogOffset("binlog.000001", 4),
+        log=LogKind(),
+        form=BatchForm(rows_max=2),
+    )
+
+    items = subject.feed(log.xid().take())
+
+    assert [item.rows for item in items if isinstance(item, RowsItem)] == [2, 2, 2]
+    assert subject.statistics()["zero_dates"] == 6

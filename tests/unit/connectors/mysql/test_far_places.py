@@ -11,6 +11,8 @@ from pymysql.connections import Connection
 from raycdc.connectors.mysql.binlog import far_places
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.far_places import WRAP, Jump, PlaceFinder
+from raycdc.connectors.mysql.binlog.log_kind import LogKind
+from raycdc.connectors.mysql.binlog.map_schemas import MapSchemas
 from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.errors import CorruptLogError, RaycdcError, SourceError
 from tests.unit.connectors.mysql.binlog_bytes import UUID, LogWriter
@@ -20,7 +22,7 @@ GTID = "00010203-0405-0607-0809-0a0b0c0d0e0f"
 
 
 def decoder(start: BinlogOffset) -> tuple[BinlogDecoder, LogWriter]:
-    made = BinlogDecoder({}, wanted=lambda _: False, start=start, flavor="mysql")
+    made = BinlogDecoder(MapSchemas({}), wanted=lambda _: False, start=start, log=LogKind())
     log = LogWriter().format()
     made.feed(log.take())
     return made, log
@@ -34,35 +36,35 @@ def test_positions_go_on_from_where_the_server_has_the_event() -> None:
         asked.append(jump)
         return jump.end + WRAP
 
-    subject.find_place = find
+    subject.files.find_place = find
     subject.feed(log.gtid(4).begin().xid().take())
     assert asked == []
     before = log.position
     log.position += 1000
     subject.feed(log.gtid(6).begin().xid().take())
     assert [(jump.before, jump.gtid, jump.is_in_file) for jump in asked] == [(before, f"{GTID}:6", True)]
-    assert subject.position.pos == log.position + WRAP
+    assert subject.cursor.position.pos == log.position + WRAP
 
 
 def test_a_transaction_is_never_taken_for_a_jump() -> None:
     """MariaDB leaves out events inside of one that replicas do not need."""
     subject, log = decoder(BinlogOffset(FILE, 4, f"{GTID}:1-5", by_gtid=True))
     asked: list[Jump] = []
-    subject.find_place = lambda jump: asked.append(jump) or jump.end  # type: ignore[func-returns-value]
+    subject.files.find_place = lambda jump: asked.append(jump) or jump.end  # type: ignore[func-returns-value]
     log.gtid(6).begin()
     log.position += 90
     subject.feed(log.xid().take())
     assert asked == []
-    assert subject.position.pos == log.position
+    assert subject.cursor.position.pos == log.position
 
 
 def test_a_heartbeat_tells_how_far_the_server_has_come_and_never_leads_back() -> None:
     subject, log = decoder(BinlogOffset(FILE, 4, f"{GTID}:1-5", by_gtid=True))
-    at = subject.position.pos
+    at = subject.cursor.position.pos
     subject.feed(log.event(27, FILE.encode(), position=at + 5000).take())
-    assert subject.position.pos == at + 5000
+    assert subject.cursor.position.pos == at + 5000
     subject.feed(log.event(27, FILE.encode(), position=at).take())
-    assert subject.position.pos == at + 5000
+    assert subject.cursor.position.pos == at + 5000
 
 
 def events_at(monkeypatch: pytest.MonkeyPatch, *, size: int, events: dict[int, tuple[int, str]]) -> PlaceFinder:

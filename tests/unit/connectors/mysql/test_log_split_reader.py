@@ -7,6 +7,8 @@ from typing import Any, cast
 import pymysql
 
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
+from raycdc.connectors.mysql.binlog.log_kind import LogKind
+from raycdc.connectors.mysql.binlog.map_schemas import MapSchemas
 from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.binlog.stream import BinlogStream
 from raycdc.connectors.mysql.ddl.apply import DdlDialect
@@ -43,7 +45,7 @@ def units_of(*buffers: bytes, capture: Capture | None = None) -> list[LogUnit]:
         {TABLE.id: TABLE}, selector=selector, server=LogServer(DdlDialect(display_width=False), ("utf8mb4", ""))
     )
     decoder = BinlogDecoder(
-        {TABLE.id: TABLE}, wanted=selector.matches, start=START, flavor="mysql", on_ddl=history.on_ddl
+        MapSchemas({TABLE.id: TABLE}), wanted=selector.matches, start=START, log=LogKind(), on_ddl=history.on_ddl
     )
     history.attach(decoder)
     stream: Any = Received(*buffers)

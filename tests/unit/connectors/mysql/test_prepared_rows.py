@@ -20,7 +20,10 @@ import pytest
 from raycdc.bridge import read_segment
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.events import LogItem, RowsItem
+from raycdc.connectors.mysql.binlog.log_kind import LogKind
+from raycdc.connectors.mysql.binlog.map_schemas import MapSchemas
 from raycdc.connectors.mysql.binlog.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.table_decoding import BatchForm
 from raycdc.connectors.mysql.kept_rows import KeptRows
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import ConfigError, StateError
@@ -66,14 +69,14 @@ def decoder(
 ) -> tuple[BinlogDecoder, list[str]]:
     mismatches: list[str] = []
     subject = BinlogDecoder(
-        {} if parked else {PEOPLE: table},
+        MapSchemas({} if parked else {PEOPLE: table}),
         wanted=lambda _: not parked and not mismatches,
         start=start or BinlogOffset("binlog.000001", 4),
-        flavor="mysql",
-        with_pos=True,
+        log=LogKind(),
+        form=BatchForm(with_pos=True),
     )
-    subject.keeps = lambda _: True
-    subject.tell_misfits(lambda _, error, __: mismatches.append(str(error)))
+    subject.xa.keeps = lambda _: True
+    subject.misfits.listener = lambda _, error, __: mismatches.append(str(error))
     subject.xa.keeper = KeptRows(hiding or Hiding(MASKS), lambda _: cut_by, None)
     return subject, mismatches
 
@@ -98,13 +101,13 @@ def test_rows_wait_masked_and_are_not_masked_again(tmp_path: Path) -> None:
     log = prepared_log()
     subject, _ = decoder()
     assert subject.feed(log.take()) == []
-    assert subject.position.prepared
-    assert shows(tmp_path, subject.position) == []
-    second, mismatches = decoder(start=restarted(subject.position))
-    [item] = second.feed(commit(LogWriter(position=subject.position.pos).format()))
+    assert subject.cursor.position.prepared
+    assert shows(tmp_path, subject.cursor.position) == []
+    second, mismatches = decoder(start=restarted(subject.cursor.position))
+    [item] = second.feed(commit(LogWriter(position=subject.cursor.position.pos).format()))
     assert isinstance(item, RowsItem)
-    assert (item.kept, mismatches, second.position.prepared) == (True, [], "")
-    end = second.position.pos
+    assert (item.kept, mismatches, second.cursor.position.prepared) == (True, [], "")
+    end = second.cursor.position.pos
     assert item.row_pos.tolist() == [end, end]
     meta = {"_op": 0, "_ts_ms": 1_700_000_999_000}
     assert item.batch.to_pylist() == [
@@ -144,13 +147,13 @@ def test_a_table_cut_by_a_masked_column_is_kept_encrypted(tmp_path: Path) -> Non
     log, hiding = prepared_log(), Hiding(MASKS, KEY)
     subject, _ = decoder(hiding, cut_by=["email"])
     subject.feed(log.take())
-    assert shows(tmp_path, subject.position) == []
+    assert shows(tmp_path, subject.cursor.position) == []
     for wrong, why in ((Hiding(MASKS), "is not set"), (Hiding(MASKS, StateKey("another key, as long")), "another")):
-        other, _ = decoder(wrong, start=restarted(subject.position), cut_by=["email"])
+        other, _ = decoder(wrong, start=restarted(subject.cursor.position), cut_by=["email"])
         with pytest.raises(StateError, match=rf"pipeline\.state_key.*{why}|{why} pipeline\.state_key"):
-            other.feed(commit(LogWriter(position=subject.position.pos).format()))
-    second, _ = decoder(hiding, start=restarted(subject.position), cut_by=["email"])
-    [item] = second.feed(commit(LogWriter(position=subject.position.pos).format()))
+            other.feed(commit(LogWriter(position=subject.cursor.position.pos).format()))
+    second, _ = decoder(hiding, start=restarted(subject.cursor.position), cut_by=["email"])
+    [item] = second.feed(commit(LogWriter(position=subject.cursor.position.pos).format()))
     assert isinstance(item, RowsItem)
     assert item.batch["email"].to_pylist() == [SECRET, SECRET]
     assert not is_masked(item.batch)
@@ -164,8 +167,8 @@ def test_rows_of_another_shape_park_their_table_instead_of_being_bent() -> None:
     subject, _ = decoder()
     subject.feed(log.take())
     wider = MySqlTable(PEOPLE, (*TABLE.columns, MySqlColumn("more", "int")), ("id",))
-    second, mismatches = decoder(start=restarted(subject.position), table=wider)
-    assert second.feed(commit(LogWriter(position=subject.position.pos).format())) == []
+    second, mismatches = decoder(start=restarted(subject.cursor.position), table=wider)
+    assert second.feed(commit(LogWriter(position=subject.cursor.position.pos).format())) == []
     assert "were prepared when its columns were others" in mismatches[0]
 
 
@@ -176,13 +179,15 @@ def test_rows_of_a_parked_table_wait_where_nothing_shows_and_park_it_again_other
     log = prepared_log()
     subject, _ = decoder(hiding, parked=True)
     subject.feed(log.take())
-    assert bool(shows(tmp_path, subject.position)) == (not hiding.masks)
-    second, mismatches = decoder(hiding, start=restarted(subject.position))
-    found = rows(second.feed(commit(LogWriter(position=subject.position.pos).format())))
+    assert bool(shows(tmp_path, subject.cursor.position)) == (not hiding.masks)
+    second, mismatches = decoder(hiding, start=restarted(subject.cursor.position))
+    found = rows(second.feed(commit(LogWriter(position=subject.cursor.position.pos).format())))
     assert [one["email"] for one in found] == ([SECRET, SECRET] if kept else [])
-    assert [text[:22] for text in mismatches] == ([] if kept else [f"binlog.000001:{second.position.pos}: XA "[:22]])
-    third, mismatches = decoder(hiding, start=restarted(subject.position), parked=True)
-    assert third.feed(commit(LogWriter(position=subject.position.pos).format())) == []
+    assert [text[:22] for text in mismatches] == (
+        [] if kept else [f"binlog.000001:{second.cursor.position.pos}: XA "[:22]]
+    )
+    third, mismatches = decoder(hiding, start=restarted(subject.cursor.position), parked=True)
+    assert third.feed(commit(LogWriter(position=subject.cursor.position.pos).format())) == []
     assert mismatches == []
 
 
@@ -204,8 +209,8 @@ def test_a_state_with_raw_events_is_masked_before_its_next_manifest(tmp_path: Pa
     subject, _ = decoder(start=start)
     ordinary = LogWriter(position=start.pos).format().gtid(2).begin().xid()
     assert subject.feed(ordinary.take()) == []
-    assert shows(tmp_path, subject.position) == []
-    assert subject.position.pos == ordinary.position
+    assert shows(tmp_path, subject.cursor.position) == []
+    assert subject.cursor.position.pos == ordinary.position
     found = rows(subject.feed(commit(ordinary, 3)))
     assert [(one["id"], one["email"], one["_seq"]) for one in found] == [(1, DIGEST, 0), (2, DIGEST, 1)]
 
@@ -227,15 +232,15 @@ def test_a_position_of_a_newer_version_is_refused() -> None:
 def test_rows_of_a_table_that_was_selected_since_park_it_as_its_snapshot_lacks_them() -> None:
     log = prepared_log()
     subject, _ = decoder(parked=True)
-    subject.keeps = lambda _: False
+    subject.xa.keeps = lambda _: False
     subject.feed(log.take())
-    second, mismatches = decoder(start=restarted(subject.position))
-    assert second.feed(commit(LogWriter(position=subject.position.pos).format())) == []
+    second, mismatches = decoder(start=restarted(subject.cursor.position))
+    assert second.feed(commit(LogWriter(position=subject.cursor.position.pos).format())) == []
     [why] = mismatches
     assert "x'7831',x'',1 brings rows of d.t that its snapshot has not seen" in why
     assert "raycdc tables resnapshot CONFIG d.t" in why
-    third, mismatches = decoder(start=restarted(subject.position), parked=True)
-    assert third.feed(commit(LogWriter(position=subject.position.pos).format())) == []
+    third, mismatches = decoder(start=restarted(subject.cursor.position), parked=True)
+    assert third.feed(commit(LogWriter(position=subject.cursor.position.pos).format())) == []
     assert mismatches == []
 
 
@@ -243,10 +248,10 @@ def test_a_table_map_alone_is_no_row_that_a_snapshot_lacks() -> None:
     log = LogWriter().format().gtid(1).query(b"XA START X'7831',X'',1").table_map(9, TYPES, metadata=META)
     log.query(b"XA END X'7831',X'',1").event(38, b"\0" + struct.pack("<III", 1, 2, 0) + b"x1")
     subject, _ = decoder(parked=True)
-    subject.keeps = lambda _: False
+    subject.xa.keeps = lambda _: False
     subject.feed(log.take())
-    second, mismatches = decoder(start=restarted(subject.position))
-    assert second.feed(commit(LogWriter(position=subject.position.pos).format())) == []
+    second, mismatches = decoder(start=restarted(subject.cursor.position))
+    assert second.feed(commit(LogWriter(position=subject.cursor.position.pos).format())) == []
     assert mismatches == []
 
 
@@ -257,4 +262,4 @@ def test_what_was_prepared_before_the_job_began_parks_the_tables_that_are_follow
     [why] = mismatches
     assert why.startswith(f"binlog.000001:{log.position}: XA COMMIT x'7831',x'',1: the transaction was prepared before")
     assert "raycdc tables resnapshot CONFIG d.t" in why
-    assert subject.position.pos == log.position
+    assert subject.cursor.position.pos == log.position

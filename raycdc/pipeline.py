@@ -31,7 +31,8 @@ from raycdc.epochs.routing import Routing
 from raycdc.errors import ConfigError, SegmentUnavailableError
 from raycdc.model.until import Until
 from raycdc.preflight import naming_place, settle_place, settle_start
-from raycdc.progress import Listener, ProgressReporter
+from raycdc.progress import ProgressReporter
+from raycdc.run_events import Listener
 from raycdc.runtime.launcher import JobSpec, Launcher
 from raycdc.runtime.supervisor import Supervisor
 from raycdc.sinks.api import Sink
@@ -92,7 +93,7 @@ class Pipeline:
         """Run in the foreground until stopped, or until ``"caught-up"``. Raises `RaycdcError` for everything named.
 
         `local` keeps everything in threads of this process: no Ray, no Spark. `listener` gets the events of
-        ``raycdc run --json``, from threads of the pipeline.
+        `raycdc.run_events`, from threads of the pipeline.
         """
         reporter = ProgressReporter(listener, driver_pid=os.getpid())
         start = Start(self.config, local, self._has_sink)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import TextIO
+
+from raycdc.run_events import Failed, RunEvent, Starting, event_to_json
 
 
 class JsonView:
@@ -17,12 +18,12 @@ class JsonView:
         #: Whether an event was an error.
         self.told_error = False
 
-    def show(self, event: Mapping[str, Any]) -> None:
-        if event.get("event") == "starting":
+    def show(self, event: RunEvent) -> None:
+        if isinstance(event, Starting):
             return
-        self.told_error = self.told_error or event.get("event") == "error"
+        self.told_error = self.told_error or isinstance(event, Failed)
         out = self._out or sys.stdout
-        out.write(json.dumps(event, ensure_ascii=False, separators=(",", ":"), default=str) + "\n")
+        out.write(json.dumps(event_to_json(event), ensure_ascii=False, separators=(",", ":"), default=str) + "\n")
         out.flush()
 
     def note(self, text: str) -> None:

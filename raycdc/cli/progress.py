@@ -1,21 +1,34 @@
-"""The three ways a run shows itself: JSON lines, a live table, plain lines. All are fed with the pipeline's events.
-
-Events: ``starting`` (step), ``started`` (pids), ``progress`` (tables, lag, readers), ``commit`` (epoch, tables, rows,
-seconds), ``caught_up``, ``error``. A kind that is not known here is shown in the JSON view and left out of the others.
+"""The three ways a run shows itself: JSON lines, a live table, plain lines. All are fed with the events of
+`raycdc.run_events`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import assert_never
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
+
+from raycdc.run_events import (
+    CaughtUp,
+    Committed,
+    Failed,
+    Lags,
+    PartitionLags,
+    Progress,
+    RunEvent,
+    Started,
+    Starting,
+    TableFigures,
+    TableParked,
+    Warned,
+)
 
 #: Seconds between two lines about the same thing in the plain view: a log file should stay readable.
 PLAIN_INTERVAL_S = 5.0
@@ -31,8 +44,8 @@ _PHASE_ORDER = {"parked": -1, "snapshot": 0, "pending": 1, "stream": 2}
 class RunState:
     """The sum of the events so far."""
 
-    tables: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    lag: Mapping[str, Any] = field(default_factory=dict)
+    tables: dict[str, TableFigures] = field(default_factory=dict)
+    lags: Lags = field(default_factory=Lags)
     step: str = "asking the source what it lacks"
     readers: int = 0
     epoch: int | None = None
@@ -40,30 +53,34 @@ class RunState:
     commit_seconds: float = 0.0
     caught_up: bool = False
 
-    def feed(self, event: Mapping[str, Any]) -> None:
-        match event.get("event"):
-            case "starting":
-                self.step = str(event["step"])
-            case "started":
+    def feed(self, event: RunEvent) -> None:
+        match event:
+            case Starting(step):
+                self.step = step
+            case Started(readers=readers):
                 self.step = "waiting for the first rows"
-                self.readers = len(event.get("pids", {}).get("readers", ()))
-            case "progress":
-                self.tables |= {str(table["table"]): table for table in event.get("tables", ())}
-                self.lag = event.get("lag") or self.lag
-                self.readers = len(event.get("readers", ())) or self.readers
-            case "commit":
-                self.epoch = event.get("epoch")
-                self.committed_rows += int(event.get("rows", 0))
-                self.commit_seconds = float(event.get("seconds", 0.0))
-            case "caught_up":
+                self.readers = len(readers)
+            case Progress(tables, lags, figures):
+                self.tables |= {table.table: table for table in tables}
+                self.lags = lags.common if isinstance(lags, PartitionLags) else lags
+                self.readers = len(figures) or self.readers
+            case Committed(epoch=epoch, rows=rows, seconds=seconds):
+                self.epoch = epoch
+                self.committed_rows += rows
+                self.commit_seconds = seconds
+            case CaughtUp():
                 self.caught_up = True
+            case Warned() | TableParked() | Failed():
+                pass
+            case other:
+                assert_never(other)
 
     def lag_text(self) -> str:
         """The lag between the source's commit and our emission, or how long the source has been idle."""
-        emit, idle = self.lag.get("currentEmitEventTimeLag"), self.lag.get("sourceIdleTime")
-        parts = [] if emit is None else [f"lag {duration_text(float(emit))}"]
-        if idle is not None and float(idle) >= 1000:
-            parts.append(f"source idle {duration_text(float(idle))}")
+        emit_ms, idle_ms = self.lags.emit_ms, self.lags.idle_ms
+        parts = [] if emit_ms is None else [f"lag {duration_text(emit_ms)}"]
+        if idle_ms is not None and idle_ms >= 1000:
+            parts.append(f"source idle {duration_text(idle_ms)}")
         return ", ".join(parts)
 
 
@@ -81,28 +98,29 @@ class PlainView:
         self._commit_rows = 0
         self._commit_shown = float("-inf")
 
-    def show(self, event: Mapping[str, Any]) -> None:
+    def show(self, event: RunEvent) -> None:
         self._state.feed(event)
-        match event.get("event"):
-            case "starting":
-                self._line(str(event["step"]))
-            case "started":
-                self._line(f"started: {_pids_text(event.get('pids', {}))}")
-            case "progress":
-                tables = event.get("tables", ())
+        match event:
+            case Starting(step):
+                self._line(step)
+            case Started():
+                self._line(f"started: {_pids_text(event)}")
+            case Progress(tables):
                 for table in tables if len(tables) <= PLAIN_TABLES_MAX else [_summed_up(tables)]:
                     self._progress(table)
-            case "commit":
+            case Committed():
                 self._commit(event)
-            case "caught_up":
+            case CaughtUp():
                 self._flush_commits()
                 self._line("caught up with the source")
-            case "error":
+            case Failed():
                 self._flush_commits()
-            case "warning":
-                self._line(f"warning: {event['text']}")
-            case "parked":
+            case Warned(text):
+                self._line(f"warning: {text}")
+            case TableParked():
                 self._line(f"warning: {parked_text(event)}")
+            case other:
+                assert_never(other)
 
     def note(self, text: str) -> None:
         self._line(text)
@@ -110,11 +128,11 @@ class PlainView:
     def close(self) -> None:
         self._flush_commits()
 
-    def _progress(self, table: Mapping[str, Any]) -> None:
-        name, phase = str(table["table"]), str(table.get("phase", ""))
-        text = f"{name}: {phase}{_chunks_text(table)}, {_count(table.get('rows') or 0, 'row')}"
-        if table.get("rows_per_s"):
-            text += f", {_number(table['rows_per_s'])} rows/s"
+    def _progress(self, table: TableFigures) -> None:
+        name, phase = table.table, table.phase
+        text = f"{name}: {phase}{_chunks_text(table)}, {_count(table.rows, 'row')}"
+        if table.rows_per_s:
+            text += f", {_number(table.rows_per_s)} rows/s"
         text += _lost_text(table)
         shown_at, shown = self._shown.get(name, (float("-inf"), ""))
         # One table's new phase is news; of many tables one after the other changes.
@@ -123,10 +141,10 @@ class PlainView:
             self._shown[name] = (self._clock(), text)
             self._line(text)
 
-    def _commit(self, event: Mapping[str, Any]) -> None:
+    def _commit(self, event: Committed) -> None:
         self._commits += 1
-        self._commit_rows += int(event.get("rows", 0))
-        self._commit_tables |= {str(table) for table in event.get("tables", ())}
+        self._commit_rows += event.rows
+        self._commit_tables |= set(event.tables)
         if self._commit_rows and self._clock() - self._commit_shown >= PLAIN_INTERVAL_S:
             self._flush_commits()
 
@@ -157,14 +175,19 @@ class LiveView:
         self._live = Live(get_renderable=self.render, console=self._console, refresh_per_second=4, redirect_stderr=True)
         self._live.start()
 
-    def show(self, event: Mapping[str, Any]) -> None:
+    def show(self, event: RunEvent) -> None:
         self._state.feed(event)
-        if event.get("event") == "warning":
-            self.note(str(event["text"]))
-        if event.get("event") == "parked":
-            self.note(parked_text(event))
-        if event.get("event") in ("started", "caught_up"):
-            self._live.refresh()
+        match event:
+            case Warned(text):
+                self.note(text)
+            case TableParked():
+                self.note(parked_text(event))
+            case Started() | CaughtUp():
+                self._live.refresh()
+            case Starting() | Progress() | Committed() | Failed():
+                pass
+            case other:
+                assert_never(other)
 
     def note(self, text: str) -> None:
         self._note = text
@@ -192,9 +215,7 @@ class LiveView:
     def _tables(self) -> list[RenderableType]:
         if not self._state.tables:
             return []
-        tables = sorted(
-            self._state.tables.values(), key=lambda t: (_PHASE_ORDER.get(str(t.get("phase")), 9), t["table"])
-        )
+        tables = sorted(self._state.tables.values(), key=lambda table: (_PHASE_ORDER.get(table.phase, 9), table.table))
         # Headline, header, the line about the rest, the note and the prompt need five lines.
         room = max(3, self._console.size.height - 6)
         view = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -208,43 +229,48 @@ class LiveView:
             view.add_row(*_cells(table))
         rest = len(tables) - room
         more = [] if rest <= 0 else [Text(f"… and {_count(rest, 'more table')}", style="dim")]
-        lost = [f"{table['table']}{_lost_text(table)}" for table in tables if _lost_text(table)]
+        lost = [f"{table.table}{_lost_text(table)}" for table in tables if _lost_text(table)]
         return [view, *more, *([Text("; ".join(lost), style="yellow")] if lost else [])]
 
 
-def _summed_up(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _summed_up(tables: Sequence[TableFigures]) -> TableFigures:
     """Many tables as if they were one, in as many phases as there are."""
-    phases = [str(table.get("phase")) for table in tables]
+    phases = [table.phase for table in tables]
     counts = {phase: phases.count(phase) for phase in sorted(set(phases), key=lambda p: _PHASE_ORDER.get(p, 9))}
-    figures = ("chunks_done", "chunks_total", "rows", "rows_per_s", "lost_values", "bad_rows")
-    sums = {name: sum(table.get(name) or 0 for table in tables) for name in figures}
-    told = ", ".join(f"{count} {phase}" for phase, count in counts.items())
-    return {"table": f"{len(tables)} tables", "phase": told, **sums}
-
-
-def _cells(table: Mapping[str, Any]) -> tuple[RenderableType, ...]:
-    done, total = table.get("chunks_done"), table.get("chunks_total")
-    phase = str(table.get("phase", ""))
-    style = {"snapshot": "cyan", "stream": "green", "parked": "red"}.get(phase, "dim")
-    bar: RenderableType = ""
-    if total:
-        bar = ProgressBar(total=float(total), completed=float(done or 0), width=20)
-    return (
-        str(table["table"]),
-        Text(phase, style=style),
-        bar,
-        f"{done or 0}/{total}" if total else "",
-        _number(table.get("rows")),
-        _number(table.get("rows_per_s")),
+    return TableFigures(
+        table=f"{len(tables)} tables",
+        phase=", ".join(f"{count} {phase}" for phase, count in counts.items()),
+        chunks_done=sum(table.chunks_done for table in tables),
+        chunks_total=sum(table.chunks_total for table in tables),
+        rows=sum(table.rows for table in tables),
+        rows_per_s=sum(table.rows_per_s for table in tables),
+        lost_values=sum(table.lost_values for table in tables),
+        bad_rows=sum(table.bad_rows or 0 for table in tables),
     )
 
 
-def parked_text(event: Mapping[str, Any]) -> str:
-    """The text of a `parked` event, in one line or two."""
-    table, reason = event["table"], event["reason"]
-    if event["again"]:
-        return f"{table} begins again with a new snapshot: {reason}"
-    return f"{table} is not followed ({event['phase']}): {reason}"
+def _cells(table: TableFigures) -> tuple[RenderableType, ...]:
+    done, total = table.chunks_done, table.chunks_total
+    style = {"snapshot": "cyan", "stream": "green", "parked": "red"}.get(table.phase, "dim")
+    bar: RenderableType = ""
+    if total:
+        bar = ProgressBar(total=float(total), completed=float(done), width=20)
+    return (
+        table.table,
+        Text(table.phase, style=style),
+        bar,
+        f"{done}/{total}" if total else "",
+        _number(table.rows),
+        _number(table.rows_per_s),
+    )
+
+
+def parked_text(event: TableParked) -> str:
+    """The text of the event, in one line or two."""
+    table, parked = event.table, event.parked
+    if parked.again:
+        return f"{table} begins again with a new snapshot: {parked.reason}"
+    return f"{table} is not followed ({parked.phase}): {parked.reason}"
 
 
 def duration_text(ms: float) -> str:
@@ -262,25 +288,23 @@ def _clock_text(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def _chunks_text(table: Mapping[str, Any]) -> str:
-    total = table.get("chunks_total")
-    return f" {table.get('chunks_done') or 0}/{total} chunks" if total else ""
+def _chunks_text(table: TableFigures) -> str:
+    return f" {table.chunks_done}/{table.chunks_total} chunks" if table.chunks_total else ""
 
 
-def _lost_text(table: Mapping[str, Any]) -> str:
-    lost = table.get("lost_values")
+def _lost_text(table: TableFigures) -> str:
+    lost = table.lost_values
     text = f", {_count(lost, 'value')} lost (invalid dates or text)" if lost else ""
-    return text + (f", {_count(bad, 'row')} left out" if (bad := table.get("bad_rows")) else "")
+    return text + (f", {_count(table.bad_rows, 'row')} left out" if table.bad_rows else "")
 
 
-def _pids_text(pids: Mapping[str, Any]) -> str:
-    readers = ", ".join(str(pid) for pid in pids.get("readers", ()))
-    parts = [f"{role} {pids[role]}" for role in ("driver", "enumerator") if pids.get(role) is not None]
-    return ", ".join([*parts, f"readers {readers}"] if readers else parts)
+def _pids_text(started: Started) -> str:
+    parts = [f"driver {started.driver}", f"enumerator {started.enumerator}"]
+    return ", ".join([*parts, f"readers {', '.join(map(str, started.readers))}"] if started.readers else parts)
 
 
-def _number(value: Any) -> str:
-    return "" if value is None else f"{round(value):,}"
+def _number(value: float) -> str:
+    return f"{round(value):,}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -7,14 +7,15 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol, TextIO
+from typing import Protocol, TextIO
 
 from raycdc.cli.json_view import JsonView
 from raycdc.config import PipelineConfig, load_config
 from raycdc.errors import ConfigError, ExitCode, RaycdcError
+from raycdc.run_events import Failed, Listener, RunEvent
 
 UNTIL_CAUGHT_UP = "caught-up"
 
@@ -22,7 +23,7 @@ UNTIL_CAUGHT_UP = "caught-up"
 class RunningPipeline(Protocol):
     """The part of `raycdc.pipeline.Pipeline` this command uses."""
 
-    def run(self, *, until: str | None, local: bool, listener: Callable[[dict[str, Any]], None]) -> None: ...
+    def run(self, *, until: str | None, local: bool, listener: Listener) -> None: ...
 
     def stop(self) -> None: ...
 
@@ -30,7 +31,7 @@ class RunningPipeline(Protocol):
 class View(Protocol):
     """Shows the pipeline's events; `close` leaves the screen as the next command should find it."""
 
-    def show(self, event: Mapping[str, Any]) -> None: ...
+    def show(self, event: RunEvent) -> None: ...
 
     def note(self, text: str) -> None: ...
 
@@ -48,7 +49,7 @@ def run_pipeline(path: Path, *, until: str | None, local: bool, as_json: bool, v
         except Exception as error:
             # This includes errors before the pipeline has a listener, and bugs, because programs read nothing else.
             if view is not None and not view.told_error:
-                view.show({"event": "error", "error": type(error).__name__, "text": str(error)})
+                view.show(Failed.of(error))
             raise
 
 
@@ -114,7 +115,7 @@ def drive(pipeline: RunningPipeline, view: View, *, until: str | None, local: bo
             pipeline.run(until=until, local=local, listener=stopper.listen)
         except RaycdcError as error:
             if type(error).__name__ not in stopper.errors_shown:
-                stopper.listen({"event": "error", "error": type(error).__name__, "text": str(error)})
+                stopper.listen(Failed.of(error))
             raise
         finally:
             view.close()
@@ -140,13 +141,13 @@ class _Stopper:
         """Whether anybody wanted the pipeline to end before it was done; a service manager did not."""
         return self._interrupted
 
-    def listen(self, event: dict[str, Any]) -> None:
+    def listen(self, event: RunEvent) -> None:
         """Called by the pipeline, from any of its threads. Output that cannot be written stops the pipeline."""
         with self._lock:
             if self.output_lost:
                 return
-            if event.get("event") == "error":
-                self.errors_shown.add(str(event.get("error")))
+            if isinstance(event, Failed):
+                self.errors_shown.add(event.error)
             try:
                 self._view.show(event)
             except BrokenPipeError:

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from raycdc.errors import ClusterLostError, RaycdcError
 from raycdc.failpoints import left_out
@@ -41,15 +41,15 @@ WATCH_S = 0.2
 class SupervisorSettings:
     """How many readers, and how generations are made.
 
-    `on_processes` hears of the processes whenever they change, `on_warning` of what the user should know; both are
-    called without the supervisor's lock, from its thread, which is one of `threads`.
+    `on_processes` hears the process ids of coordinator and readers whenever they change, `on_warning` whatever the
+    user should know; both are called without the supervisor's lock, from its thread, which is one of `threads`.
     """
 
     readers_min: int
     readers_max: int
     next_generation: Callable[[], int]
     committed: Callable[[], int]
-    on_processes: Callable[[dict[str, Any]], None]
+    on_processes: Callable[[int, Sequence[int]], None]
     on_warning: Callable[[str], None] = lambda _: None
     threads: Threads = THREADS
 
@@ -125,16 +125,16 @@ class News:
     def __init__(self, settings: SupervisorSettings) -> None:
         self._settings = settings
         self._pending: list[Callable[[], None]] = []
-        self._pids: dict[str, Any] = {}
+        self._pids: tuple[int, tuple[int, ...]] | None = None
         self._troubles = 0
 
     def processes(self, coordinator: CoordinatorHandle, status: JobStatus | None) -> None:
         """These run now."""
-        readers = [reader.pid for reader in status.readers if reader.pid] if status else []
-        pids = {"enumerator": coordinator.pid, "readers": readers}
+        readers = tuple(reader.pid for reader in status.readers if reader.pid) if status else ()
+        pids = (coordinator.pid, readers)
         if pids != self._pids:
             self._pids = pids
-            self._pending.append(lambda: self._settings.on_processes(pids))
+            self._pending.append(lambda: self._settings.on_processes(*pids))
 
     def trouble(self, status: JobStatus) -> None:
         """The coordinator waits for the source, and no reader may be there to end because of it."""
@@ -195,10 +195,10 @@ class Supervisor:
         with suppress(CoordinatorLostError):
             self._handle().park_tables(refusals)
 
-    def status(self) -> dict[str, Any] | None:
-        """The coordinator's status as people are shown it, or None while there is none."""
+    def status(self) -> JobStatus | None:
+        """The coordinator's status, or None while there is none."""
         try:
-            return self._handle().status().to_json()
+            return self._handle().status()
         except CoordinatorLostError:
             return None
 

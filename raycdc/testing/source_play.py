@@ -78,7 +78,7 @@ class SourcePlay:
                     readers_max=self._readers,
                     next_generation=term.for_coordinator,
                     committed=lambda: self.committed,
-                    on_processes=lambda _: None,
+                    on_processes=lambda *_: None,
                     on_warning=self.warnings.append,
                 ),
             )

@@ -16,6 +16,7 @@ import pytest
 from raycdc.config import load_config
 from raycdc.errors import ExitCode
 from raycdc.pipeline import Pipeline
+from raycdc.run_events import CaughtUp, Starting
 from raycdc.testing.changelog import check_changelog, final_rows, read_changelog
 from raycdc.testing.compare import compare_lake, read_source
 from raycdc.testing.jobs import Job, catch_up
@@ -157,13 +158,13 @@ def test_a_pipeline_stopped_before_it_began_starts_nothing_and_may_run_again(
     monkeypatch.setenv(PASSWORD, mariadb.cdc_user)
     job = Job(tmp_path, mariadb, database, ("products",), sink="jsonl", write="changelog")
     pipeline = Pipeline.from_config(load_config(job.configuration()))
-    told: list[str] = []
+    told: list[type] = []
     pipeline.stop()
-    pipeline.run(until="caught-up", local=True, listener=lambda event: told.append(event["event"]))
-    assert set(told) <= {"starting"}
+    pipeline.run(until="caught-up", local=True, listener=lambda event: told.append(type(event)))
+    assert set(told) <= {Starting}
     for _ in range(2):
-        pipeline.run(until="caught-up", local=True, listener=lambda event: told.append(event["event"]))
-    assert told.count("caught_up") == 2
+        pipeline.run(until="caught-up", local=True, listener=lambda event: told.append(type(event)))
+    assert told.count(CaughtUp) == 2
     assert len(read_changelog(job.lake / database / "products", "jsonl")) == SIZE.products
 
 

@@ -11,6 +11,7 @@ from raycdc.cli.tables import change_table
 from raycdc.config import config_from_dict
 from raycdc.errors import SchemaError
 from raycdc.pipeline import Pipeline
+from raycdc.run_events import RunEvent, event_to_json
 from raycdc.testing.servers import DatabaseServer
 
 
@@ -52,10 +53,13 @@ class Job:
         self.events = []
         # Once all others have caught up, the parked ones are told by the exit code.
         with suppress(SchemaError):
-            self.pipeline(**more).run(until="caught-up", local=True, listener=self.events.append)
+            self.pipeline(**more).run(until="caught-up", local=True, listener=self._listen)
         last = [event for event in self.events if event["event"] == "progress"][-1]
         known = {table["table"].partition(".")[2]: table for table in last["tables"]}
         return {name: table["parked"] for name, table in known.items() if table["phase"] == "parked"}
+
+    def _listen(self, event: RunEvent) -> None:
+        self.events.append(event_to_json(event))
 
     def ask(self, action: str, table: str) -> None:
         change_table(self.folder / "state", f"{self.database}.{table}", action)

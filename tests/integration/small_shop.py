@@ -11,6 +11,7 @@ from raycdc.checkpoint.store import CheckpointStore
 from raycdc.cli.tables import table_list
 from raycdc.config import config_from_dict
 from raycdc.pipeline import Pipeline
+from raycdc.run_events import RunEvent, Warned
 from raycdc.testing.servers import MariaDbServer
 
 
@@ -46,10 +47,10 @@ class Shop:
 
     def run(self, *tables: str, **sections: Any) -> list[str]:
         """What was warned of until everything was read."""
-        events: list[dict[str, Any]] = []
+        events: list[RunEvent] = []
         pipeline = Pipeline.from_config(config_from_dict(self.config(*tables, **sections)))
         pipeline.run(until="caught-up", local=True, listener=events.append)
-        return [event["text"].replace(f"{self.database}.", "") for event in events if event["event"] == "warning"]
+        return [event.text.replace(f"{self.database}.", "") for event in events if isinstance(event, Warned)]
 
     def rows(self, table: str) -> list[tuple[int, int]]:
         found = DeltaTable(str(self.root / "lake" / self.database / table)).to_pyarrow_table().to_pylist()

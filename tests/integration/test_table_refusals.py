@@ -13,6 +13,7 @@ from raycdc.cli.tables import change_table, table_list
 from raycdc.config import config_from_dict
 from raycdc.errors import RaycdcError, SchemaError
 from raycdc.pipeline import Pipeline
+from raycdc.run_events import RunEvent, Warned
 from raycdc.testing.compare import read_delta
 from raycdc.testing.servers import DatabaseServer, MariaDbServer
 
@@ -29,7 +30,7 @@ class World:
             self.sink["write"] = "changelog"
         self.exclude: list[str] = []
         self.pipeline: dict[str, Any] = {}
-        self.told: list[dict[str, Any]] = []
+        self.told: list[RunEvent] = []
 
     def sql(self, *statements: str) -> None:
         self.server.execute(*statements, database=self.database)
@@ -44,7 +45,7 @@ class World:
 
     @property
     def warnings(self) -> list[str]:
-        return [event["text"] for event in self.told if event["event"] == "warning"]
+        return [event.text for event in self.told if isinstance(event, Warned)]
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         return sorted(read_delta(self.folder / "lake" / self.database / table).to_pylist(), key=lambda row: row["id"])

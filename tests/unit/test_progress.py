@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
+from raycdc.model import TableId
 from raycdc.progress import ProgressReporter
+from raycdc.run_events import Lags, PartitionLags, Progress, RunEvent, Warned
+from raycdc.source.protocol.api import TableProgress
+from raycdc.source.protocol.job_status import JobStatus, ReaderStatus, TableStatus
 
 
-def reader(**metrics: Any) -> dict[str, Any]:
-    return {"subtask": 0, "pid": 1, "splits": ["m:0"], "metrics": metrics}
+def reader(**metrics: Any) -> ReaderStatus:
+    return ReaderStatus(0, 1, 1, "", ("m:0",), metrics=metrics)
 
 
-def told(*statuses: dict[str, Any]) -> list[dict[str, Any]]:
-    events: list[dict[str, Any]] = []
+def status(*readers: ReaderStatus, tables: tuple[str, ...] = (), problems: dict[str, str] | None = None) -> JobStatus:
+    figures = {TableId.parse(name): TableStatus(TableProgress("stream")) for name in tables}
+    return JobStatus(1, 1, 0, tables=figures, problems=problems or {}, readers=readers)
+
+
+def told(*statuses: JobStatus) -> list[RunEvent]:
+    events: list[RunEvent] = []
     reporter = ProgressReporter(events.append, driver_pid=1)
-    for status in statuses:
-        reporter._look(lambda status=status: status)  # type: ignore[misc]
+    for each in statuses:
+        reporter._look(lambda each=each: each)  # type: ignore[misc]
     return events
 
 
@@ -27,21 +36,17 @@ def test_lags_are_the_worst_of_all_readers_and_what_is_pending_is_added_up() -> 
         reader(**quick, pendingRecords=2, watermarkLag=None, waiting=[]),
         reader(),
     ]
-    (event,) = told({"tables": {}, "readers": readers})
-    assert event["lag"] == {
-        "currentFetchEventTimeLag": 500,
-        "currentEmitEventTimeLag": 900,
-        "sourceIdleTime": 10,
-        "pendingRecords": 72,
-        "watermarkLag": 900,
-    }
-    assert [entry.get("paused") for entry in event["readers"]] == [["m:1"], [], None]
+    (event,) = told(status(*readers))
+    assert isinstance(event, Progress)
+    assert event.lags == PartitionLags(
+        Lags(fetch_ms=500, emit_ms=900, idle_ms=10), pending_records=72, watermark_ms=900
+    )
+    assert [entry.paused for entry in event.readers] == [("m:1",), (), None]
 
 
 def test_a_problem_of_the_source_is_a_warning_until_it_is_gone() -> None:
-    quiet: dict[str, Any] = {"tables": {}, "readers": []}
-    away = {**quiet, "problems": {"discovery": "the cluster was away"}}
-    warnings = [event["text"] for event in told(away, away, quiet, away) if event["event"] == "warning"]
+    quiet, away = status(), status(problems={"discovery": "the cluster was away"})
+    warnings = [event.text for event in told(away, away, quiet, away) if isinstance(event, Warned)]
     assert warnings == ["discovery: the cluster was away"] * 2
 
 
@@ -51,5 +56,6 @@ def test_what_sources_count_of_a_table_is_added_up_over_readers() -> None:
         reader(source={"large_documents": {"shop.orders": 3}}),
         reader(source={}),
     ]
-    (event,) = told({"tables": {"shop.orders": {}, "shop.items": {}}, "readers": readers})
-    assert [table.get("large_documents") for table in event["tables"]] == [None, 5]
+    (event,) = told(status(*readers, tables=("shop.orders", "shop.items")))
+    assert isinstance(event, Progress)
+    assert [table.source_counts for table in event.tables] == [{}, {"large_documents": 5}]

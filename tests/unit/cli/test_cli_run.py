@@ -20,31 +20,43 @@ from raycdc.cli.json_view import JsonView
 from raycdc.cli.progress import PLAIN_INTERVAL_S, LiveView, PlainView, duration_text
 from raycdc.cli.run import View, drive
 from raycdc.errors import SourceError
+from raycdc.run_events import (
+    CaughtUp,
+    Committed,
+    Failed,
+    Lags,
+    Listener,
+    Progress,
+    RunEvent,
+    Started,
+    Starting,
+    TableFigures,
+    Warned,
+    event_to_json,
+)
 
-Event = dict[str, Any]
-STARTED: Event = {"event": "started", "pids": {"driver": 10, "enumerator": 11, "readers": [12, 13]}}
-CAUGHT_UP: Event = {"event": "caught_up"}
+STARTED = Started(10, 11, (12, 13))
+CAUGHT_UP = CaughtUp()
 
 
-def progress(phase: str, done: int, rows: int, *, table: str = "shop.orders", rate: float = 0.0) -> Event:
-    figures = {"table": table, "phase": phase, "chunks_done": done, "chunks_total": 4, "rows": rows, "rows_per_s": rate}
-    lag = {"currentFetchEventTimeLag": 5, "currentEmitEventTimeLag": 340, "sourceIdleTime": 2500}
-    return {"event": "progress", "tables": [figures], "lag": lag, "readers": []}
+def progress(phase: str, done: int, rows: int, *, table: str = "shop.orders", rate: int = 0) -> Progress:
+    figures = TableFigures(table, phase, chunks_done=done, chunks_total=4, rows=rows, rows_per_s=rate)
+    return Progress((figures,), Lags(fetch_ms=5, emit_ms=340, idle_ms=2500), ())
 
 
-def commit(epoch: int, rows: int) -> Event:
-    return {"event": "commit", "epoch": epoch, "tables": ["shop.orders"], "rows": rows, "seconds": 0.12}
+def commit(epoch: int, rows: int) -> Committed:
+    return Committed(epoch, {"shop.orders": rows}, rows, staging_s=0.1, commit_s=0.02)
 
 
 class ScriptedPipeline:
     """Sends its events; then does what `then` says (with the pipeline), as a run would in between."""
 
-    def __init__(self, *events: Event, then: Callable[[ScriptedPipeline], None] = lambda _: None) -> None:
+    def __init__(self, *events: RunEvent, then: Callable[[ScriptedPipeline], None] = lambda _: None) -> None:
         self._events = events
         self._then = then
         self.stops = 0
 
-    def run(self, *, until: str | None, local: bool, listener: Callable[[Event], None]) -> None:
+    def run(self, *, until: str | None, local: bool, listener: Listener) -> None:
         for event in self._events:
             listener(event)
         self._then(self)
@@ -67,15 +79,18 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def test_json_view_prints_each_event_as_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    events = [STARTED, progress("snapshot", 1, 10), commit(1, 10), CAUGHT_UP, {"event": "something new"}]
-    assert drive(ScriptedPipeline(*events), JsonView(), until=None, local=True) == 0
-    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == events
+    silent = Starting("not shown, because programs read nothing from it")
+    events = (STARTED, progress("snapshot", 1, 10), commit(1, 10), Warned("a name is nobody's"), CAUGHT_UP)
+    assert drive(ScriptedPipeline(silent, *events), JsonView(), until=None, local=True) == 0
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
+        event_to_json(event) for event in events
+    ]
 
 
 def test_plain_view_tells_news_and_keeps_quiet_in_between(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
     view = PlainView(clock)
-    for event in (STARTED, progress("snapshot", 1, 1000, rate=500.4), progress("snapshot", 2, 2000), commit(1, 2000)):
+    for event in (STARTED, progress("snapshot", 1, 1000, rate=500), progress("snapshot", 2, 2000), commit(1, 2000)):
         view.show(event)
     clock.now += 5
     for event in (progress("snapshot", 3, 3000), commit(2, 500), commit(3, 500), progress("stream", 4, 4000)):
@@ -98,12 +113,18 @@ def test_hundreds_of_tables_are_one_line(capsys: pytest.CaptureFixture[str]) -> 
     clock = Clock()
     view = PlainView(clock)
     for done in (0, 100, 300):
-        tables = [
-            {"table": f"shop.t{n:03d}", "phase": "stream" if n < done else "snapshot", "rows": 2, "rows_per_s": 1,
-             "chunks_done": int(n < done), "chunks_total": 1}
+        tables = tuple(
+            TableFigures(
+                f"shop.t{n:03d}",
+                "stream" if n < done else "snapshot",
+                chunks_done=int(n < done),
+                chunks_total=1,
+                rows=2,
+                rows_per_s=1,
+            )
             for n in range(300)
-        ]  # fmt: skip
-        view.show({"event": "progress", "tables": tables})
+        )
+        view.show(Progress(tables, Lags(), ()))
         clock.now += PLAIN_INTERVAL_S / 2
     lines = [line.partition(" ")[2] for line in capsys.readouterr().out.splitlines()]
     assert lines == [
@@ -119,7 +140,7 @@ def test_plain_view_is_silent_about_empty_commits(capsys: pytest.CaptureFixture[
     assert lines(capsys) == []
 
 
-def screen(*events: Event, height: int = 20) -> list[str]:
+def screen(*events: RunEvent, height: int = 20) -> list[str]:
     console = Console(file=io.StringIO(), force_terminal=True, width=110, height=height, color_system=None)
     clock = Clock()
     view = LiveView("shop", console, clock)
@@ -134,7 +155,7 @@ def screen(*events: Event, height: int = 20) -> list[str]:
 
 
 def test_live_view_shows_phase_chunks_rows_and_lag() -> None:
-    head, columns, row = screen(STARTED, progress("snapshot", 3, 1_234_567, rate=98_765.4), commit(7, 5000))
+    head, columns, row = screen(STARTED, progress("snapshot", 3, 1_234_567, rate=98_765), commit(7, 5000))
     assert head == (
         "shop  1:15 · 2 readers · epoch 7, 5,000 rows committed (last in 0.12 s) · lag 340 ms, source idle 2.5 s"
     )
@@ -173,7 +194,7 @@ def test_an_error_the_pipeline_told_is_not_told_twice(capsys: pytest.CaptureFixt
     def fail(_: ScriptedPipeline) -> None:
         raise SourceError("x")
 
-    told = {"event": "error", "error": "SourceError", "text": "x"}
+    told = Failed("SourceError", "x")
     with pytest.raises(SourceError):
         drive(ScriptedPipeline(told, then=fail), JsonView(), until=None, local=True)
     assert len(capsys.readouterr().out.splitlines()) == 1
@@ -236,7 +257,7 @@ sys.exit(main(["run", "--json", "none.toml"]))
     ],
 )
 def test_json_lines_have_every_error_and_nothing_that_others_print(
-    kind: str, code: int, event: Event, tmp_path: Path
+    kind: str, code: int, event: dict[str, Any], tmp_path: Path
 ) -> None:
     """Also errors before there is a pipeline, and what libraries write to the file descriptor itself."""
     done = subprocess.run(

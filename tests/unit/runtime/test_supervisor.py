@@ -121,7 +121,7 @@ def supervised(processes: Processes) -> Iterator[Supervisor]:
         readers_max=2,
         next_generation=lambda: next(generations),
         committed=lambda: 0,
-        on_processes=lambda _: None,
+        on_processes=lambda *_: None,
     )
     supervisor = Supervisor(processes, settings)
     try:
@@ -172,7 +172,7 @@ def test_listeners_are_called_without_the_supervisors_lock() -> None:
     """Another thread may ask the supervisor for anything while a listener waits for it."""
     answers: list[object] = []
 
-    def listen(_: object) -> None:
+    def listen(*_: object) -> None:
         asking = Thread(target=lambda: answers.append(supervisors and supervisors[0].next_sealed(0, wait_s=0)))
         asking.start()
         asking.join(timeout=10)

@@ -128,7 +128,7 @@ class Life:
             readers_max=READERS_MAX,
             next_generation=next_generation,
             committed=committed,
-            on_processes=lambda _: None,
+            on_processes=lambda *_: None,
             threads=self.threads,
         )
         return Supervisor(self.launcher, settings)

@@ -16,6 +16,7 @@ from raycdc.connectors.mysql.values.types import TypeOptions
 from raycdc.errors import DataError
 from raycdc.model import TableId
 from raycdc.pipeline import Pipeline
+from raycdc.run_events import Progress, RunEvent
 from raycdc.testing.servers import DatabaseServer, MySqlNewestServer
 from raycdc.testing.sessions import session
 from tests.integration.connectors.mysql.test_mysql_binlog import log_end, read_log, replay, snapshot
@@ -39,10 +40,10 @@ def pipeline(server: DatabaseServer, database: str, folder: Path, **snapshot: An
 
 def catch_up(server: DatabaseServer, database: str, folder: Path) -> int:
     """Run to the log's end; how many values were lost then, as progress says."""
-    events: list[dict[str, Any]] = []
+    events: list[RunEvent] = []
     pipeline(server, database, folder).run(until="caught-up", local=True, listener=events.append)
-    last = [event for event in events if event["event"] == "progress"][-1]
-    return sum(int(table["lost_values"]) for table in last["tables"])
+    last = [event for event in events if isinstance(event, Progress)][-1]
+    return sum(table.lost_values for table in last.tables)
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:

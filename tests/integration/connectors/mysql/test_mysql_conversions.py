@@ -23,6 +23,7 @@ import pytest
 from raycdc.config import config_from_dict
 from raycdc.connectors.mysql.ddl.apply import AppliedDdl, DdlDialect, Refused, apply_ddl, parse_ddl
 from raycdc.pipeline import Pipeline
+from raycdc.run_events import Progress, RunEvent
 from raycdc.testing.servers import DatabaseServer
 
 pytestmark = pytest.mark.server
@@ -286,7 +287,7 @@ STORIES = (
 def catch_up(server: DatabaseServer, database: str, folder: Path) -> dict[str, str]:
     """Run to the log's end; the phase of each table then."""
     source = {"type": "mysql", "port": server.port, "user": "cdc", "password": "${env:RAYCDC_TEST_PASSWORD}"}
-    events: list[dict[str, Any]] = []
+    events: list[RunEvent] = []
     config = config_from_dict(
         {
             "pipeline": {"name": "types", "state": str(folder / "state"), "epoch_interval": "1s"},
@@ -296,8 +297,8 @@ def catch_up(server: DatabaseServer, database: str, folder: Path) -> dict[str, s
         }
     )
     Pipeline.from_config(config).run(until="caught-up", local=True, listener=events.append)
-    last = [event for event in events if event["event"] == "progress"][-1]
-    return {table["table"].partition(".")[2]: table["phase"] for table in last["tables"]}
+    last = [event for event in events if isinstance(event, Progress)][-1]
+    return {table.table.partition(".")[2]: table.phase for table in last.tables}
 
 
 def rows_of(folder: Path) -> dict[str, dict[Any, dict[str, Any]]]:

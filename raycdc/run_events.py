@@ -1,0 +1,239 @@
+"""The events of a run: a closed set of frozen values, told by `raycdc.progress` and shown by ``raycdc run``.
+
+`event_to_json` is their form for ``run --json``, whose keys are a promise to programs:
+
+| event | when | fields |
+|---|---|---|
+| `starting` | before `started`, one per step | `step`: the step under way, for people (not in ``--json``) |
+| `started` | processes are up, and again whenever they change | `pids` |
+| `progress` | twice a second, less with hundreds of tables | tables: phase, chunks, rows, values lost, rows left out; \
+lags; readers |
+| `commit` | an epoch is in the sink | `epoch`, `tables`, `rows`, `seconds` = `staging_s` + `commit_s` |
+| `warning` | something the user should know, the job goes on | `text` |
+| `parked` | a table is not followed (told at each start) | `table`, `phase`, `again`, `reason`, `position`, `ts_ms` |
+| `caught_up` | a bounded run reached its end | |
+| `error` | the run ends with it | `error`: its class, `text` |
+
+Light to import: it loads nothing of a source or an engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, assert_never
+
+if TYPE_CHECKING:
+    from raycdc.source.table_life import Parked
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """A step before anything is read."""
+
+    step: str
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The processes that run now, by their ids."""
+
+    driver: int
+    enumerator: int
+    readers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableFigures:
+    """One table: how far it is, and its counts in this run (`bad_rows`, rows left out, in all runs).
+
+    `source_counts` are figures that only this source has, by their names.
+    """
+
+    table: str
+    phase: str
+    chunks_done: int = 0
+    chunks_total: int = 0
+    rows: int = 0
+    rows_per_s: int = 0
+    lost_values: int = 0
+    bad_rows: int | None = None
+    source_counts: Mapping[str, int] = field(default_factory=dict)
+    parked: Parked | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lags:
+    """FLIP-33's lags in milliseconds; None while there is nothing to measure."""
+
+    fetch_ms: int | None = None
+    emit_ms: int | None = None
+    idle_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLags:
+    """The lags of all partitions together, how many messages are unread, and how far behind the slowest is."""
+
+    common: Lags
+    pending_records: int | None
+    watermark_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderFigures:
+    """One reader: its splits, and where its seconds went.
+
+    `sealing` is the place of a cut that takes long, in files and bytes on disk; `paused` are partitions that wait for
+    slower ones. Both are None where the reader tells nothing of the kind.
+    """
+
+    subtask: int
+    pid: int
+    splits: tuple[str, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    sealing: Mapping[str, int] | None = None
+    paused: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the run is."""
+
+    tables: tuple[TableFigures, ...]
+    lags: Lags | PartitionLags
+    readers: tuple[ReaderFigures, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """An epoch is in the sink; `tables` are its rows by table."""
+
+    epoch: int
+    tables: Mapping[str, int]
+    rows: int
+    staging_s: float
+    commit_s: float
+
+    @property
+    def seconds(self) -> float:
+        return self.staging_s + self.commit_s
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """Something that the user should know while the run goes on."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableParked:
+    """A table is not followed."""
+
+    table: str
+    parked: Parked
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """A bounded run reached its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The run ends with an error of the class `error`."""
+
+    error: str
+    text: str
+
+    @classmethod
+    def of(cls, error: Exception) -> Failed:
+        return cls(type(error).__name__, str(error))
+
+
+RunEvent = Starting | Started | Progress | Committed | Warned | TableParked | CaughtUp | Failed
+
+Listener = Callable[[RunEvent], None]
+
+
+def event_to_json(event: RunEvent) -> dict[str, Any]:
+    """One line of ``run --json``."""
+    match event:
+        case Starting(step):
+            return {"event": "starting", "step": step}
+        case Started(driver, enumerator, readers):
+            return {"event": "started", "pids": {"driver": driver, "enumerator": enumerator, "readers": [*readers]}}
+        case Progress(tables, lags, readers_of_run):
+            return {
+                "event": "progress",
+                "tables": [_table(table) for table in tables],
+                "lag": _lags(lags),
+                "readers": [_reader(reader) for reader in readers_of_run],
+            }
+        case Committed(epoch, by_table, rows, staging_s, commit_s):
+            return {
+                "event": "commit",
+                "epoch": epoch,
+                "tables": dict(by_table),
+                "rows": rows,
+                "seconds": round(event.seconds, 3),
+                "staging_s": round(staging_s, 3),
+                "commit_s": round(commit_s, 3),
+            }
+        case Warned(text):
+            return {"event": "warning", "text": text}
+        case TableParked(table_name, parked):
+            return {
+                "event": "parked",
+                "table": table_name,
+                "phase": str(parked.phase),
+                "again": parked.again,
+                "reason": parked.reason,
+                "position": dict(parked.position),
+                "ts_ms": parked.ts_ms,
+            }
+        case CaughtUp():
+            return {"event": "caught_up"}
+        case Failed(error, text):
+            return {"event": "error", "error": error, "text": text}
+        case other:
+            assert_never(other)
+
+
+def _table(table: TableFigures) -> dict[str, Any]:
+    return {
+        "table": table.table,
+        "phase": table.phase,
+        "chunks_done": table.chunks_done,
+        "chunks_total": table.chunks_total,
+        **({} if table.parked is None else {"parked": table.parked.to_json()}),
+        "rows": table.rows,
+        "lost_values": table.lost_values,
+        "rows_per_s": table.rows_per_s,
+        **({} if table.bad_rows is None else {"bad_rows": table.bad_rows}),
+        **table.source_counts,
+    }
+
+
+def _lags(lags: Lags | PartitionLags) -> dict[str, int | None]:
+    common = lags if isinstance(lags, Lags) else lags.common
+    shown = {
+        "currentFetchEventTimeLag": common.fetch_ms,
+        "currentEmitEventTimeLag": common.emit_ms,
+        "sourceIdleTime": common.idle_ms,
+    }
+    if isinstance(lags, PartitionLags):
+        shown |= {"pendingRecords": lags.pending_records, "watermarkLag": lags.watermark_ms}
+    return shown
+
+
+def _reader(reader: ReaderFigures) -> dict[str, Any]:
+    return {
+        "subtask": reader.subtask,
+        "pid": reader.pid,
+        "splits": [*reader.splits],
+        "seconds": dict(reader.seconds),
+        **({} if reader.sealing is None else {"sealing": dict(reader.sealing)}),
+        **({} if reader.paused is None else {"paused": [*reader.paused]}),
+    }

@@ -1,0 +1,116 @@
+"""The keys of ``run --json``, which are a promise to programs: each kind of event, written out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from raycdc.run_events import (
+    CaughtUp,
+    Committed,
+    Failed,
+    Lags,
+    PartitionLags,
+    Progress,
+    ReaderFigures,
+    RunEvent,
+    Started,
+    Starting,
+    TableFigures,
+    TableParked,
+    Warned,
+    event_to_json,
+)
+from raycdc.source.table_life import Parked, Phase
+
+POSITION = {"file": "binlog.000007", "pos": 4}
+PARKED = Parked("f1", True, 2, Phase.PARKED, "its key changed", POSITION, ts_ms=5)
+TOLD = {"phase": "parked", "again": False, "reason": "its key changed", "position": POSITION, "ts_ms": 5}
+OF_A_LOG = Progress(
+    (
+        TableFigures("shop.b", "snapshot", chunks_done=1, chunks_total=4, rows=10, rows_per_s=5),
+        TableFigures(
+            "shop.a", "parked", rows=3, lost_values=1, bad_rows=2, source_counts={"large_documents": 4}, parked=PARKED
+        ),
+    ),
+    Lags(fetch_ms=5, emit_ms=340, idle_ms=2500),
+    (ReaderFigures(0, 12, ("binlog",), {"decode": 0.5}, sealing={"files": 2}),),
+)
+OF_PARTITIONS = Progress(
+    (),
+    PartitionLags(Lags(fetch_ms=1, idle_ms=2), pending_records=7, watermark_ms=None),
+    (ReaderFigures(1, 13, ("m:0",), paused=("m:1",)),),
+)
+TABLES = [
+    {
+        "table": "shop.b",
+        "phase": "snapshot",
+        "chunks_done": 1,
+        "chunks_total": 4,
+        "rows": 10,
+        "lost_values": 0,
+        "rows_per_s": 5,
+    },
+    {
+        "table": "shop.a",
+        "phase": "parked",
+        "chunks_done": 0,
+        "chunks_total": 0,
+        "parked": {"schema": "f1", "announced": True, "incarnation": 2, **TOLD},
+        "rows": 3,
+        "lost_values": 1,
+        "rows_per_s": 0,
+        "bad_rows": 2,
+        "large_documents": 4,
+    },
+]
+LAG_OF_PARTITIONS = {
+    "currentFetchEventTimeLag": 1,
+    "currentEmitEventTimeLag": None,
+    "sourceIdleTime": 2,
+    "pendingRecords": 7,
+    "watermarkLag": None,
+}
+COMMIT = {"epoch": 1, "tables": {"shop.b": 10}, "rows": 10, "seconds": 0.12, "staging_s": 0.1, "commit_s": 0.02}
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (Starting("starting"), {"event": "starting", "step": "starting"}),
+        (
+            Started(10, 11, (12, 13)),
+            {"event": "started", "pids": {"driver": 10, "enumerator": 11, "readers": [12, 13]}},
+        ),
+        (
+            OF_A_LOG,
+            {
+                "event": "progress",
+                "tables": TABLES,
+                "lag": {"currentFetchEventTimeLag": 5, "currentEmitEventTimeLag": 340, "sourceIdleTime": 2500},
+                "readers": [
+                    {"subtask": 0, "pid": 12, "splits": ["binlog"], "seconds": {"decode": 0.5}, "sealing": {"files": 2}}
+                ],
+            },
+        ),
+        (
+            OF_PARTITIONS,
+            {
+                "event": "progress",
+                "tables": [],
+                "lag": LAG_OF_PARTITIONS,
+                "readers": [{"subtask": 1, "pid": 13, "splits": ["m:0"], "seconds": {}, "paused": ["m:1"]}],
+            },
+        ),
+        (Committed(1, {"shop.b": 10}, 10, staging_s=0.1, commit_s=0.02), {"event": "commit", **COMMIT}),
+        (Warned("a name is nobody's"), {"event": "warning", "text": "a name is nobody's"}),
+        (TableParked("shop.a", PARKED), {"event": "parked", "table": "shop.a", **TOLD}),
+        (CaughtUp(), {"event": "caught_up"}),
+        (Failed("SourceError", "db1"), {"event": "error", "error": "SourceError", "text": "db1"}),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, dict) else "",
+)
+def test_each_event_is_one_line_of_json(event: RunEvent, line: dict[str, Any]) -> None:
+    assert json.loads(json.dumps(event_to_json(event))) == line

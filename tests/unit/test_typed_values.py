@@ -1,0 +1,117 @@
+"""How many dictionaries of anything stand in the product: JSON and TOML are for the edges, values inside have types.
+
+A place counts where it says ``dict[str, Any]`` (or ``Mapping``, ``MutableMapping``, or ``object``), and wherever it
+uses an alias of such a dictionary. The limits may only go down: a folder that is under its limit by a few places gets
+the lower limit.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.test_tidy import ROOT, nodes, source_files
+
+#: Places by package folder, files beside the folders together under "".
+PLACES_MAX = {
+    "": 7,
+    "bridge": 3,
+    "checkpoint": 58,
+    "cli": 8,
+    "clients": 2,
+    "config": 15,
+    "connectors": 127,
+    "datasource": 21,
+    "epochs": 1,
+    "formats": 15,
+    "lookup": 3,
+    "model": 11,
+    "runtime": 6,
+    "schema": 3,
+    "sinks": 53,
+    "source": 81,
+    "spark": 1,
+    "testing": 97,
+}
+#: A limit that is further off than this is not a limit.
+SLACK_MAX = 1000
+
+
+def is_of_anything(node: ast.expr | None) -> bool:
+    """Whether the annotation is a dictionary from texts to anything."""
+    match node:
+        case ast.Subscript(
+            ast.Name("dict" | "Mapping" | "MutableMapping"), ast.Tuple([ast.Name("str"), ast.Name(name)])
+        ):
+            return name in ("Any", "object")
+        case _:
+            return False
+
+
+def aliases(path: Path) -> Iterator[str]:
+    """Names that a module gives to such a dictionary."""
+    for node in nodes(path):
+        match node:
+            case ast.Assign([ast.Name(name)], value) | ast.AnnAssign(ast.Name(name), _, value) if is_of_anything(value):
+                yield name
+            case _:
+                pass
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def places(path: Path, known: set[tuple[str, str]]) -> list[int]:
+    """The lines of a file where a dictionary of anything stands; `known` are aliases, by their modules."""
+    own = {name for module, name in known if module == module_of(path)}
+    for node in nodes(path):
+        if isinstance(node, ast.ImportFrom):
+            own |= {alias.asname or alias.name for alias in node.names if (node.module, alias.name) in known}
+    return [node.lineno for node in nodes(path) if isinstance(node, ast.expr) and is_place(node, own)]
+
+
+def is_place(node: ast.expr, own_aliases: set[str]) -> bool:
+    match node:
+        case ast.Subscript():
+            return is_of_anything(node)
+        case ast.Name(name, ast.Load()):
+            return name in own_aliases
+        case _:
+            return False
+
+
+def folder_of(path: Path) -> str:
+    parts = path.relative_to(ROOT / "raycdc").parts
+    return parts[0] if len(parts) > 1 else ""
+
+
+def counted() -> dict[str, list[str]]:
+    """Every place, by package folder."""
+    files = source_files("raycdc")
+    known = {(module_of(path), name) for path in files for name in aliases(path)}
+    found: dict[str, list[str]] = {}
+    for path in files:
+        for line in places(path, known):
+            found.setdefault(folder_of(path), []).append(f"{path.relative_to(ROOT)}:{line}")
+    return found
+
+
+def test_dictionaries_of_anything_stand_at_the_edges_alone() -> None:
+    found = counted()
+    over = [
+        f"{folder or 'raycdc'}: {len(lines)} places, {PLACES_MAX.get(folder, 0)} allowed: {', '.join(lines)}"
+        for folder, lines in sorted(found.items())
+        if len(lines) > PLACES_MAX.get(folder, 0)
+    ]
+    loose = [
+        f"{folder or 'raycdc'}: only {len(found.get(folder, ()))} places are left; lower its limit"
+        for folder, limit in PLACES_MAX.items()
+        if limit - len(found.get(folder, ())) > SLACK_MAX
+    ]
+    if over or loose:
+        advice = "A value with a known shape is a frozen dataclass or has a precise type:"
+        pytest.fail("\n".join([advice, *over, *loose]), pytrace=False)

@@ -233,6 +233,18 @@ class RowsNotPrintedError(RaycdcError):
     """An inspecting command decoded more rows than it printed, or fewer. Always a bug."""
 
 
+class UnexpectedError(RaycdcError):
+    """An error that nobody has named, in a process that works for a run; the text says where in the code it is.
+
+    `lasting`: it is of a kind that comes again however often the same is tried. `trace` is its traceback.
+    """
+
+    def __init__(self, text: str, *, lasting: bool = False, trace: str = "") -> None:
+        super().__init__(text)
+        self.lasting = lasting
+        self.trace = trace
+
+
 class FencedError(RaycdcError):
     """The process was replaced (newer incarnation or generation exists) and must stop; its work is not accepted."""
 

@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from raycdc.errors import ExitCode, RaycdcError
+from raycdc.errors import ExitCode, RaycdcError, UnexpectedError
 from raycdc.plugins import missing_extra, third_parties
 
 
@@ -30,6 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exception(error)
         else:
             print(error, file=sys.stderr)
+        if isinstance(error, UnexpectedError):
+            more = "" if verbose else " --verbose shows its traceback."
+            print(f"{_bug()}{more}", file=sys.stderr)
         return int(error.exit_code)
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)

@@ -172,7 +172,7 @@ class LocalReader:
             self._worker.run()
             self._ended = ProcessEnd("left")
         except Exception as error:  # noqa: BLE001 - told by `ended`
-            self._ended = ProcessEnd(f"{type(error).__name__}: {error}", type(error).__name__)
+            self._ended = ProcessEnd.of(error)
 
 
 def host_from(spec: JobSpec, start: CoordinatorStart) -> CoordinatorHost:

@@ -173,7 +173,7 @@ class RayReader:
             return ProcessEnd("fenced")
         except RaycdcError as error:
             plain = plain_error(error)
-            return ProcessEnd(_last_line(plain), type(plain).__name__)
+            return ProcessEnd.of(plain, _last_line(plain))
         except RayError as error:
             return ProcessEnd(_last_line(error))
         return ProcessEnd("left")

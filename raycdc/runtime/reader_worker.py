@@ -8,8 +8,8 @@
 
 The main thread waits for `SourceReader.is_available` when there is nothing to do: fetchers and the receiver say so when
 there is, and it wakes by itself for the next heartbeat or at the time that the reader named. An error in the reader is
-reported as `ReaderFailed` when naming it helps the user, and ends the worker in any case; being fenced ends it
-silently: its successor is at work.
+reported as `ReaderFailed` when naming it helps the user, and ends the worker in any case, as an `UnexpectedError` where
+it has no name; being fenced ends it silently: its successor is at work.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from raycdc.runtime.heartbeats import Heartbeats
 from raycdc.runtime.open_epoch import CutProgress
 from raycdc.runtime.output import EpochOutput, SpoolAddress
 from raycdc.runtime.stopwatch import Stopwatch
+from raycdc.runtime.unexpected import unexpected
 from raycdc.source.connector import Source
 from raycdc.source.protocol.api import InputStatus
 from raycdc.source.protocol.link import Identity, Link
@@ -80,6 +81,7 @@ class ReaderWorker:
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._identity = identity
+        self._source = source
         self._spool = spool
         self._now_s = now_s
         availability, stopwatch, masks = Availability(), Stopwatch(), settings.masks
@@ -120,9 +122,11 @@ class ReaderWorker:
                 continue
         except FencedError:
             return
-        except Exception as error:
+        except RaycdcError as error:
             self._report(error)
             raise
+        except Exception as error:
+            raise unexpected(error, self._source) from error
         finally:
             # The receiver leaves too: a reader that works no more must not be heard any more.
             self._connection.end("ended")
@@ -162,8 +166,8 @@ class ReaderWorker:
             self._connection.send(heartbeat)
             self._connection.flush()
 
-    def _report(self, error: Exception) -> None:
+    def _report(self, error: RaycdcError) -> None:
         """Tell the coordinator why, unless trying again may help: then a new incarnation does, after a pause."""
-        if isinstance(error, RaycdcError) and not error.retryable:
+        if not error.retryable:
             self._connection.send(ReaderFailed(type(error).__name__, str(error)))
             self._connection.flush()

@@ -1,18 +1,20 @@
 """How often a process is started again before the job gives up, and after which pause. Pure: times are handed in.
 
 Each process has a budget of its own: an outage of the source ends all readers again and again, and must not look worse
-the more of them there are. A server that cannot be reached now is tried for `OUTAGE_MAX_S`, anything else
-`RESTARTS_MAX` times in a row; a process that lived for `STABLE_S` begins a new row.
+the more of them there are. A server that cannot be reached now is tried for `OUTAGE_MAX_S`, a bug that will come again
+`BUG_RESTARTS_MAX` times in a row, because some need two threads to meet, and anything else `RESTARTS_MAX` times; a
+process that lived for `STABLE_S` begins a new row.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raycdc.errors import RaycdcError, error_by_name
+from raycdc.errors import RaycdcError, UnexpectedError, error_by_name
 
 #: Replacements in a row after which the job gives up, naming the last reason.
 RESTARTS_MAX = 20
+BUG_RESTARTS_MAX = 2
 #: How long a source may be away: longer than a database takes to restart or to fail over.
 OUTAGE_MAX_S = 300.0
 #: A process that lived for so long was no failed attempt of the last start.
@@ -24,10 +26,23 @@ PAUSE_MAX_S = 8.0
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnd:
-    """Why a process ended: words for people, and the name of its error if it was one of ours."""
+    """Why a process ended: words for people, and the name of its error if it was one of ours.
+
+    `lasting` and `trace` are those of an `UnexpectedError`.
+    """
 
     text: str
     error: str = ""
+    lasting: bool = False
+    trace: str = ""
+
+    @classmethod
+    def of(cls, error: BaseException, text: str = "") -> ProcessEnd:
+        """The end by `error`; `text` instead of its own."""
+        name = type(error).__name__
+        if isinstance(error, UnexpectedError):
+            return cls(text or str(error), name, error.lasting, error.trace)
+        return cls(text or f"{name}: {error}", name)
 
     @property
     def kind(self) -> type[RaycdcError]:
@@ -47,6 +62,7 @@ class RestartBudget:
         self._row_began_s = 0.0
         self._restarts = 0
         self._failures = 0
+        self._bugs = 0
 
     def __repr__(self) -> str:
         return f"RestartBudget(restarts={self._restarts}, failures={self._failures})"
@@ -58,16 +74,24 @@ class RestartBudget:
         """Seconds until the successor may start; None: give up."""
         lived_s = 0.0 if self._started_s is None else now_s - self._started_s
         if self._restarts == 0 or lived_s >= STABLE_S:
-            self._row_began_s, self._restarts, self._failures = now_s, 0, 0
+            self._row_began_s, self._restarts, self._failures, self._bugs = now_s, 0, 0, 0
         self._restarts += 1
         self._failures += 0 if end.away else 1
+        self._bugs += 1 if end.lasting else 0
+        if self._bugs > BUG_RESTARTS_MAX:
+            return None
         if self._failures > RESTARTS_MAX or (end.away and now_s - self._row_began_s > OUTAGE_MAX_S):
             return None
         return min(PAUSE_MAX_S, PAUSE_S * (self._restarts - 1))
 
     def give_up(self, end: ProcessEnd, *, what: str, now_s: float) -> RaycdcError:
-        """The error that ends the job, of the kind that ended the process."""
-        return end.kind(
+        """The error that ends the job, of the kind that ended the process, with the traceback as a note."""
+        text = (
             f"{what} ended {self._restarts} times within {now_s - self._row_began_s:.0f} s; the last time: {end.text} "
             "The job stops; everything sealed is kept, and the next run goes on from there."
         )
+        if not end.trace:
+            return end.kind(text)
+        error = UnexpectedError(text, lasting=end.lasting, trace=end.trace)
+        error.add_note(end.trace)
+        return error

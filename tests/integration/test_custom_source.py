@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from importlib import import_module
@@ -193,3 +195,31 @@ def test_a_long_file_is_read_again_in_one_transaction(
     told = [value for unit in units for _, value in told_by(unit)]
     assert told == [None, "1", "2", "3", "4"]
     assert [unit.place.ordinal for unit in units] == [9, 9, 9, 9, 11]
+
+
+def test_a_bug_of_the_plug_in_ends_the_run_after_few_tries_and_names_its_line(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(ROOT / "examples" / "custom_source" / "csv_files", broken / "csv_files")
+    source = broken / "csv_files" / "source.py"
+    text = source.read_text()
+    before = "        files = _files(self._config).items()\n"
+    assert text.count(before) == 1
+    source.write_text(text.replace(before, "        files = self._files_by_table.items()\n"))
+    line = text[: text.index(before)].count("\n") + 1
+    paths = os.pathsep.join([str(broken), environment["PYTHONPATH"]])
+    folder = Folder(tmp_path, {**environment, "PYTHONPATH": paths})
+    folder.append("people", "id,name\n1,ann\n")
+    words = ("run", "csv.toml", "--local", "--until", "caught-up")
+    place = f"AttributeError: 'CsvFilesLog' object has no attribute '_files_by_table' ({source}:{line}, in fetch)."
+    quiet = folder.raycdc(*words)
+    assert quiet.returncode == 1
+    told = quiet.stderr.splitlines()[-2:]
+    assert re.match(r"A reader ended [3-5] times within ", told[0]), told
+    assert f"the last time: {place} The job stops" in told[0]
+    assert told[1].startswith("This is a bug in the plug-in csv-files (package ")
+    assert told[1].endswith(" --verbose shows its traceback.")
+    assert "Traceback" not in quiet.stderr
+    verbose = folder.raycdc(*words, "--verbose").stderr
+    assert f'  File "{source}", line {line}, in fetch\n' in verbose

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import pickle
+import traceback
+
 import pytest
 
-from raycdc.errors import RaycdcError, SourceUnavailableError
-from raycdc.runtime.restarts import OUTAGE_MAX_S, PAUSE_MAX_S, RESTARTS_MAX, STABLE_S, ProcessEnd, RestartBudget
+from raycdc.errors import RaycdcError, SourceUnavailableError, UnexpectedError
+from raycdc.runtime.restarts import (
+    BUG_RESTARTS_MAX,
+    OUTAGE_MAX_S,
+    PAUSE_MAX_S,
+    RESTARTS_MAX,
+    STABLE_S,
+    ProcessEnd,
+    RestartBudget,
+)
+from raycdc.runtime.unexpected import unexpected
 
 AWAY = ProcessEnd("db1:3306 refused the connection.", "SourceUnavailableError")
 CRASH = ProcessEnd("its process ended")
@@ -47,6 +59,36 @@ def test_a_process_that_ends_at_once_again_and_again_is_given_up_sooner() -> Non
     assert answer is None
     assert repr(budget) == f"RestartBudget(restarts={RESTARTS_MAX + 1}, failures={RESTARTS_MAX + 1})"
     assert type(budget.give_up(CRASH, what="A reader", now_s=1.0)) is RaycdcError
+
+
+def raised(error: Exception) -> ProcessEnd:
+    """The end of a process in which a library raised `error` while this test's package was at work."""
+    try:
+        raise error
+    except Exception as caught:  # noqa: BLE001 - whatever it is
+        # As it arrives from another process.
+        return ProcessEnd.of(pickle.loads(pickle.dumps(unexpected(caught, lives))))
+
+
+@pytest.mark.parametrize("error", [AttributeError("x"), KeyError("x"), AssertionError(), ZeroDivisionError("x")])
+def test_a_bug_that_will_come_again_is_given_up_after_few_tries_with_its_traceback(error: Exception) -> None:
+    budget, bug = RestartBudget(), raised(error)
+    _, answer = lives(budget, bug, lived_s=0.5, until_s=OUTAGE_MAX_S)
+    assert answer is None
+    assert f"restarts={BUG_RESTARTS_MAX + 1}," in repr(budget)
+    given_up = budget.give_up(bug, what="A reader", now_s=1.0)
+    assert type(given_up) is UnexpectedError
+    assert f"{type(error).__name__}" in str(given_up)
+    assert f"({__file__}:" in str(given_up)
+    assert "raise error" in "".join(traceback.format_exception(given_up))
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError("x"), ValueError("x"), RuntimeError("x")])
+def test_an_error_of_the_world_that_nobody_named_is_tried_as_often_as_any_crash(error: Exception) -> None:
+    budget, end = RestartBudget(), raised(error)
+    lives(budget, end, lived_s=0.5, until_s=OUTAGE_MAX_S)
+    assert f"restarts={RESTARTS_MAX + 1}," in repr(budget)
+    assert "raise error" in "".join(traceback.format_exception(budget.give_up(end, what="A reader", now_s=1.0)))
 
 
 def test_a_process_that_lived_begins_a_new_row() -> None:

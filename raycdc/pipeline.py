@@ -30,7 +30,7 @@ from raycdc.epochs.ports import EpochPorts
 from raycdc.epochs.routing import Routing
 from raycdc.errors import ConfigError, SegmentUnavailableError
 from raycdc.model.until import Until
-from raycdc.preflight import naming_place, settle_place, settle_start
+from raycdc.preflight import Taker, naming_place, settle_corrected, settle_place, settle_start
 from raycdc.progress import ProgressReporter
 from raycdc.run_events import Listener
 from raycdc.runtime.launcher import JobSpec, Launcher
@@ -139,13 +139,14 @@ class Pipeline:
         silent = ProgressReporter(lambda _: None, driver_pid=os.getpid())
         with self._one_run(Start(config, local, has_sink=False), silent) as run:
             store = run.store
-            settled = settle_start(config, store, warn=silent.warning, has_sink=False, names_sink=self._has_sink)
+            taker = Taker.HAND_FOR_SINK if self._has_sink else Taker.HAND
+            settled = settle_start(config, store, warn=silent.warning, taker=taker)
             if settled.full_by is FullBy.KNOWN_ROWS:
                 raise ConfigError(
                     'source.changelog: "full" is for rows on their way to a sink of raycdc\'s; leave it out, or let '
                     "all captured collections keep images."
                 )
-            spec = job_spec(config, store, settled, until=_end_of(until), has_sink=self._has_sink)
+            spec = job_spec(config, store, settled, until=_end_of(until), taker=taker)
             if in_flight_max:
                 spec = replace(spec, settings=replace(spec.settings, in_flight_max=in_flight_max))
             store.sweep_spool()
@@ -184,12 +185,13 @@ class Pipeline:
     def _commit_all(self, run: _Run, start: Start, until: Until | None) -> bool:
         """Start everything and commit epochs to the end; False where a stop came before there were readers."""
         config, store, reporter, local = self.config, run.store, run.reporter, start.local
-        settled = settle_start(config, store, warn=reporter.warning, has_sink=self._has_sink, names_sink=self._has_sink)
+        taker = Taker.SINK if self._has_sink else Taker.HAND
+        settled = settle_start(config, store, warn=reporter.warning, taker=taker)
         if settled.full_by is FullBy.KNOWN_ROWS:
             require_known_rows(start)
         if self._stopped_early():
             return False
-        spec = job_spec(config, store, settled, until=until, has_sink=self._has_sink)
+        spec = job_spec(config, store, settled, until=until, taker=taker)
         reporter.starting("starting" if local else "starting Ray and Spark")
         spark = None if local else SparkThread(partial(new_session, config.spark, store.path))
         if spark is not None:
@@ -231,6 +233,7 @@ class Pipeline:
         )
         loop = EpochLoop(store, sink, ports)
         with naming_place(self.config, store):
+            settle_corrected(self.config, store, loop.written)
             loop.recover()
         settle_place(self.config, store)
         reporter.bad_rows(bad_rows(store, loop.committed))

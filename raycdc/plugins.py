@@ -53,7 +53,8 @@ class Plugin:
     component's TOML section (a subclass of `raycdc.config.SourceConfig` or `SinkConfig`); `factory` is
     ``"module:callable"``, called with the validated configuration, and for a source with its `SourceContext`.
     `init` names, in the same way, the page of ``raycdc init``: a subclass of `raycdc.config.init_page.InitPage`. The
-    default page asks for the keys that the section must have.
+    default page asks for the keys that the section must have. `statements` names a function that reads the DDL
+    statements of such a source where they stand in messages (`raycdc.source.connector.ReadStatement`).
     """
 
     name: str
@@ -61,6 +62,7 @@ class Plugin:
     config: type[Any]
     factory: str
     init: str = "raycdc.config.init_page:InitPage"
+    statements: str = ""
 
     def create(self, config: Any, *given: Any) -> Any:
         """Import the factory and call it with `config` and the other arguments `given`.
@@ -72,6 +74,10 @@ class Plugin:
     def init_page(self) -> Any:
         """The page that ``raycdc init`` asks. Raises `ConfigError` as `create` does."""
         return self._imported(self.init)(self.name, self.config)
+
+    def read_statement(self) -> Any:
+        """The function that `statements` names. Raises `ConfigError` as `create` does."""
+        return self._imported(self.statements)
 
     def _imported(self, place: str) -> Callable[..., Any]:
         module_name, _, attribute = place.partition(":")

@@ -16,10 +16,11 @@ Blocks while the source answers.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from enum import Enum, auto
+from functools import cache, partial
 from typing import Any, assert_never
 
 from raycdc.checkpoint.changelog import FullBy, settle_changelog
@@ -43,7 +44,7 @@ from raycdc.model.state_key import require_state_key
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.schema.events import SchemaChangeEvent
 from raycdc.sinks.api import UPSERT
-from raycdc.source.connector import Source, SourceContext
+from raycdc.source.connector import ReadStatement, Source, SourceContext
 from raycdc.source.parking import Refusal, TableRequest
 from raycdc.source.selection import Selection, SelectionChanges, changes_of, known_tables
 from raycdc.source.snapshot.stream_state import stream_of
@@ -52,6 +53,29 @@ from raycdc.transform.followed import TargetRules
 from raycdc.transform.hiding import Hiding
 from raycdc.transform.naming import Names, Naming
 
+#: The type of source whose DDL statements stand in messages: all formats that have any are of MySQL's world.
+_STATEMENTS_OF = "mysql"
+
+
+class Taker(Enum):
+    """Who takes the epochs of a run."""
+
+    #: The sink of the configuration.
+    SINK = auto()
+    #: Somebody by hand, who gets the rows that the sink of the configuration would get.
+    HAND_FOR_SINK = auto()
+    #: Somebody by hand; the configuration names no sink.
+    HAND = auto()
+
+    @property
+    def is_sink(self) -> bool:
+        return self is Taker.SINK
+
+    @property
+    def by_rules_of_sink(self) -> bool:
+        """Whether the source goes by what the sink of the configuration can hold."""
+        return self is not Taker.HAND
+
 
 def preflight(
     config: PipelineConfig,
@@ -59,10 +83,10 @@ def preflight(
     make_source: Callable[[], Source[Any]],
     *,
     warn: Callable[[str], None],
-    has_sink: bool = True,
+    taker: Taker = Taker.SINK,
 ) -> FullBy:
     """Do the steps of the module's docstring; says how the changelog becomes full. `warn` hears of what is done."""
-    changed = require_fitting(config, store, has_sink=has_sink)
+    changed = require_fitting(config, store, has_sink=taker.is_sink)
     for text in told(changed):
         warn(text)
     source = make_source()
@@ -75,12 +99,13 @@ def preflight(
     tells = full and first and source.tells_before()
     full_by = settle_changelog(store, full=full, source_tells=tells)
     # Where the target is now is believed when it has shown what it holds (`settle_place`).
-    places = {difference.key: difference.was for difference in changed if difference.change is Change.PLACE}
+    unproven = (Change.PLACE, Change.NEW_STATE)
+    places = {difference.key: difference.was for difference in changed if difference.change in unproven}
     kept = read_configured(store) or {}
-    if first and not has_sink:
+    if first and not taker.is_sink:
         # A start that sealed nothing was for a sink.
         kept = {key: value for key, value in kept.items() if not key.startswith("sink.")}
-    write_configured(store, {**kept, **configured_keys(config, has_sink=has_sink), **places})
+    write_configured(store, {**kept, **configured_keys(config, has_sink=taker.is_sink), **places})
     return full_by
 
 
@@ -102,18 +127,13 @@ def settle_start(
     store: CheckpointStore,
     *,
     warn: Callable[[str], None],
-    has_sink: bool = True,
-    names_sink: bool = True,
+    taker: Taker = Taker.SINK,
 ) -> Settled:
-    """`preflight`, and what follows from it. Blocks while the source answers.
-
-    `has_sink` says whether the run writes to the sink of `config`; `names_sink` whether `config` names one at all: then
-    the source goes by its rules also where somebody takes the epochs by hand.
-    """
+    """`preflight`, and what follows from it. Blocks while the source answers."""
     naming = naming_of(config, column_names(store))
-    upsert = names_sink and config.sink.write == UPSERT
-    maker = partial(source_maker, config, upsert=upsert, naming=naming, has_sink=names_sink)
-    full_by = preflight(config, store, maker(full_by=FullBy.NOTHING), warn=warn, has_sink=has_sink)
+    upsert = taker.by_rules_of_sink and config.sink.write == UPSERT
+    maker = partial(source_maker, config, upsert=upsert, naming=naming, has_sink=taker.by_rules_of_sink)
+    full_by = preflight(config, store, maker(full_by=FullBy.NOTHING), warn=warn, taker=taker)
     make_source = maker(full_by=full_by)
     return Settled(full_by, naming, refused_at_start(config, store, make_source()), make_source)
 
@@ -128,6 +148,36 @@ def naming_place(config: PipelineConfig, store: CheckpointStore) -> Iterator[Non
         found = differences(was, configured_keys(config), config)
         places = [f"{d}. Take it back, or put the target there as a whole." for d in found if d.change is Change.PLACE]
         raise SinkError("\n".join([*places, str(error)])) if places else error from error.__cause__
+
+
+def settle_corrected(config: PipelineConfig, store: CheckpointStore, written: Callable[[], Sequence[TableId]]) -> None:
+    """Take the keys that were corrected before anything was committed, now that `written` has been asked."""
+    corrected = require_nothing_written(config, store, written)
+    if corrected:
+        was = read_configured(store) or {}
+        write_configured(store, {**was, **{difference.key: difference.now for difference in corrected}})
+
+
+def require_nothing_written(
+    config: PipelineConfig, store: CheckpointStore, written: Callable[[], Sequence[TableId]]
+) -> list[Difference]:
+    """The keys that were corrected before anything was committed. `ConfigError` where a target holds rows nevertheless:
+    a run died between writing them and recording that. `written` asks the targets, of which some may hold an epoch.
+    """
+    found = differences(read_configured(store) or {}, configured_keys(config), config)
+    corrected = [difference for difference in found if _is_correction(difference, store)]
+    if corrected and (targets := written()):
+        named = ", ".join(map(str, targets))
+        raise ConfigError(*(f"{d}: {_NEW_STATE} Rows are in {named} already." for d in corrected))
+    return corrected
+
+
+def _is_correction(difference: Difference, store: CheckpointStore) -> bool:
+    """Whether the key says where and how the sink writes, which is free to change until it has written anything. Rows
+    that are read for another sink, or for another way of writing, would be others.
+    """
+    of_sink = difference.key.startswith("sink.") and difference.key not in ("sink.type", "sink.write")
+    return of_sink and difference.change is Change.NEW_STATE and store.last_commit() is None
 
 
 def settle_place(config: PipelineConfig, store: CheckpointStore) -> None:
@@ -145,9 +195,10 @@ def require_fitting(config: PipelineConfig, store: CheckpointStore, *, has_sink:
     if was is None or last is None:
         return []  # Nothing was written yet, or by a version that did not remember.
     found = differences(was, configured_keys(config, has_sink=has_sink), config)
-    if other := _other_reader(was, has_sink=has_sink):
-        raise ConfigError(other)
-    problems = [f"{d}: {_NEW_STATE}" for d in found if d.change is Change.NEW_STATE]
+    if other_reader := _other_reader(was, has_sink=has_sink):
+        raise ConfigError(other_reader)
+    other = [d for d in found if d.change is Change.NEW_STATE and not _is_correction(d, store)]
+    problems = [f"{d}: {_NEW_STATE}" for d in other]
     stream = stream_of(last)
     for difference in (d for d in found if d.change is Change.NEW_SNAPSHOT):
         if stream is None:
@@ -189,7 +240,9 @@ def told(changed: list[Difference]) -> list[str]:
                 said.append(f"{difference}: the run goes on only if the target there holds what was committed.")
             case Change.JUDGED:
                 said.append(f"{difference.key} changed: tables whose rows already written would not match are refused.")
-            case Change.FREE | Change.NEW_SNAPSHOT | Change.NEW_STATE:
+            case Change.NEW_STATE:
+                said.append(f"{difference}: it is taken, because nothing was committed yet.")
+            case Change.FREE | Change.NEW_SNAPSHOT:
                 pass
             case other:
                 assert_never(other)
@@ -236,16 +289,20 @@ def source_maker(
         hiding=Hiding(config.masked(), config.state_key),
         sink=config.sink.type if has_sink else "",
         demands_before=full_by is FullBy.SOURCE,
-        read_statement=_read_statement,
+        read_statement=read_statement,
     )
     return partial(plugin.create, config.source, context)
 
 
-def _read_statement(statement: str, default_db: str) -> tuple[SchemaChangeEvent, ...]:
-    """DDL in messages of any source is MySQL's, whose parser takes a moment to load."""
-    from raycdc.connectors.mysql.ddl.messages import events_of_statement
+def read_statement(statement: str, default_db: str) -> tuple[SchemaChangeEvent, ...]:
+    """DDL in messages, read by the source that it is of; its parser takes a moment to load."""
+    return _reader_of_statements()(statement, default_db)
 
-    return events_of_statement(statement, default_db)
+
+@cache
+def _reader_of_statements() -> ReadStatement:
+    reader: ReadStatement = load_plugin(PluginGroup.SOURCES, _STATEMENTS_OF).read_statement()
+    return reader
 
 
 def selection_of(source: Source[Any], store: CheckpointStore | None) -> Selection | None:

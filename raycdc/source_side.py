@@ -15,7 +15,7 @@ from raycdc.epochs.outcomes import EpochStatistics
 from raycdc.epochs.parked_targets import parks_of
 from raycdc.errors import ParkReason
 from raycdc.model.until import Until
-from raycdc.preflight import Settled
+from raycdc.preflight import Settled, Taker
 from raycdc.progress import ProgressReporter
 from raycdc.runtime.launcher import JobSpec, Launcher, LocalLauncher
 from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
@@ -53,7 +53,7 @@ class SourceSide:
 
 
 def job_spec(
-    config: PipelineConfig, store: CheckpointStore, settled: Settled, *, until: Until | None, has_sink: bool
+    config: PipelineConfig, store: CheckpointStore, settled: Settled, *, until: Until | None, taker: Taker
 ) -> JobSpec:
     """The description from which every process of the run is made. Its token is new, so it is this run's alone."""
     options = config.pipeline
@@ -70,7 +70,7 @@ def job_spec(
         until=until or config.until,
         parking=parks_of(options)(ParkReason.CHANGE),
         fetchers=config.readers.fetchers,
-        partitioned=has_sink and config.sink.write == UPSERT,
+        partitioned=taker.by_rules_of_sink and config.sink.write == UPSERT,
         masks=config.masked(),
         token=secrets.token_urlsafe(24),
     )

@@ -27,7 +27,7 @@ from raycdc.epochs.routing import Routing
 from raycdc.errors import RaycdcError, SchemaError, SinkError, TableRefusedError
 from raycdc.model import TableId
 from raycdc.plugins import PluginGroup, load_plugin
-from raycdc.preflight import naming_place
+from raycdc.preflight import naming_place, require_nothing_written
 from raycdc.sinks.api import UPSERT, Sink, SinkContext
 from raycdc.source.checks import CheckResult
 from raycdc.startup_checks import no_merging
@@ -99,6 +99,7 @@ def _findings(
 def _compared(config: PipelineConfig, store: CheckpointStore, sink: Any) -> list[CheckResult]:
     """The recovery that a start would decide on, by its own code. Raises the error that would end it."""
     with _loop(config, store, sink) as loop, naming_place(config, store):
+        require_nothing_written(config, store, loop.written)
         found: Outlook = loop.look()
     results = [
         CheckResult(f"target {name}", text, _PARKED, error=SchemaError, parks=True)

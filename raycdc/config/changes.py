@@ -9,6 +9,9 @@
 | `JUDGED` | is judged table by table where it acts, against what the state remembers of each (routes, transforms) |
 | `NEW_STATE` | is refused: rows already written would not match, or nobody could tell new ones from them |
 
+A key of the sink's section but its type and write is taken, whatever its class, as long as nothing was committed and no
+target holds rows of the state (`raycdc.preflight.require_nothing_written`): a first run may have failed because of it.
+
 `class_of` answers for a key; `tests/unit/config/test_configuration_changes.py` walks all models, so that a key that is
 not here fails the build. A third party's plug-in declares its keys itself, ``option(…, change="free")``; one that does
 not is taken for `NEW_STATE`, and a secret for `FREE`.

@@ -22,6 +22,7 @@ from raycdc.epochs.outcomes import Outlook, Recovery
 from raycdc.epochs.parts import EpochParts
 from raycdc.epochs.ports import EpochPorts
 from raycdc.failpoints import reach
+from raycdc.model import TableId
 from raycdc.sinks.api import Sink
 
 #: How long to wait for the next sealed epoch before looking whether something failed or a stop was asked for.
@@ -53,6 +54,10 @@ class EpochLoop:
         `SinkError` or `StateError` when they contradict each other; nothing was changed then.
         """
         return EpochRecovery(self._parts, self._writer).run()
+
+    def written(self) -> list[TableId]:
+        """The targets that hold rows of epochs which are not committed. Changes nothing."""
+        return EpochRecovery(self._parts, self._writer).written()
 
     def look(self) -> Outlook:
         """What `recover` would find, with its errors; changes nothing, waits for no node."""

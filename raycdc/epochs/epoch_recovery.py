@@ -80,6 +80,11 @@ class EpochRecovery:
                     assert_never(decision)
         return Recovery(self._records.epoch, tuple(recorded), tuple(replayed), tuple(dropped), tuple(frozen))
 
+    def written(self) -> list[TableId]:
+        """The targets that hold rows of epochs behind the record, as those of a run that died before it wrote one."""
+        self._works.look_after(self._store.last_commit())
+        return self._holdings.written(self._store.manifests(after=self._records.epoch))
+
     def look(self) -> Outlook:
         """The result that `run` would have, with its errors; changes nothing in state and sink, and
         asks no other node.

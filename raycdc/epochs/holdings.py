@@ -6,7 +6,7 @@ because of a record alone; those that remember nothing (a console) are left out 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.recovery import CommitVector, Sealed, ahead, another_copy, beyond, shortfalls
@@ -79,6 +79,12 @@ class Holdings:
                 held = self._held_if_there(target)
                 if held is not None and held.epoch >= manifest.epoch:
                     raise SinkError(another_copy(target, held.epoch))
+
+    def written(self, manifests: Iterable[Manifest]) -> list[TableId]:
+        """The targets of the epochs that hold any of this pipeline; known rows are the state's own."""
+        targets = dict.fromkeys(target for manifest in manifests for target in self._targets(manifest))
+        asked = [target for target in targets if self._asks(target) and table_of(target) is None]
+        return [target for target in asked if self._held_if_there(target) is not None]
 
     def _sources_of(self, target: TableId) -> tuple[TableId, ...]:
         table = table_of(target)

@@ -340,6 +340,15 @@ class SinkConformance(ABC):
         assert looker.committed(fresh) is None, "looking at a target made it"
         self._check(play)
 
+    def test_looking_before_anything_was_written_makes_nothing(self, tmp_path: Path) -> None:
+        play = self._play(tmp_path)
+        before = sorted(play.folder.rglob("*"))
+        looker = play.sink(looks=True)
+        assert looker.committed(play.orders.id) is None
+        looker.require_free(play.orders.id)
+        looker.close()
+        assert sorted(play.folder.rglob("*")) == before, "looking at a target that is not there made something"
+
     # -- helpers
 
     def _play(self, folder: Path) -> Play:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -107,6 +108,96 @@ path = "/proc/x/changes.db"
     assert refused.returncode == ExitCode.SINK, said
     assert "/proc/x cannot be written" in " ".join(said.split())
     assert "Traceback" not in said
+
+
+class Job:
+    """A pipeline of generated rows into the sink, whose package lies in `site`."""
+
+    def __init__(self, folder: Path, site: Path) -> None:
+        self._folder, self._site = folder, site
+
+    def raycdc(self, path: str, *words: str, failpoints: str = "") -> subprocess.CompletedProcess[str]:
+        """The command, run with the database at `path`."""
+        (self._folder / "config.toml").write_text(
+            f'''
+[pipeline]
+name = "own-sink"
+state = "state"
+
+[source]
+type = "datagen"
+tables = ["shop.orders"]
+rows = 10
+events = 0
+
+[sink]
+type = "sqlite-changes"
+path = "{path}"
+'''
+        )
+        points = {"RAYCDC_FAILPOINTS": failpoints, "RAYCDC_FAILPOINT_DIR": str(self._folder)} if failpoints else {}
+        command, *more = words
+        return subprocess.run(
+            [sys.executable, "-m", "raycdc.cli", command, "config.toml", "--local", *more],
+            env=environment(self._site) | points,
+            cwd=self._folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def run(self, path: str, *, failpoints: str = "") -> subprocess.CompletedProcess[str]:
+        return self.raycdc(path, "run", "--until", "caught-up", failpoints=failpoints)
+
+
+@pytest.fixture
+def undeclared(site: Path, tmp_path: Path) -> Path:
+    """A folder with the package as an author has it who did not say what changing its path means."""
+    other = tmp_path / "other_site"
+    shutil.copytree(site, other)
+    plugin = other / "sqlite_changes" / "plugin.py"
+    text = plugin.read_text()
+    assert text.count(', change="place"') == 1
+    plugin.write_text(text.replace(', change="place"', ""))
+    return other
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_path_is_corrected_after_a_first_run_that_wrote_nothing(
+    declared: bool, undeclared: Path, site: Path, tmp_path: Path
+) -> None:
+    job = Job(tmp_path, site if declared else undeclared)
+    (tmp_path / "wrong").mkdir()
+    failed = job.run("wrong")
+    assert failed.returncode == ExitCode.SINK, failed.stderr
+    assert "unable to open database file" in failed.stderr
+    checked = job.raycdc("right/changes.db", "check")
+    assert checked.returncode == 0, checked.stdout
+    corrected = job.run("right/changes.db")
+    assert corrected.returncode == 0, corrected.stderr
+    assert len(rows_of(tmp_path / "right" / "changes.db", "shop.orders")) == 10
+    moved = job.run("elsewhere.db")
+    assert moved.returncode == (ExitCode.SINK if declared else ExitCode.CONFIG), "its rows are in the other database"
+
+
+def test_a_path_is_not_corrected_where_a_run_died_after_it_had_written(undeclared: Path, tmp_path: Path) -> None:
+    job = Job(tmp_path, undeclared)
+    assert job.run("changes.db", failpoints="after_last_commit=kill").returncode != 0
+    (tmp_path / "changes.db").rename(tmp_path / "other.db")
+    for words in (("check",), ("run", "--until", "caught-up")):
+        refused = job.raycdc("other.db", *words)
+        assert refused.returncode == ExitCode.CONFIG, refused.stdout + refused.stderr
+        said = " ".join((refused.stdout + refused.stderr).split())
+        assert "Rows are in shop.orders already." in said
+    (tmp_path / "other.db").rename(tmp_path / "changes.db")
+    assert job.run("changes.db").returncode == 0
+    assert len(rows_of(tmp_path / "changes.db", "shop.orders")) == 10
+
+
+def test_check_makes_neither_a_database_nor_its_folder(site: Path, tmp_path: Path) -> None:
+    checked = Job(tmp_path, site).raycdc("new/changes.db", "check")
+    assert checked.returncode == 0, checked.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]
 
 
 @pytest.mark.server

@@ -11,7 +11,7 @@ from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import PipelineConfig
 from raycdc.config.load import config_from_dict
 from raycdc.model.until import Until
-from raycdc.preflight import settle_start
+from raycdc.preflight import Taker, settle_start
 
 
 def config_of(folder: Path, *, mode: str = "continuous", source: dict[str, Any]) -> PipelineConfig:
@@ -42,12 +42,12 @@ def test_the_mode_that_is_asked_for_says_where_a_run_ends(
     assert config_of(tmp_path, mode=mode, source=source).until is until
 
 
-@pytest.mark.parametrize("has_sink", [True, False])
+@pytest.mark.parametrize("taker", [Taker.SINK, Taker.HAND_FOR_SINK])
 def test_epochs_taken_by_hand_of_a_file_that_names_a_sink_have_the_rows_that_the_sink_would_get(
-    tmp_path: Path, has_sink: bool
+    tmp_path: Path, taker: Taker
 ) -> None:
     config = config_of(tmp_path, source={"type": "datagen", "tables": ["shop.orders"]})
     store = CheckpointStore(tmp_path / "state", pipeline="shop")
-    settled = settle_start(config, store, warn=lambda _: None, has_sink=has_sink, names_sink=True)
+    settled = settle_start(config, store, warn=lambda _: None, taker=taker)
     context = settled.make_source().context
     assert (context.sink, context.rules.upsert) == ("delta", True)

@@ -90,8 +90,7 @@ class SqliteChangesSink(ExactlyOnceSink[SqliteTable]):
     def opened(self, target: TableId, *, writes: bool) -> Iterator[SqliteTable]:
         place = f"The table {target} in {self._path}"
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with closing(sqlite3.connect(self._path, timeout=60, isolation_level=None)) as db:
+            with closing(self._connection(writes=writes)) as db:
                 db.execute("BEGIN IMMEDIATE")
                 db.execute(f"CREATE TABLE IF NOT EXISTS {_RECORD}")
                 yield SqliteTable(target, place, db, self._context.app_id)
@@ -99,6 +98,13 @@ class SqliteChangesSink(ExactlyOnceSink[SqliteTable]):
                     db.execute("COMMIT")
         except (sqlite3.Error, OSError) as cause:
             raise SinkError(f"{place}: {cause}") from cause
+
+    def _connection(self, *, writes: bool) -> sqlite3.Connection:
+        """Whoever only looks makes nothing: an empty database in memory stands for one that is not there."""
+        if writes:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        place = self._path if writes or self._path.exists() else ":memory:"
+        return sqlite3.connect(place, timeout=60, isolation_level=None)
 
     def prepare(self, work: TableWork, batch: Batch) -> Staged:
         path = self._staging(work.target) / f"{work.epoch}-{work.generation}.jsonl"

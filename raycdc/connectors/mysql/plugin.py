@@ -227,4 +227,5 @@ PLUGIN = Plugin(
     config=MySqlSourceConfig,
     factory="raycdc.connectors.mysql.source:MySqlSource",
     init="raycdc.connectors.mysql.init:MySqlInitPage",
+    statements="raycdc.connectors.mysql.ddl.messages:events_of_statement",
 )

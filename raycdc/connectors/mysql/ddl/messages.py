@@ -1,7 +1,8 @@
 """The schema changes of a statement inside a message (Canal's ``sql``, Maxwell's, Debezium's ``ddl``) by itself.
 
-There is no table of ours beside it, as there is in a log: types and names are the statement's. Handed to sources that
-read such messages by the composition root (`raycdc.source.connector.SourceContext`).
+There is no table of ours beside it, as there is in a log: types and names are the statement's. The plug-in names it
+(`raycdc.plugins.Plugin.statements`), and it is handed to sources that read such messages
+(`raycdc.source.connector.SourceContext`).
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Decoding:
             self.op[:count].copy(),
             self.row_event[:count].copy(),
             self.row_number[:count].copy(),
-            self.arena.take_lost(),
+            self.arena.lost.take(),
         )
 
 
@@ -112,13 +112,13 @@ class Decodings:
         """Values lost since construction: zero dates that became null, and values with replaced characters."""
         arenas = [decoding.arena for decoding in self._decodings.values()]
         return {
-            "zero_dates": self._zero_dates + sum(arena.zero_dates for arena in arenas),
-            "replaced": self._replaced + sum(arena.replaced for arena in arenas),
+            "zero_dates": self._zero_dates + sum(arena.lost.zero_dates for arena in arenas),
+            "replaced": self._replaced + sum(arena.lost.replaced for arena in arenas),
         }
 
     def _count_losses(self, arena: TableArena) -> None:
-        self._zero_dates += arena.zero_dates
-        self._replaced += arena.replaced
+        self._zero_dates += arena.lost.zero_dates
+        self._replaced += arena.lost.replaced
 
 
 @dataclass(slots=True)

@@ -6,7 +6,6 @@ The layer of the DDL parser between column definitions and whole statements.
 from __future__ import annotations
 
 from raycdc.connectors.mysql.ddl.column import ColumnParser
-from raycdc.connectors.mysql.ddl.cursor import Unparsable
 from raycdc.connectors.mysql.ddl.statements import (
     AddColumn,
     AlterAction,
@@ -23,6 +22,7 @@ from raycdc.connectors.mysql.ddl.statements import (
     SetVersioning,
     UniqueKey,
 )
+from raycdc.connectors.mysql.ddl.token_cursor import Unparsable
 from raycdc.model import TableId
 from raycdc.schema import After, First
 

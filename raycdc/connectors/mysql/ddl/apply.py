@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from raycdc.connectors.mysql.ddl.alter import UnknownShapeError, alter_table, inherit, server_column
-from raycdc.connectors.mysql.ddl.cursor import Cursor, Unparsable
+from raycdc.connectors.mysql.ddl.cursor import Cursor
 from raycdc.connectors.mysql.ddl.parser import StatementParser
 from raycdc.connectors.mysql.ddl.statements import (
     AlterTable,
@@ -30,6 +30,7 @@ from raycdc.connectors.mysql.ddl.statements import (
     TemporaryTable,
     TruncateTable,
 )
+from raycdc.connectors.mysql.ddl.token_cursor import Unparsable
 from raycdc.connectors.mysql.ddl.tokens import LexError
 from raycdc.connectors.mysql.values.types import HIDDEN_ROW_END, MySqlTable
 from raycdc.errors import SchemaError

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from raycdc.connectors.mysql.ddl.cursor import Cursor, Unparsable
+from raycdc.connectors.mysql.ddl.cursor import Cursor
 from raycdc.connectors.mysql.ddl.statements import ColumnDefinition, Spelled
+from raycdc.connectors.mysql.ddl.token_cursor import Unparsable
 from raycdc.connectors.mysql.ddl.tokens import TokenKind
 from raycdc.connectors.mysql.ddl.types import ALIASES, TYPE_WORDS, WrittenType, number_text
 from raycdc.connectors.mysql.values.types import MySqlTable

@@ -9,7 +9,6 @@ Called by `parse_ddl` only.
 from __future__ import annotations
 
 from raycdc.connectors.mysql.ddl.alter_parser import AlterParser
-from raycdc.connectors.mysql.ddl.cursor import Unparsable
 from raycdc.connectors.mysql.ddl.statements import (
     AlterAction,
     AlterTable,
@@ -25,6 +24,7 @@ from raycdc.connectors.mysql.ddl.statements import (
     TemporaryTable,
     TruncateTable,
 )
+from raycdc.connectors.mysql.ddl.token_cursor import Unparsable
 
 #: Words that begin a query, which CREATE TABLE may take columns from.
 _QUERY_WORDS = frozenset({"SELECT", "AS", "IGNORE", "REPLACE", "TABLE", "VALUES"})

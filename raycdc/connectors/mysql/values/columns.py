@@ -18,6 +18,7 @@ Contract for a loop writing row ``r`` of column ``c`` (`layouts.ColumnLayout` sa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ import pyarrow as pa
 from raycdc.connectors.mysql.values import charsets
 from raycdc.connectors.mysql.values.arena_loops import COUNTERS
 from raycdc.connectors.mysql.values.json_loops import STACK_SHAPE
-from raycdc.connectors.mysql.values.layouts import Form, TableLayout, layout_of
+from raycdc.connectors.mysql.values.layouts import ColumnLayout, Form, TableLayout, layout_of
 from raycdc.connectors.mysql.values.types import MySqlTable, Treatment
 from raycdc.errors import DataError
 from raycdc.model.batch import BATCH_BYTES_MAX, BATCH_ROWS_MAX, with_lost_values
@@ -70,12 +71,49 @@ class ArenaView(NamedTuple):
     stack: npt.NDArray[np.int64]
 
 
+class LostValues:
+    """Counts, since construction, the values that could not be kept as they were, by column.
+
+    Compiled loops count in the row of the view's `losses` that is given as `counts`; text that is no UTF-8 is found
+    when arrays are made.
+    """
+
+    def __init__(self, counts: npt.NDArray[np.int64], columns: Sequence[ColumnLayout]) -> None:
+        self._counts = counts
+        self._dates = [column.form in (Form.DATE, Form.DATETIME, Form.TIMESTAMP) for column in columns]
+        self._invalid_utf8 = [0] * len(columns)
+        self._taken = 0
+
+    @property
+    def zero_dates(self) -> int:
+        """Dates that became null."""
+        return sum(self.of(c) for c, is_date in enumerate(self._dates) if is_date)
+
+    @property
+    def replaced(self) -> int:
+        """Values with bytes that were no text of their character set."""
+        return sum(self.of(c) for c, is_date in enumerate(self._dates) if not is_date)
+
+    def of(self, column: int) -> int:
+        """All of the column."""
+        return int(self._counts[column]) + self._invalid_utf8[column]
+
+    def add_invalid(self, column: int, count: int) -> None:
+        """Values of the column that are no UTF-8."""
+        self._invalid_utf8[column] += count
+
+    def take(self) -> int:
+        """How many values were lost since the last call: those of the batch that was just made."""
+        total = int(self._counts.sum()) + sum(self._invalid_utf8)
+        lost, self._taken = total - self._taken, total
+        return lost
+
+
 class TableArena:
     """Reusable column buffers of one table version. One thread at a time.
 
     `rows_max` is chosen so that the fixed-width part of a batch stays under `bytes_max`; a loop that wants to keep
-    the text under it too compares the sum of ``voff[:, r]`` itself. `zero_dates` and `replaced` count, since
-    construction, dates that became null and values with bytes that were no text of their character set.
+    the text under it too compares the sum of ``voff[:, r]`` itself.
     """
 
     def __init__(self, table: MySqlTable, *, rows_max: int = BATCH_ROWS_MAX, bytes_max: int = BATCH_BYTES_MAX) -> None:
@@ -94,7 +132,6 @@ class TableArena:
         self.limits = np.array([self.rows_max, self.row_bytes, bytes_max], np.int64)
         base, slot, size, texts = self._place()
         self._fixed = np.zeros(size, np.uint8)
-        self._slots = texts
         labels = self.layout.labels
         label_bytes = b"".join(labels)
         points = [charsets.code_points(name) for name in self.layout.charsets]
@@ -119,30 +156,7 @@ class TableArena:
             stack=np.zeros(STACK_SHAPE, np.int64),
         )
         self._booleans = [c.form is Form.BOOLEAN for c in columns]
-        self._dates = [c.form in (Form.DATE, Form.DATETIME, Form.TIMESTAMP) for c in columns]
-        self._invalid_utf8 = [0] * count
-        self._lost_taken = 0
-
-    @property
-    def zero_dates(self) -> int:
-        return sum(self._lost(c) for c, is_date in enumerate(self._dates) if is_date)
-
-    @property
-    def replaced(self) -> int:
-        return sum(self._lost(c) for c, is_date in enumerate(self._dates) if not is_date)
-
-    def take_lost(self) -> int:
-        """How many values were lost since the last call: those of the batch that was just made."""
-        total = int(self.view.losses[0].sum()) + sum(self._invalid_utf8)
-        lost, self._lost_taken = total - self._lost_taken, total
-        return lost
-
-    def _lost(self, column: int) -> int:
-        return int(self.view.losses[0, column]) + self._invalid_utf8[column]
-
-    def text_bytes(self, rows: int) -> int:
-        """Bytes of text in the first `rows` rows."""
-        return int(self.view.voff[:, rows].sum()) if self._slots else 0
+        self.lost = LostValues(self.view.losses[0], columns)
 
     def grow(self, slot: int, need: int, rows: int) -> None:
         """Make room for `need` bytes in a text column that holds `rows` rows; replaces `view`.
@@ -197,7 +211,7 @@ class TableArena:
     def to_record_batch(self, rows: int) -> pa.RecordBatch:
         """The first `rows` rows as a batch of the table's columns; the arena starts over."""
         batch = pa.RecordBatch.from_arrays(self.to_arrays(rows), schema=self.schema)
-        lost = self.take_lost()
+        lost = self.lost.take()
         return with_lost_values(batch, lost) if lost else batch
 
     def _place(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int, int]:
@@ -231,8 +245,8 @@ class TableArena:
         array = pa.Array.from_buffers(type_, rows, buffers, null_count)
         if layout.check_utf8 and not _is_utf8(array):
             array, invalid = _repaired(array)
-            self._invalid_utf8[column] += invalid
-        if described.treatment is Treatment.TEXT_ERROR and self._lost(column):
+            self.lost.add_invalid(column, invalid)
+        if described.treatment is Treatment.TEXT_ERROR and self.lost.of(column):
             raise DataError(
                 f"{self.table.id}.{described.name}: a value holds bytes that are no characters of "
                 f"{described.charset}. Correct it, or have such bytes replaced by U+FFFD: "

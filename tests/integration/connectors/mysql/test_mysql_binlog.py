@@ -19,7 +19,7 @@ import pytest
 from raycdc.cli.inspect_binlog import inspect_binlog
 from raycdc.clients.mysql import connect, query
 from raycdc.config.tls import TlsMode
-from raycdc.connectors.mysql.binlog import stream as stream_module
+from raycdc.connectors.mysql.binlog import log_dump
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.events import RowsItem
 from raycdc.connectors.mysql.binlog.log_kind import LogKind
@@ -202,7 +202,7 @@ def test_a_place_that_a_dump_by_position_cannot_name_is_found(
     any_server: DatabaseServer, any_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As behind 4 GiB: MySQL's other command has room for it, else the file is passed over up to there."""
-    monkeypatch.setattr(stream_module, "_POSITION_MAX", 4)
+    monkeypatch.setattr(log_dump, "_POSITION_MAX", 4)
     with session(any_server, "root") as connection:
         query(connection, f"CREATE TABLE {any_database}.t (id INT PRIMARY KEY)")
         query(connection, f"INSERT INTO {any_database}.t VALUES (1)")

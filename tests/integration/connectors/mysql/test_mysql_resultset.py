@@ -176,7 +176,7 @@ def test_zero_and_partial_dates_are_null_and_counted(any_server: DatabaseServer,
         table = load_table(connection, TableId(any_database, "t"))
         arena = arena_for(table)
         assert rows_of(connection, table, arena=arena) == [(1, None, None, None), (2, None, None, None)]
-        assert arena.zero_dates == 3
+        assert arena.lost.zero_dates == 3
 
 
 def test_batches_keep_both_limits_and_lose_nothing(any_server: DatabaseServer, any_database: str) -> None:

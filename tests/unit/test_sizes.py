@@ -34,7 +34,6 @@ LARGE_CLASSES: dict[str, str] = {
     "connectors/mysql/ddl/statements.py:DdlDialect": "a list of what a dialect can say",
     "connectors/mysql/plugin.py:MySqlSourceConfig": "keys of a section of the configuration",
     "connectors/mysql/client.py:ServerInfo": "settings of a server",
-    "connectors/mysql/source.py:MySqlSource": "not looked at yet",
     "connectors/mysql/values/columns.py:ArenaView": "arrays as compiled loops take them",
     "formats/envelope.py:EnvelopeSpec": "a description of an envelope, one value per part",
     "model/names.py:NameRules": "a list of what a target does to names",
@@ -48,7 +47,6 @@ MANY_ARGUMENTS: dict[str, str] = {
     "connectors/kafka/offsets.py:new_states": "not looked at yet",
     "connectors/mongodb/snapshot/chunks.py:_bounds": "not looked at yet",
     "connectors/mongodb/log_reader.py:ChangeStreamReader.__init__": "not looked at yet",
-    "connectors/mysql/enumerator_dialect.py:MySqlEnumeratorDialect.__init__": "not looked at yet",
 }
 
 

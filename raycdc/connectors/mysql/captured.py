@@ -13,7 +13,7 @@ from raycdc.connectors.mysql.checks import check_source
 from raycdc.connectors.mysql.client import probe
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig
 from raycdc.connectors.mysql.snapshot.chunk_keys import prefix_note
-from raycdc.connectors.mysql.values.documents import Capture
+from raycdc.connectors.mysql.table_options import TableOptions
 from raycdc.model import TableId
 from raycdc.source.checks import CheckResult
 from raycdc.source.connector import SourceFindings, SourceTable
@@ -44,7 +44,7 @@ def findings(config: MySqlSourceConfig, known: Collection[str]) -> SourceFinding
                 info,
                 {*found, *(name for name in selector.plain_names if str(name) not in known)},
                 server_ids=server_ids,
-                accept_cascades=config.on_cascade == "accept",
+                accept_cascades=TableOptions(config).accept_cascades,
             ),
         ]
     return SourceFindings(results, sorted(found))
@@ -52,19 +52,17 @@ def findings(config: MySqlSourceConfig, known: Collection[str]) -> SourceFinding
 
 def captured_tables(config: MySqlSourceConfig) -> dict[TableId, SourceTable]:
     """The tables that are captured, as they are now. Raises `SourceError`."""
-    selector = config.selector()
+    selector, options = config.selector(), TableOptions(config)
     with closing(connect(config.settings())) as connection:
         names = discover_tables(connection, selector, named=selector.plain_names)
         described, sizes = load_tables(connection, names), table_sizes(connection, names)
-        named = config.snapshot.key
-        notes = {table: prefix_note(connection, columns, named.get(str(table))) for table, columns in described.items()}
-    types = config.types.options()
+        notes = {
+            table: prefix_note(connection, columns, options.named_key(table)) for table, columns in described.items()
+        }
     tables = {}
     for table, columns in sorted(described.items()):
-        listed = config.columns.get(str(table))
-        capture = Capture(None, None if listed is None else tuple(listed))
         rows = sizes[table].rows if table in sizes else 0
-        schema = capture.narrowed(types.treat_table(columns)).schema()
+        schema = options.capture(table).narrowed(options.types.treat_table(columns)).schema()
         chunks = 1 if "one piece" in notes[table] else max(1, -(-rows // config.snapshot.chunk_rows))
         tables[table] = SourceTable(schema, rows, chunks, notes[table])
     return tables

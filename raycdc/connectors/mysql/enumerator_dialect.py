@@ -5,7 +5,6 @@ Every method opens its own connection, blocks, and runs off the coordinator's th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -17,24 +16,25 @@ from raycdc.connectors.mysql.cascades import refusal_of
 from raycdc.connectors.mysql.catalog import database_charsets, discover_tables, load_tables
 from raycdc.connectors.mysql.checks import check_source, require_ok, unfit, unreadable
 from raycdc.connectors.mysql.client import ServerInfo, current_place, probe, start_position
+from raycdc.connectors.mysql.connections import Connections
 from raycdc.connectors.mysql.ddl.database_defaults import begin_state
 from raycdc.connectors.mysql.failover import is_elsewhere, resume_position
 from raycdc.connectors.mysql.hidden import hidden_table
+from raycdc.connectors.mysql.plugin import MySqlSourceConfig
 from raycdc.connectors.mysql.snapshot.chunk_plan import ChunkPlan
 from raycdc.connectors.mysql.snapshot.chunk_range import split_of
-from raycdc.connectors.mysql.snapshot.chunks import ChunkPlanner, ChunkSettings, NoIndexError
-from raycdc.connectors.mysql.startup import PastPoint
+from raycdc.connectors.mysql.snapshot.chunks import ChunkPlanner, NoIndexError
+from raycdc.connectors.mysql.startup import PastStart, past_point
 from raycdc.connectors.mysql.table_look import unread
-from raycdc.connectors.mysql.values.documents import Capture, document_of, table_of
-from raycdc.connectors.mysql.values.types import MySqlTable, TypeOptions
+from raycdc.connectors.mysql.table_options import TableOptions
+from raycdc.connectors.mysql.values.documents import document_of, table_of
+from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SourceError
-from raycdc.model import TableId, TableSchema
-from raycdc.model.selector import TableSelector
+from raycdc.model import TableId
+from raycdc.source.connector import SourceContext
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.chunk_key import key_names
 from raycdc.source.snapshot.snapshot_plan import PLANNED_AHEAD, PlannedChunks, ResumePoint, StartPoint, TablePlan
-from raycdc.source.table_life import SnapshotState
-from raycdc.transform.hiding import Hiding
 
 #: Times the start point is looked for while tables keep changing their shape.
 _START_TRIES = 10
@@ -43,63 +43,45 @@ _SEALED = "sealed"
 
 
 class MySqlEnumeratorDialect:
-    """`raycdc.source.snapshot.enumerator.EnumeratorDialect`. `snapshot` is False when only the log is wanted.
+    """`raycdc.source.snapshot.snapshot_plan.EnumeratorDialect`, and `FailoverDialect`."""
 
-    `past` finds the start where that is not now, and `refusal` says why targets cannot hold a table, which is
-    parked, or ends the run where nothing `parks`.
-    """
+    def __init__(self, config: MySqlSourceConfig, connections: Connections, context: SourceContext) -> None:
+        self._config = config
+        self._connections = connections
+        self._context = context
+        self._options = TableOptions(config)
+        self._selector = config.selector()
 
-    def __init__(
-        self,
-        connect: Callable[[], Connection[Any]],
-        *,
-        selector: TableSelector,
-        chunks: Callable[[TableId], ChunkSettings],
-        snapshot: bool,
-        capture: Callable[[TableId], Capture],
-        accept_cascades: bool,
-        types: TypeOptions | None = None,
-        past: PastPoint | None = None,
-        chunk_readers_max: int = 0,
-        refusal: Callable[[TableId, TableSchema], str] = lambda _, __: "",
-        parks: bool = True,
-        hiding: Hiding | None = None,
-    ) -> None:
-        self._hiding = hiding or Hiding()
-        self._connect = connect
-        self._selector = selector
-        self._chunks = chunks
-        self._snapshot = snapshot
-        self._capture = capture
-        self._accept_cascades = accept_cascades
-        self._types = types or TypeOptions()
-        self._past = past
-        self._refusal = refusal
-        self._parks = parks
-        self.chunk_readers_max = chunk_readers_max
+    @property
+    def chunk_readers_max(self) -> int:
+        return self._config.snapshot.chunk_readers_max
 
     def start_point(self) -> StartPoint:
         """Schemas, position, schemas and names again: equal ones prove that these are the tables at the position."""
-        with closing(self._connect()) as connection:
+        with closing(self._connections.connect()) as connection:
             info = probe(connection)
             tables = self._discover(connection)
-            require_ok(check_source(connection, info, tables, accept_cascades=self._accept_cascades), info)
-            if self._past is not None:
-                then, position = self._past(connection, info, tables)
+            self._require_ok(connection, info, tables)
+            parks = self._context.rules.parks
+            if (start := PastStart.of(self._config.startup)) is not None:
+                open_log = self._connections.open_log
+                then, position = past_point(
+                    connection, info, tables, start=start, open_log=open_log, captured=self.captures
+                )
                 source = begin_state(database_charsets(connection))
                 plans = self._plans(connection, info, then)
-                return StartPoint(position.to_json(), ordinal_of(position), plans, source, self._parks)
+                return StartPoint(position.to_json(), ordinal_of(position), plans, source, parks)
             for _ in range(_START_TRIES):
                 before, databases = load_tables(connection, tables), database_charsets(connection)
                 position = start_position(connection, info)
                 after = load_tables(connection, tables)
                 alike = before == after and databases == database_charsets(connection)
-                found = self._discover(connection)
-                if alike and sorted(before) == found == tables:
+                tables_now = self._discover(connection)
+                if alike and sorted(before) == tables_now == tables:
                     plans = self._plans(connection, info, before)
                     source = begin_state(databases)
-                    return StartPoint(position.to_json(), ordinal_of(position), plans, source, self._parks)
-                tables = found
+                    return StartPoint(position.to_json(), ordinal_of(position), plans, source, parks)
+                tables = tables_now
             raise SourceError(
                 f"The tables on {info.address} changed their shape each time they were looked at. "
                 "Start again when no schema change is under way."
@@ -109,10 +91,10 @@ class MySqlEnumeratorDialect:
         self, document: SchemaDocument, table: TableId, planner: dict[str, Any], first_index: int
     ) -> PlannedChunks:
         """The next chunks of a table; `planner` holds only the key at first."""
-        described, settings = table_of(document), self._chunks(table)
-        opened = self._hiding.open_json(planner.get(_SEALED)) or planner
+        described, settings = table_of(document), self._options.chunks(table)
+        opened = self._context.hiding.open_json(planner.get(_SEALED)) or planner
         begun = ChunkPlan.from_json(opened, described, rows=settings.chunk_rows) if opened else None
-        chunks = ChunkPlanner(self._connect, described, settings, begun)
+        chunks = ChunkPlanner(self._connections.connect, described, settings, begun)
         try:
             ranges = chunks.next_chunks(PLANNED_AHEAD)
         except SourceError as cause:
@@ -127,32 +109,35 @@ class MySqlEnumeratorDialect:
             # The index is gone, or the state's key was chosen where it has the first characters alone: one chunk.
             chunks.leave_whole()
             ranges = chunks.next_chunks(PLANNED_AHEAD)
-        splits = tuple(split_of(chunk, table, first_index + n, self._hiding) for n, chunk in enumerate(ranges))
+        splits = tuple(split_of(chunk, table, first_index + n, self._context.hiding) for n, chunk in enumerate(ranges))
         plan = chunks.plan
         return PlannedChunks(splits, None if plan.done else self._planner(table, plan), plan.estimated_total)
 
     def _planner(self, table: TableId, plan: ChunkPlan) -> dict[str, Any]:
         """The plan as manifests have it."""
         state = plan.to_json()
-        sealed = self._hiding.seal_json(table, key_names(None if plan.key is None else plan.key.name), state)
+        sealed = self._context.hiding.seal_json(table, key_names(None if plan.key is None else plan.key.name), state)
         return state if sealed is state else {_SEALED: sealed}
 
     def captures(self, table: TableId) -> bool:
         return self._selector.matches(table)
 
     def current_ordinal(self) -> int:
-        with closing(self._connect()) as connection:
+        with closing(self._connections.connect()) as connection:
             return ordinal_of(current_place(connection, probe(connection)))
 
     def resume_point(self, position: dict[str, Any]) -> ResumePoint | None:
         """Where the log goes on at the server that answers now; None: it is the one of `position`, or has its log."""
         before = BinlogOffset.from_json(position)
-        with closing(self._connect()) as connection:
+        with closing(self._connections.connect()) as connection:
             info = probe(connection)
             if not is_elsewhere(info, before):
                 return None  # Whether it still has the place is looked at when the log is opened.
             require_ok(
-                check_source(connection, info, self._discover(connection), accept_cascades=self._accept_cascades), info
+                check_source(
+                    connection, info, self._discover(connection), accept_cascades=self._options.accept_cascades
+                ),
+                info,
             )
             place = resume_position(connection, info, before)
             end = ordinal_of(current_place(connection, info))
@@ -168,22 +153,24 @@ class MySqlEnumeratorDialect:
             )
         return tables
 
+    def _require_ok(self, connection: Connection[Any], info: ServerInfo, tables: list[TableId]) -> None:
+        require_ok(check_source(connection, info, tables, accept_cascades=self._options.accept_cascades), info)
+
     def _plans(
         self, connection: Connection[Any], info: ServerInfo, tables: dict[TableId, MySqlTable]
     ) -> tuple[TablePlan, ...]:
         plans = []
+        options, rules = self._options, self._context.rules
         for table_id, described in sorted(tables.items()):
             why = unfit(described) or unreadable(connection, table_id)
-            if why := why or ("" if self._accept_cascades else refusal_of(connection, info, table_id)):
+            if why := why or ("" if options.accept_cascades else refusal_of(connection, info, table_id)):
                 plans.append(TablePlan(table_id, "", SchemaDocument({}), None, why))
                 continue
-            table = hidden_table(self._types.treat_table(described), self._hiding.masks)
-            capture = self._capture(table_id)
+            table = hidden_table(options.types.treat_table(described), self._context.hiding.masks)
+            capture = options.capture(table_id)
             document = document_of(table, capture)
-            refused = self._refusal(table_id, capture.narrowed(table).schema())
-            state = None if refused else self._state(connection, table)
+            refused = rules.refusal(table_id, capture.narrowed(table).schema())
+            snapshot = self._config.startup.takes_snapshot and not refused
+            state = unread(connection, table, options.chunks(table_id)) if snapshot else None
             plans.append(TablePlan(table_id, document.fingerprint, document, state, refused))
         return tuple(plans)
-
-    def _state(self, connection: Connection[Any], table: MySqlTable) -> SnapshotState | None:
-        return unread(connection, table, self._chunks(table.id)) if self._snapshot else None

@@ -128,6 +128,10 @@ class SnapshotOptions(Options):
         """The pace of one connection; 0: none."""
         return self.rows_per_second / max(1, self.chunk_readers_max)
 
+    @property
+    def visible_within_s(self) -> float:
+        return self.visible_within.total_seconds()
+
 
 class TypesOptions(Options):
     """How values are read where there is a choice; a table keeps what was chosen when it was first read."""

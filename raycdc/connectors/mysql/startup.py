@@ -33,9 +33,11 @@ from raycdc.connectors.mysql.ddl.apply import DdlDialect, Refused, apply_ddl, pa
 from raycdc.connectors.mysql.ddl.dialect import dialect_of
 from raycdc.connectors.mysql.ddl.statements import CreateTable, DropTable
 from raycdc.connectors.mysql.mariadb_log import POSITION_MAX, gtid_at
+from raycdc.connectors.mysql.plugin import MySqlStartupOptions
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import ConfigError, SchemaError, SourceError
 from raycdc.model import TableId
+from raycdc.source.startup import StartupMode
 
 _READ_BYTES = 4 << 20
 _READ_TIMEOUT_S = 10.0
@@ -55,11 +57,28 @@ class PastStart:
     skip_events: int = 0
     skip_rows: int = 0
 
+    @classmethod
+    def of(cls, options: MySqlStartupOptions) -> PastStart | None:
+        """The place that the options name; None where the log begins now."""
+        match options.mode:
+            case StartupMode.EARLIEST:
+                return cls(earliest=True)
+            case StartupMode.TIMESTAMP:
+                return cls(timestamp_ms=options.timestamp_ms)
+            case StartupMode.OFFSET:
+                return cls(
+                    file=options.file or "",
+                    pos=options.pos,
+                    gtid_set=options.gtid_set or "",
+                    skip_events=options.skip_events,
+                    skip_rows=options.skip_rows,
+                )
+            case _:
+                return None
+
 
 #: Opens the log at a position; the caller closes it.
 OpenLog = Callable[[BinlogOffset], BinlogStream]
-#: (connection, server, captured tables of now) → (the tables as they were at the start, where that is)
-PastPoint = Callable[["Connection[Any]", ServerInfo, list[TableId]], tuple[dict[TableId, MySqlTable], BinlogOffset]]
 
 
 def past_point(

@@ -19,28 +19,24 @@ from raycdc.connectors.mysql.client import current_place, probe
 from raycdc.connectors.mysql.snapshot.chunk_keys import best_key
 from raycdc.connectors.mysql.snapshot.chunks import ChunkSettings, Strategy
 from raycdc.connectors.mysql.snapshot.key_columns import KeyColumns
-from raycdc.connectors.mysql.values.types import MySqlTable, TypeOptions
+from raycdc.connectors.mysql.table_options import TableOptions
+from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SourceError
 from raycdc.model import TableId
 from raycdc.source.new_beginnings import Fit, Unfit
 from raycdc.source.table_life import SnapshotState
+from raycdc.transform.followed import TargetRules
 
 #: Times a table is looked at while it keeps changing its shape.
 _TRIES = 10
 
 
 def look_at(
-    connect: Callable[[], Connection[Any]],
-    table: TableId,
-    *,
-    chunks: Callable[[TableId], ChunkSettings],
-    types: TypeOptions,
-    refusal: Callable[[MySqlTable], str] = lambda _: "",
-    accept_cascades: bool = False,
+    connect: Callable[[], Connection[Any]], table: TableId, options: TableOptions, rules: TargetRules
 ) -> Fit[MySqlTable] | Unfit | None:
     """The table's schema, a position, the schema again: equal ones prove that it is the one there. None: no table.
 
-    `refusal` says why targets cannot hold it.
+    `rules` say what targets can hold.
     """
     with closing(connect()) as connection:
         info = probe(connection)
@@ -52,13 +48,14 @@ def look_at(
                 continue
             if after is None or is_sequence(connection, table):
                 return None
-            treated = types.treat_table(after)
-            why = unfit(after) or refusal(treated) or unreadable(connection, table)
-            if not why and not accept_cascades:
+            treated = options.types.treat_table(after)
+            captured = options.capture(table).narrowed(treated)
+            why = unfit(after) or rules.refusal(table, captured.schema()) or unreadable(connection, table)
+            if not why and not options.accept_cascades:
                 why = refusal_of(connection, info, table)
             if why:
                 return Unfit(why, ordinal_of(position))
-            return Fit(treated, ordinal_of(position), unread(connection, treated, chunks(table)))
+            return Fit(treated, ordinal_of(position), unread(connection, treated, options.chunks(table)))
         raise SourceError(
             f"{table} on {info.address} changed its shape each time it was looked at. "
             "Start again when no schema change is under way."

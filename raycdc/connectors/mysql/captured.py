@@ -30,24 +30,24 @@ def findings(config: MySqlSourceConfig, known: Collection[str]) -> SourceFinding
     selector = config.selector()
     with closing(connect(config.settings())) as connection:
         info = probe(connection)
-        found = discover_tables(connection, selector, named=selector.plain_names)
+        tables = discover_tables(connection, selector, named=selector.plain_names)
         server_ids = range(config.server_id.first, config.server_id.last + 1)
         results = [
             CheckResult(
                 "connection", f"Connected to {info.flavor_name} {info.version_text} at {info.address}.", ok=True
             ),
-            *pattern_results("source.tables", selector.patterns, found, noun="table", fix=_LATER),
+            *pattern_results("source.tables", selector.patterns, tables, noun="table", fix=_LATER),
             # Plain names are checked whether they were found or not: a missing one is an error, not a surprise later.
             # One that was followed and is gone was dropped, which the log says.
             *check_source(
                 connection,
                 info,
-                {*found, *(name for name in selector.plain_names if str(name) not in known)},
+                {*tables, *(name for name in selector.plain_names if str(name) not in known)},
                 server_ids=server_ids,
                 accept_cascades=TableOptions(config).accept_cascades,
             ),
         ]
-    return SourceFindings(results, sorted(found))
+    return SourceFindings(results, sorted(tables))
 
 
 def captured_tables(config: MySqlSourceConfig) -> dict[TableId, SourceTable]:

@@ -55,8 +55,8 @@ def discover_tables(
 
     Tables that schema change tools make beside one of them are left out, unless they are `named`.
     """
-    found = [table for table in all_tables(connection) if selector.matches(table)]
-    return sorted(set(found) - (tool_tables(found) - set(named)))
+    selected = [table for table in all_tables(connection) if selector.matches(table)]
+    return sorted(set(selected) - (tool_tables(selected) - set(named)))
 
 
 def all_tables(connection: Connection[Any]) -> list[TableId]:
@@ -107,19 +107,19 @@ def load_tables(connection: Connection[Any], tables: Iterable[TableId]) -> dict[
     return {
         table: MySqlTable(
             table,
-            tuple(found),
+            tuple(described),
             tuple(name for name in keys.get(table, ()) if name != row_ends.get(table)),
             charset=collations.get(table, "").partition("_")[0],
             collation=collations.get(table, ""),
             row_end=row_ends.get(table, ""),
         )
-        for table, found in columns.items()
+        for table, described in columns.items()
         if table in wanted
     }
 
 
 def database_charsets(connection: Connection[Any]) -> dict[str, tuple[str, str]]:
-    """Default character set and collation of each database: what tables created there inherit."""
+    """Default character set and collation of each database, which tables inherit that are created there."""
     columns = "SCHEMA_NAME, DEFAULT_CHARACTER_SET_NAME, DEFAULT_COLLATION_NAME"
     rows = query(connection, f"SELECT {columns} FROM information_schema.SCHEMATA")
     return {_text(name): (_text(charset), _text(collation)) for name, charset, collation in rows}
@@ -127,13 +127,13 @@ def database_charsets(connection: Connection[Any]) -> dict[str, tuple[str, str]]
 
 def load_table(connection: Connection[Any], table: TableId) -> MySqlTable:
     """One table; `SourceError` when it does not exist or may not be read."""
-    found = load_tables(connection, [table]).get(table)
-    if found is None:
+    described = load_tables(connection, [table]).get(table)
+    if described is None:
         raise SourceError(
             f"Table {table} does not exist on {connection.host}:{connection.port}, or this user may not SELECT from "
             f"it. Check source.tables, or run: GRANT SELECT ON {quote_name(table.db, table.table)} TO ...;"
         )
-    return found
+    return described
 
 
 def table_sizes(connection: Connection[Any], tables: Iterable[TableId]) -> dict[TableId, TableSize]:

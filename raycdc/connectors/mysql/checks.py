@@ -52,7 +52,8 @@ def check_source(
 ) -> list[CheckResult]:
     """Everything that must hold (and some that should) to capture `tables` with one of `server_ids`.
 
-    Needs no privilege itself: what may not be looked at is a failed check. Raises only when the connection breaks.
+    Needs no privilege itself: a thing that may not be looked at is a failed check. Raises only when the connection
+    breaks.
     """
     wanted = sorted(set(tables))
     account = _account(connection)
@@ -163,14 +164,14 @@ def _log_settings(info: ServerInfo) -> list[CheckResult]:
             ok=info.row_image == "FULL",
         )
     )
-    kept = info.expire_logs_s
+    kept_s = info.expire_logs_s
     results.append(
         CheckResult(
             "retention",
-            f"{where} keeps its log {'until it is purged by hand' if kept == 0 else f'for {kept / 3600:g} hours'}.",
+            f"{where} keeps its log {'until it is purged by hand' if kept_s == 0 else f'for {kept_s / 3600:g} hours'}.",
             "A pipeline that stands still longer must take a new snapshot: raise binlog_expire_logs_seconds "
             "(expire_logs_days on old servers).",
-            ok=kept == 0 or kept >= RETENTION_MIN_S,
+            ok=kept_s == 0 or kept_s >= RETENTION_MIN_S,
             required=False,
         )
     )
@@ -277,8 +278,8 @@ def _select_privileges(
             CheckResult(
                 "locked",
                 f"Other sessions have {_names(locked)} locked (LOCK TABLES, or a statement such as ALTER TABLE that "
-                f"runs or waits for a long transaction), so whether {account} may SELECT was not asked. What is yet to "
-                "be read of them waits, too.",
+                f"runs or waits for a long transaction), so whether {account} may SELECT was not asked. Their rows "
+                "that are yet to be read wait, too.",
                 "SHOW FULL PROCESSLIST lists the sessions.",
                 required=False,
             )

@@ -209,9 +209,9 @@ def gtids_before(connection: Connection[Any], info: ServerInfo, offset: BinlogOf
             continue
         begin = offset.pos if file == offset.file else 4
         for event in query(connection, "SHOW BINLOG EVENTS IN %s FROM %s", (file, begin)):
-            found = _GTID_NEXT.search(str(event[5])) if str(event[2]).startswith("Gtid") else None
-            if found is not None:
-                for server, ranges in MySqlGtidSet.parse(found[1]).intervals.items():
+            gtid = _GTID_NEXT.search(str(event[5])) if str(event[2]).startswith("Gtid") else None
+            if gtid is not None:
+                for server, ranges in MySqlGtidSet.parse(gtid[1]).intervals.items():
                     behind.add(server, *ranges[0])
     return str(executed.without(behind))
 

@@ -1,12 +1,12 @@
 """Going on at another server than the one whose log was read before.
 
 Called before a log is given to a reader (`enumerator_dialect`) and before a run (`source.preflight`). A file and a byte
-mean nothing on another server; what both have in common is their transactions, by GTID. So the other server must have
+mean nothing on another server; both have their transactions in common, by GTID. So the other server must have
 executed all that was read (executed ⊇ ours), and must still have all that was not (ours ⊇ purged).
 
-The place to go on from is the beginning of the other server's log, `by_gtid`: what was read lies anywhere behind it,
-in whatever order that server committed it, and is passed over by the server. Positions of the two servers never meet:
-chunks that were open are read again, and those published need no position any more.
+The place to go on from is the beginning of the other server's log, `by_gtid`: transactions that were read lie anywhere
+behind it, in whatever order that server committed them, and the server passes over them. Positions of the two servers
+never meet: chunks that were open are read again, and those published need no position any more.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _require_mysql_history(
 def _require_mariadb_history(
     connection: Connection[Any], info: ServerInfo, offset: BinlogOffset, catch_up_s: float
 ) -> None:
-    """MariaDB counts per domain: what it logged is in gtid_binlog_state, what it no longer has in its oldest file."""
+    """MariaDB counts per domain: gtid_binlog_state has all that it logged, and its oldest file says which are gone."""
     ours = MariaDbGtidSet.parse(offset.gtid_set).last
     deadline = time.monotonic() + catch_up_s
     while True:

@@ -1,8 +1,9 @@
 """Schema changes, and the texts that say why a table is not followed, as the state may have them.
 
-Everything that the log's reader is told of a table passes here (`MySqlLogReader`), and what the enumerator begins
-with: of columns that a mask hides no default is in a schema, and none of a statement's values in a text. What a schema
-change tool's tables have of them is not kept: where it is needed after a restart, the table begins again.
+Everything that the log's reader is told of a table passes here (`MySqlLogReader`), and so do the schemas that the
+enumerator begins with: no schema has a default of a column that a mask hides, and no text has a statement's values.
+Such defaults in the tables of schema change tools are not kept either: a table that needs one after a restart begins
+again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import replace
 from typing import Any, assert_never
 
 from raycdc.connectors.mysql.binlog.events import DdlItem
+from raycdc.connectors.mysql.ddl.shadows import Shadow
 from raycdc.connectors.mysql.values.documents import capture_of, document_of, table_of
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import DataError, SchemaError
@@ -67,23 +69,24 @@ def hidden_update(update: SchemaUpdate, hiding: Hiding, statement: str) -> Schem
             assert_never(update)
 
 
-def hidden_state(state: dict[str, Any] | None, masks: Masks) -> dict[str, Any] | None:
-    """`DdlHistory`'s state, of which schema change tools' tables have columns and defaults."""
+def hidden_state(state: Mapping[str, Any] | None, masks: Masks) -> Mapping[str, Any] | None:
+    """`DdlHistory`'s state as JSON, of which schema change tools' tables have columns and defaults."""
     if state is None or not masks or not state.get("shadows"):
         return state
-    return {**state, "shadows": {name: _hidden_shadow(shadow, masks) for name, shadow in state["shadows"].items()}}
+    shadows = {name: Shadow.from_json(shadow) for name, shadow in state["shadows"].items()}
+    return {**state, "shadows": {name: hidden_shadow(shadow, masks).to_json() for name, shadow in shadows.items()}}
 
 
-def _hidden_shadow(shadow: Mapping[str, Any], masks: Masks) -> dict[str, Any]:
-    owner = TableId.parse(shadow["owner"])
-    table = None if shadow["table"] is None else MySqlTable.from_json(shadow["table"])
-    lost = [n for n, value in shadow["filled"].items() if value is not None and masks.of(owner, n) is not None]
-    return {
-        **shadow,
-        "table": None if table is None else hidden_table(table, masks, owner).to_json(),
-        "filled": {**shadow["filled"], **dict.fromkeys(lost)},
-        "computed": {**shadow["computed"], **dict.fromkeys(lost, _NOT_KEPT)},
-    }
+def hidden_shadow(shadow: Shadow, masks: Masks) -> Shadow:
+    """A tool's table without the defaults that masks hide in the table whose place it takes."""
+    owner = shadow.owner
+    lost = [n for n, value in shadow.filled.items() if value is not None and masks.of(owner, n) is not None]
+    return replace(
+        shadow,
+        table=None if shadow.table is None else hidden_table(shadow.table, masks, owner),
+        filled={**shadow.filled, **dict.fromkeys(lost)},
+        computed={**shadow.computed, **dict.fromkeys(lost, _NOT_KEPT)},
+    )
 
 
 def without_values_in_errors(on_ddl: Callable[[DdlItem], None], hiding: Hiding) -> Callable[[DdlItem], None]:

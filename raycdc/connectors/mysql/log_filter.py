@@ -71,10 +71,10 @@ class LogFilter:
         assert described is not None, "rows of a table are decoded by its schema"
         batch, row_pos = item.batch, item.row_pos
         if (capture.filter is not None or described.row_end) and batch.num_rows:
-            found = self._filtered(described, capture, batch, row_pos)
-            if found is None:
+            rest = self._filtered(described, capture, batch, row_pos)
+            if rest is None:
                 return None
-            batch, row_pos = found
+            batch, row_pos = rest
         return replace(item, batch=self.narrowed(item.table, batch), row_pos=row_pos)
 
     def narrowed(self, table: TableId, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -130,17 +130,17 @@ class LogFilter:
             self._connection = None
 
     def _condition(self, table: MySqlTable, text: str) -> Condition:
-        known = self._parsed.get(table.id)
-        if known is None or known[0] != table:
-            known = self._parsed[table.id] = (table, parse_filter(table, text))
-        return known[1]
+        parsed = self._parsed.get(table.id)
+        if parsed is None or parsed[0] != table:
+            parsed = self._parsed[table.id] = (table, parse_filter(table, text))
+        return parsed[1]
 
-    def _ask(self, expressions: list[str]) -> list[Any]:
+    def _ask(self, conditions: list[str]) -> list[bool | None]:
         """Ask the server; once more over a new connection when it was lost."""
         with suppress(SourceUnavailableError):
-            return server_answers(self._open())(expressions)
+            return server_answers(self._open())(conditions)
         self.close()
-        return server_answers(self._open())(expressions)
+        return server_answers(self._open())(conditions)
 
     def _open(self) -> Connection[Any]:
         if self._connection is None:

@@ -21,7 +21,7 @@ Statements about other tables are passed over without being parsed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -98,7 +98,7 @@ class MySqlLogReader:
         if self._row_filter is not None:
             self._row_filter.close()
 
-    def _decode(self, data: Any) -> None:
+    def _decode(self, data: memoryview) -> None:
         fetched_ms = time.time_ns() // 1_000_000
         pending: list[RowsItem] = []
         for item in self._decoder.items(data):
@@ -135,7 +135,7 @@ class MySqlLogReader:
         if not items and position == self._position and not in_transaction and not self._open:
             return
         self._position, self._open = position, in_transaction
-        rows = tuple(found for item in items if (found := self._believed(item)) is not None)
+        rows = tuple(believed for item in items if (believed := self._believed(item)) is not None)
         parked = () if in_transaction else self._history.take_misfits(self._decoder.cursor.last_ts_ms)
         place = LogPlace(position.to_json(), ordinal_of(position), self._decoder.cursor.last_ts_ms or None, fetched_ms)
         size = sum(item.batch.nbytes for item in items)
@@ -164,7 +164,7 @@ class MySqlLogReader:
         item: DdlItem,
         *,
         fetched_ms: int,
-        state: dict[str, Any] | None,
+        state: Mapping[str, Any] | None,
     ) -> None:
         """The changes of a statement; one about a tool's table changes only the facts that the next start must know."""
         # CREATE TABLE … SELECT of MySQL 8.0.21 and later is one transaction with its rows.

@@ -36,9 +36,9 @@ def ensure_same_log(connection: Connection[Any], address: str, offset: BinlogOff
         theirs = _transactions_before(connection, offset)
         same = bool(theirs) and all(ours.get(domain) == last for domain, last in theirs.items())
     if not same:
-        there = str(MariaDbGtidSet(theirs)) or "none"
+        gtids = str(MariaDbGtidSet(theirs)) or "none"
         raise LogLostError(
-            f"{offset} on {address} comes after the transactions {there}, but those read up to there were "
+            f"{offset} on {address} comes after the transactions {gtids}, but those read up to there were "
             f"{offset.gtid_set}: the log was reset (RESET MASTER), or this is another server. {snapshot}, or point "
             f"source.host at the server the state belongs to."
         )
@@ -94,7 +94,7 @@ def _compared_with_what_follows(
     """
     files = [str(row[0]) for row in query(connection, "SHOW BINARY LOGS")]
     following = files[files.index(offset.file) + 1 :]
-    # The newest file is asked last: what is committed meanwhile goes on in it, behind the place.
+    # The newest file is asked last, because transactions that commit meanwhile go on in it, behind the place.
     last = MariaDbGtidSet.parse(gtid_binlog_pos(connection)).last
     if following:
         last = {domain: (server, sequence) for domain, server, sequence in listed_before(connection, following[0])}
@@ -106,8 +106,8 @@ def _compared_with_what_follows(
         return False, {}
     goes_on: dict[int, int] = {}
     for event in events:
-        if str(event[2]).lower() == "gtid" and (found := _GTID.search(str(event[5]))) is not None:
-            goes_on.setdefault(int(found[1]), int(found[3]))
+        if str(event[2]).lower() == "gtid" and (gtid := _GTID.search(str(event[5]))) is not None:
+            goes_on.setdefault(int(gtid[1]), int(gtid[3]))
     same = all(ours.get(domain, (0, 0))[1] < sequence for domain, sequence in goes_on.items())
     return same and all(ours.get(d) == gtid for d, gtid in last.items() if d not in goes_on), last
 

@@ -32,8 +32,8 @@ class ServerIdRange:
         return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
 
 
-def parse_server_id(value: object) -> ServerIdRange:
-    """``5400`` or ``"5400-5499"``. Raises ValueError with the accepted forms."""
+def parse_server_id(value: ServerIdRange | int | str) -> ServerIdRange:
+    """``5400`` or ``"5400-5499"``. Raises ValueError with the accepted forms for any other value."""
     if isinstance(value, ServerIdRange):
         return value
     first, dash, last = str(value).partition("-")

@@ -130,7 +130,7 @@ def tables_at(
 
     Raises `SchemaError` naming the first statement after which a table had another shape than before.
     """
-    found = dict(tables)
+    earlier = dict(tables)
     settled: set[TableId] = set()
     for item in statements:
         for table_id in touched_tables(item.statement, item.db, dialect=dialect).tables:
@@ -138,7 +138,7 @@ def tables_at(
                 continue
             match _effect(item, table_id, tables[table_id], dialect):
                 case "created":
-                    found.pop(table_id, None)
+                    earlier.pop(table_id, None)
                     settled.add(table_id)
                 case "changed":
                     shown = " ".join(item.statement.split())[:_STATEMENT_SHOWN]
@@ -147,7 +147,7 @@ def tables_at(
                         f"the start position and here cannot be read: {shown}. Start behind it (source.startup), or "
                         'take a snapshot with startup.mode = "initial".'
                     )
-    return found
+    return earlier
 
 
 def _effect(item: DdlItem, table_id: TableId, now: MySqlTable, dialect: DdlDialect) -> str:
@@ -170,21 +170,21 @@ def _effect(item: DdlItem, table_id: TableId, now: MySqlTable, dialect: DdlDiale
 
 def statements_between(info: ServerInfo, start: BinlogOffset, end: BinlogOffset, open_log: OpenLog) -> list[DdlItem]:
     """The statements of the log from `start` to `end`, in order."""
-    found: list[DdlItem] = []
+    statements: list[DdlItem] = []
     if not start.by_gtid and start >= end:
-        return found
+        return statements
     decoder = _blind_decoder(info, start)
     with closing(open_log(start)) as stream:
         while decoder.cursor.position < end:
             data = stream.read(bytes_max=_READ_BYTES, timeout_s=_READ_TIMEOUT_S)
-            found += [item for item in decoder.items(data) if isinstance(item, DdlItem)]
+            statements += [item for item in decoder.items(data) if isinstance(item, DdlItem)]
             if len(data) == 0:
                 if start.by_gtid:
                     break  # The server passed over what we have, up to its log's end.
                 raise SourceError(
                     f"{info.address} sent nothing of its log between {decoder.cursor.position} and {end}."
                 )
-    return found
+    return statements
 
 
 def _blind_decoder(info: ServerInfo, start: BinlogOffset) -> BinlogDecoder:

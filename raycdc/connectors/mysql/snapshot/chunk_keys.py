@@ -86,14 +86,14 @@ def best_key(
         # PRIMARY KEY (k(3)): no index has the values of k in their order.
         return _other_key(table, parts)
     rows = max((part.distinct for part in parts), default=0)
-    known = {part.column: part.distinct for part in reversed(parts) if part.number == 1 and part.whole}
-    per_value = rows / max(1, known.get(alone, rows)) if alone is not None else rows
+    distinct = {part.column: part.distinct for part in reversed(parts) if part.number == 1 and part.whole}
+    per_value = rows / max(1, distinct.get(alone, rows)) if alone is not None else rows
     if rows <= chunk_rows or per_value * _UNEVENNESS <= chunk_rows:
         return alone
     if per_value > chunk_rows:
         for name in table.primary_key[1:]:
             column = keys.column_named(table, name)
-            if can_stand_alone(column) and known.get(name, 0) * chunk_rows >= rows:
+            if can_stand_alone(column) and distinct.get(name, 0) * chunk_rows >= rows:
                 return name
     names = _first_columns(connection, table, parts, chunk_rows) if several else ()
     return names if len(names) > 1 else alone

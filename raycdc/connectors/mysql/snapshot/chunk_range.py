@@ -49,8 +49,8 @@ class ChunkRange:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "lower": keys.value_to_json(self.lower),
-            "upper": keys.value_to_json(self.upper),
+            "lower": keys.bound_to_json(self.lower),
+            "upper": keys.bound_to_json(self.upper),
             "includes_null": self.includes_null,
             "only_null": self.only_null,
             "key": self.key,
@@ -59,8 +59,8 @@ class ChunkRange:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ChunkRange:
         return cls(
-            keys.value_from_json(data["lower"]),
-            keys.value_from_json(data["upper"]),
+            keys.bound_from_json(data["lower"]),
+            keys.bound_from_json(data["upper"]),
             data["includes_null"],
             data["only_null"],
             key_from_json(data["key"]),
@@ -71,7 +71,7 @@ def split_of(chunk: ChunkRange, table: TableId, index: int, hiding: Hiding) -> S
     """The chunk as number `index` of `table`; bounds that a mask hides are sealed."""
 
     def bound(value: Bound | None) -> Any:
-        return None if value is None else hiding.seal_json(table, key_names(chunk.key), keys.value_to_json(value))
+        return None if value is None else hiding.seal_json(table, key_names(chunk.key), keys.bound_to_json(value))
 
     return SnapshotSplit(
         table,
@@ -86,5 +86,5 @@ def split_of(chunk: ChunkRange, table: TableId, index: int, hiding: Hiding) -> S
 
 def range_of(split: SnapshotSplit, hiding: Hiding) -> ChunkRange:
     """Inverse of `split_of`."""
-    lower, upper = (keys.value_from_json(hiding.open_json(bound)) for bound in (split.lower, split.upper))
+    lower, upper = (keys.bound_from_json(hiding.open_json(bound)) for bound in (split.lower, split.upper))
     return ChunkRange(lower, upper, split.includes_null and not split.only_null, split.only_null, split.key)

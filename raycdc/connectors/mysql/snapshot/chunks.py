@@ -17,8 +17,8 @@ strategies:
   ``uneven``.
 
 An index must begin with the key, or every chunk would scan the table. Bounds are compared and ordered by the server
-alone. Who asks twice from the same state may get other bounds (the table changed); chunks count from the moment they
-are in the enumerator's state.
+alone. A planner that is asked twice from the same state may give other bounds (the table changed); chunks count from
+the moment they are in the enumerator's state.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class ChunkPlanner:
         if lowest is None or highest is None:
             return plan.with_whole_table()
         if isinstance(lowest, tuple):
-            # In front of all rows of this first value: what is inserted there later has a chunk that is bounded.
+            # In front of all rows of this first value, so that rows that are inserted there later have a bounded chunk.
             lowest = lowest[:1]
         nulls = (ChunkRange(only_null=True, key=key.name),) if key.has_null_chunk else ()
         outer = (*nulls, ChunkRange(None, lowest, key=key.name), ChunkRange(highest, None, key=key.name))

@@ -27,7 +27,7 @@ therefore hold nobody up. Lists of transactions are made at most every 0.1 s and
 shows our own transaction with the very statement that asked, so it was made while we asked. It names read-write
 transactions before others like ours, so a list cut short by its memory limit does not count either.
 
-Nothing here takes a lock; what cannot be decided before the timeout was at least waited for that long.
+Nothing here takes a lock; a wait that is not decided before the timeout was at least that long.
 """
 
 from __future__ import annotations
@@ -145,15 +145,15 @@ def _wait_for_sessions_and_transactions(connection: Connection[Any], deadline: f
 
 def _unchanged(first: dict[str, _Transaction], listed: dict[str, _Transaction]) -> list[_Transaction]:
     """The transactions of both lists that have modified no row in between."""
-    return [found for name, found in listed.items() if name in first and first[name].rows == found.rows]
+    return [now for name, now in listed.items() if name in first and first[name].rows == now.rows]
 
 
 def _may_commit(pending: list[_Transaction], listed: dict[str, _Transaction], busy: dict[int, int | None]) -> bool:
     """Whether one of the `pending` transactions can be what a session in `busy` is committing."""
-    if any(found.session in busy for found in pending):
+    if any(transaction.session in busy for transaction in pending):
         return True
-    without_own = set(busy) - {found.session for found in listed.values()}
-    return bool(without_own) and any(found.session == 0 for found in pending)
+    without_own = set(busy) - {transaction.session for transaction in listed.values()}
+    return bool(without_own) and any(transaction.session == 0 for transaction in pending)
 
 
 def _busy_sessions(connection: Connection[Any]) -> dict[int, int | None]:

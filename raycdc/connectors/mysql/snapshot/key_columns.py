@@ -49,10 +49,10 @@ class KeyColumns:
     def bound_of(self, cells: Sequence[Any]) -> Bound | None:
         """The bound in a row selected with `select_list`; cells behind it do not matter."""
         values = [keys.from_server(column, cell) for column, cell in zip(self.columns, cells, strict=False)]
-        known = tuple(value for value in values if value is not None)
-        if len(known) != len(values):
+        bound = tuple(value for value in values if value is not None)
+        if len(bound) != len(values):
             return None
-        return known[0] if self.alone else known
+        return bound[0] if self.alone else bound
 
     def order(self, direction: Literal["ASC", "DESC"] = "ASC") -> str:
         """The list for ORDER BY."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import total_ordering
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ from pymysql.connections import Connection
 from raycdc.clients.mysql import close_quietly
 from raycdc.connectors.mysql.snapshot import keys, sort_keys
 from raycdc.connectors.mysql.snapshot.key_columns import KeyColumns
-from raycdc.connectors.mysql.snapshot.keys import KeyKind, KeyValue
+from raycdc.connectors.mysql.snapshot.keys import BoundJson, KeyKind, KeyValue
 from raycdc.connectors.mysql.values.documents import table_of
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import SourceUnavailableError
@@ -59,6 +59,12 @@ class PaddedKey:
         return hash(data)
 
 
+#: Of one column's value. All bounds of a table are of one kind.
+ValueKey = int | PaddedKey
+#: Of a bound; those of several columns compare as tuples do: a shorter one is less than all it begins.
+BoundKey = ValueKey | tuple[ValueKey, ...]
+
+
 class MySqlKeyOrder:
     """See the module's docstring."""
 
@@ -93,27 +99,24 @@ class MySqlKeyOrder:
         self._keys.pop(table, None)
         self.over[table] = self._used[table]
 
-    def bound(self, table: TableId, raw: Any) -> Any:
-        """Sort key of a bound as `value_to_json` wrote it: an int, a `PaddedKey`, or a tuple of those.
-
-        Tuples compare as bounds of several columns do: a shorter one is less than all it begins.
-        """
+    def bound(self, table: TableId, raw: BoundJson) -> BoundKey:
+        """Sort key of a bound as `bound_to_json` wrote it, or as `hiding` sealed that."""
         columns = self._columns(table)
-        value = keys.value_from_json(self._hiding.open_json(raw))
+        value = keys.bound_from_json(self._hiding.open_json(raw))
         assert value is not None
         if isinstance(value, tuple):
             return tuple(self._single_bound(column, part) for column, part in zip(columns, value, strict=False))
         return self._single_bound(columns[0], value)
 
-    def _single_bound(self, column: MySqlColumn, value: KeyValue) -> Any:
-        found = self._ask(column, lambda connection: sort_keys.bound_keys(connection, column, [value]))
-        if found.numbers is not None:
-            return int(found.numbers[0])
-        assert found.data is not None
-        assert found.offsets is not None
-        return PaddedKey(found.data[found.offsets[0] : found.offsets[1]].tobytes(), found.pad)
+    def _single_bound(self, column: MySqlColumn, value: KeyValue) -> ValueKey:
+        key = self._ask(column, lambda connection: sort_keys.bound_keys(connection, column, [value]))
+        if key.numbers is not None:
+            return int(key.numbers[0])
+        assert key.data is not None
+        assert key.offsets is not None
+        return PaddedKey(key.data[key.offsets[0] : key.offsets[1]].tobytes(), key.pad)
 
-    def classify(self, table: TableId, keys_of_rows: pa.Array, bounds: Sequence[Any]) -> np.ndarray:
+    def classify(self, table: TableId, keys_of_rows: pa.Array, bounds: Sequence[BoundKey]) -> np.ndarray:
         """See `KeyOrder.classify`."""
         if not bounds:
             parts = keys_of_rows.flatten() if pa.types.is_struct(keys_of_rows.type) else [keys_of_rows]
@@ -121,16 +124,18 @@ class MySqlKeyOrder:
             return np.where(null, sort_keys.NULL_INTERVAL, 0)
         columns = self._columns(table)
         if isinstance(bounds[0], tuple):
-            return self._classify_tuples(columns, keys_of_rows.flatten(), bounds)
-        return sort_keys.classify(self._sort_keys(columns[0], keys_of_rows), _as_sort_keys(bounds)).astype(np.int64)
+            tuples = cast("Sequence[tuple[ValueKey, ...]]", bounds)
+            return self._classify_tuples(columns, keys_of_rows.flatten(), tuples)
+        values = cast("Sequence[ValueKey]", bounds)
+        return sort_keys.classify(self._sort_keys(columns[0], keys_of_rows), _as_sort_keys(values)).astype(np.int64)
 
     def _classify_tuples(
-        self, columns: Sequence[MySqlColumn], arrays: Sequence[pa.Array], bounds: Sequence[tuple[Any, ...]]
+        self, columns: Sequence[MySqlColumn], arrays: Sequence[pa.Array], bounds: Sequence[tuple[ValueKey, ...]]
     ) -> np.ndarray:
         """Column by column: where bounds and keys are in the order of the columns so far, as small whole numbers."""
         places = np.zeros(len(bounds), np.int64)
-        found = np.zeros(len(arrays[0]), np.int64)
-        valid = np.ones(len(found), np.bool_)
+        cells = np.zeros(len(arrays[0]), np.int64)
+        valid = np.ones(len(cells), np.bool_)
         for number, (column, array) in enumerate(zip(columns, arrays, strict=True)):
             valid &= np.asarray(array.is_valid())
             values = sorted({bound[number] for bound in bounds if len(bound) > number})
@@ -141,12 +146,12 @@ class MySqlKeyOrder:
             own = np.array([2 * place_of[b[number]] + 1 if len(b) > number else -1 for b in bounds], np.int64)
             ranks = sort_keys.ranks(self._sort_keys(column, array), _as_sort_keys(values))
             width = 2 * len(values) + 2
-            places, found = places * width + own + 1, found * width + ranks + 1
+            places, cells = places * width + own + 1, cells * width + ranks + 1
             # Small again, so that any number of columns fits.
             distinct = np.unique(places)
             places = 2 * np.searchsorted(distinct, places) + 1
-            found = np.searchsorted(distinct, found, "left") + np.searchsorted(distinct, found, "right")
-        return np.where(valid, np.searchsorted(places, found, side="right"), sort_keys.NULL_INTERVAL)
+            cells = np.searchsorted(distinct, cells, "left") + np.searchsorted(distinct, cells, "right")
+        return np.where(valid, np.searchsorted(places, cells, side="right"), sort_keys.NULL_INTERVAL)
 
     def close(self) -> None:
         if self._connection is not None:
@@ -176,10 +181,11 @@ class MySqlKeyOrder:
         return self._connection
 
 
-def _as_sort_keys(bounds: Sequence[Any]) -> sort_keys.SortKeys:
+def _as_sort_keys(bounds: Sequence[ValueKey]) -> sort_keys.SortKeys:
     valid = np.ones(len(bounds), np.bool_)
     if isinstance(bounds[0], PaddedKey):
-        lengths = [len(b.data) for b in bounds]
-        data = np.frombuffer(b"".join(b.data for b in bounds), np.uint8)
-        return sort_keys.SortKeys(valid, offsets=np.cumsum([0, *lengths]), data=data, pad=bounds[0].pad)
+        padded = cast("Sequence[PaddedKey]", bounds)
+        lengths = [len(bound.data) for bound in padded]
+        data = np.frombuffer(b"".join(bound.data for bound in padded), np.uint8)
+        return sort_keys.SortKeys(valid, offsets=np.cumsum([0, *lengths]), data=data, pad=padded[0].pad)
     return sort_keys.SortKeys(valid, numbers=np.array(bounds, np.int64))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import pyarrow as pa
 
@@ -29,6 +29,9 @@ KeyValue = int | float | str | bytes
 #: Where a chunk begins or ends: a value of the key's column, or of its first ones. A shorter tuple is less than all it
 #: begins, so it stands before the first row with these values.
 Bound = KeyValue | tuple[KeyValue, ...]
+#: A key value in state and messages: bytes and floats are tagged, so that they come back exactly.
+ValueJson = int | str | dict[str, str]
+BoundJson = ValueJson | list[ValueJson] | tuple[ValueJson, ...]
 
 #: An ENUM of more labels makes no key: conditions list them.
 LABELS_MAX = 1000
@@ -184,11 +187,26 @@ def beyond(column: MySqlColumn, operator: Literal["<", ">", ">="], value: KeyVal
     return f"{quote_name(column.name)} IN ({listed})" if listed else "1 = 0"
 
 
-def value_to_json(value: Bound | None) -> Any:
-    """`value` for state and messages; bytes and floats are tagged, so that they come back exactly."""
+@overload
+def bound_to_json(bound: Bound) -> BoundJson: ...
+@overload
+def bound_to_json(bound: None) -> None: ...
+def bound_to_json(bound: Bound | None) -> BoundJson | None:
+    """`bound` for state and messages; see `ValueJson`."""
+    if isinstance(bound, tuple):
+        return [_value_to_json(value) for value in bound]
+    return None if bound is None else _value_to_json(bound)
+
+
+def bound_from_json(data: BoundJson | None) -> Bound | None:
+    """Inverse of `bound_to_json`."""
+    if isinstance(data, list | tuple):
+        return tuple(_value_from_json(value) for value in data)
+    return None if data is None else _value_from_json(data)
+
+
+def _value_to_json(value: KeyValue) -> ValueJson:
     match value:
-        case tuple():
-            return [value_to_json(part) for part in value]
         case bytes():
             return {"bytes": value.hex()}
         case float():
@@ -197,19 +215,16 @@ def value_to_json(value: Bound | None) -> Any:
             return value
 
 
-def value_from_json(data: Any) -> Any:
-    """Inverse of `value_to_json`: a `Bound` or None."""
+def _value_from_json(data: ValueJson) -> KeyValue:
     match data:
-        case list() | tuple():
-            return tuple(value_from_json(part) for part in data)
         case {"bytes": text}:
             return bytes.fromhex(text)
         case {"float": text}:
             return float.fromhex(text)
-        case None | int() | str():
+        case int() | str():
             return data
         case _:
-            raise ValueError(f"not a key value: {data!r:.100}")
+            raise ValueError(f"a value of the type {type(data).__name__} is no key value")
 
 
 def to_arrow(column: MySqlColumn, values: list[KeyValue]) -> pa.Array:

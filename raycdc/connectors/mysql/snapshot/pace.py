@@ -10,7 +10,7 @@ from collections.abc import Callable
 class Pace:
     """At most `rows_per_s` on average. `passed` waits; `end` may come from another thread, and ends all waiting.
 
-    What was not used is not saved up: after a pause it goes on at the same pace. A batch is waited for after it was
+    Unused time is not saved up: after a pause it goes on at the same pace. A batch is waited for after it was
     read, so the server meanwhile waits for us to take more of the result, and does nothing.
     """
 

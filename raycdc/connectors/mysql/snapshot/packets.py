@@ -1,6 +1,6 @@
 """Packets of the client/server protocol, received in bulk from the raw socket of a pymysql connection.
 
-pymysql sends commands and knows how to log in; what comes back in volume is received here: large reads into one
+pymysql sends commands and knows how to log in; answers of volume are received here: large reads into one
 buffer, packet boundaries found by a compiled scan. Used by `resultset`; one thread at a time.
 """
 

@@ -77,10 +77,10 @@ def factor_of(
     connection: Connection[Any], key: IndexedKey, lower: Bound, last: Bound, *, rows: int, step: int
 ) -> float:
     """How many estimated rows a row is, from one chunk of `rows` rows behind `lower`; see `next_bound`."""
-    found = next_bound(connection, key, lower, last, wanted=rows, step=step)
-    if found is None:
+    chunk = next_bound(connection, key, lower, last, wanted=rows, step=step)
+    if chunk is None:
         return 1.0
-    bound, _ = found
+    bound, _ = chunk
     most = _COUNTED_FACTOR * rows
     counted = count(connection, key, lower, bound, most=most)
     estimated = estimate(connection, key, lower, bound)
@@ -121,9 +121,9 @@ def next_bound(
             aimed = 1 if low is None or high is None else max(1, (high - low) * wanted // left)
         else:
             aimed = step
-        found = find_bound(connection, group, lower[depth], top, wanted=wanted, step=aimed)
-        if found is not None:
-            return group.bound(found[0]), found[1] if depth == 0 else step
+        cut = find_bound(connection, group, lower[depth], top, wanted=wanted, step=aimed)
+        if cut is not None:
+            return group.bound(cut[0]), cut[1] if depth == 0 else step
         if depth + 1 == len(key.columns.columns):
             return None
         same = _behind(connection, key, lower, last)
@@ -175,12 +175,12 @@ def find_bound(
         at = min(max(aim, low + 1), high - 1)
         if not low < at < high:
             return None
-        found = _bound_at(connection, key, at, lower, last)
-        if found is None:
+        reached = _bound_at(connection, key, at, lower, last)
+        if reached is None:
             high = at
             aim = (low + high) // 2
             continue
-        bound, at = found
+        bound, at = reached
         rows = estimate(connection, key, key.bound(lower), key.bound(bound))
         if wanted / TOLERANCE <= rows <= wanted * TOLERANCE:
             return bound, at - origin

@@ -119,7 +119,7 @@ def query_cells(connection: Connection[Any], sql: str | bytes, count: int) -> tu
         receiver.skip_to_end()
         start, stop = receiver.next_packet()
         starts, lengths = np.empty(count, np.int64), np.empty(count, np.int64)
-        found = loops.split_cells(receiver.data, start, stop, starts, lengths)
+        cells = loops.split_cells(receiver.data, start, stop, starts, lengths)
         out_offsets = np.empty(count + 1, np.int64)
         out = np.empty(int(np.maximum(lengths, 0).sum()), np.uint8)
         loops.gather_cells(receiver.data, starts, lengths, out_offsets, out)
@@ -129,8 +129,8 @@ def query_cells(connection: Connection[Any], sql: str | bytes, count: int) -> tu
         raise query_error(connection, text, cause) from cause
     except OSError as cause:
         raise SourceUnavailableError(f"The connection to {address_of(connection)} broke: {cause}.") from cause
-    if found != count:
-        raise DataError(f"{address_of(connection)} answered {found} of {count} columns")
+    if cells != count:
+        raise DataError(f"{address_of(connection)} answered {cells} of {count} columns")
     return out_offsets, pa.py_buffer(out)
 
 
@@ -153,14 +153,14 @@ def plan_columns(fields: list[WireField], arena: TableArena, name: str) -> SentP
         raise TableChangedError(f"{name}: the query has {len(fields)} columns instead of {len(arena.table.columns)}")
     steps, rows = [], []
     for index, (wire, column) in enumerate(zip(fields, arena.table.columns, strict=True)):
-        found = _planned(wire, arena, index)
-        if found is None:
+        planned = _planned(wire, arena, index)
+        if planned is None:
             raise TableChangedError(
                 f"{name}.{column.name}: the server sends type {wire.type_code} where {column.column_type} was "
                 f"expected. The table was altered; its schema must be read again."
             )
-        steps.append(found[0])
-        rows.append((index, *found[1:]))
+        steps.append(planned[0])
+        rows.append((index, *planned[1:]))
     return SentPlan(np.array(steps, np.int64), np.array(rows, np.int64))
 
 

@@ -35,7 +35,7 @@ SCAN_LONG = 2
 PACKET_MAX = 0xFFFFFF
 #: Bytes that must be readable behind the last packet: fixed-width reads are checked once per value, not per byte.
 SLACK = 64
-#: Bytes of packets in a block: what it reads stays in the cache until all columns are written.
+#: Bytes of packets in a block, which stay in the cache until all columns are written.
 _BLOCK_BYTES = 64 << 10
 
 

@@ -48,8 +48,8 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     ">=": pc.greater_equal,
 }
 
-#: Answers for texts: SQL expressions in, one value each out (None for NULL).
-AskServer = Callable[[list[str]], list[Any]]
+#: Answers for texts: SQL conditions in, one truth value each out (None for NULL).
+AskServer = Callable[[list[str]], list[bool | None]]
 
 
 class Comparison:
@@ -73,11 +73,11 @@ class Comparison:
             case KeyKind.TEXT:
                 return self._asked(array, ask)
             case KeyKind.TIME:
-                found = sort_keys.sort_keys(None, self._column, array).numbers
+                numbers = sort_keys.sort_keys(None, self._column, array).numbers
                 bound = sort_keys.bound_keys(None, self._column, [self._value]).numbers
-                assert found is not None
+                assert numbers is not None
                 assert bound is not None
-                compared = _COMPARE[self._sign](pa.array(found), int(bound[0]))
+                compared = _COMPARE[self._sign](pa.array(numbers), int(bound[0]))
                 return pc.if_else(array.is_valid(), compared, pa.scalar(None, pa.bool_()))
             case KeyKind.FLOAT:
                 # The server compares a FLOAT as a double, too.
@@ -99,7 +99,7 @@ class Comparison:
             part = new[first : first + _TEXTS_PER_STATEMENT]
             bound = self._literal(self._value)
             answers = ask([f"{self._literal(text)} {self._sign} {bound}" for text in part])
-            self._known.update(zip(part, (None if a is None else bool(a) for a in answers), strict=True))
+            self._known.update(zip(part, answers, strict=True))
         answers_of = pa.array([self._known[text] for text in texts], pa.bool_())
         return answers_of.take(encoded.indices)
 
@@ -157,8 +157,9 @@ def parse_filter(table: MySqlTable, text: str) -> Condition:
 def server_answers(connection: Connection[Any]) -> AskServer:
     """Ask the server over `connection`."""
 
-    def ask(expressions: list[str]) -> list[Any]:
-        return list(query_one(connection, "SELECT " + ", ".join(expressions)) or ())
+    def ask(conditions: list[str]) -> list[bool | None]:
+        answers = query_one(connection, "SELECT " + ", ".join(conditions)) or ()
+        return [None if answer is None else bool(answer) for answer in answers]
 
     return ask
 
@@ -172,11 +173,11 @@ class _Parser:
         self._tokens: list[tuple[str, str]] = []
         position = 0
         while position < len(text.rstrip()):
-            found = _TOKEN.match(text, position)
-            if found is None or found.lastgroup is None:
+            token = _TOKEN.match(text, position)
+            if token is None or token.lastgroup is None:
                 self._refuse(f"{text[position : position + 20].strip()!r} is not understood")
-            self._tokens.append((found.lastgroup, found.group(found.lastgroup)))
-            position = found.end()
+            self._tokens.append((token.lastgroup, token.group(token.lastgroup)))
+            position = token.end()
         self._next = 0
 
     def parse(self) -> Condition:

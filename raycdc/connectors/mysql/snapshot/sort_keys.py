@@ -89,42 +89,42 @@ def bound_keys(connection: Connection[Any] | None, column: MySqlColumn, bounds: 
     return sort_keys(connection, column, keys.to_arrow(column, bounds))
 
 
-def classify(found: SortKeys, bounds: SortKeys) -> npt.NDArray[np.int32]:
+def classify(row_keys: SortKeys, bounds: SortKeys) -> npt.NDArray[np.int32]:
     """For each key the number of sorted `bounds` that are not above it, so interval i is [bound i-1, bound i).
 
     NULL keys get `NULL_INTERVAL`. Compiled; releases the GIL.
     """
-    if found.numbers is not None:
+    if row_keys.numbers is not None:
         assert bounds.numbers is not None, "keys and bounds are of different columns"
-        out = np.searchsorted(bounds.numbers, found.numbers, side="right").astype(np.int32)
+        out = np.searchsorted(bounds.numbers, row_keys.numbers, side="right").astype(np.int32)
     else:
-        out = _counted(found, bounds, equal=True)
-    out[~found.valid] = NULL_INTERVAL
+        out = _counted(row_keys, bounds, equal=True)
+    out[~row_keys.valid] = NULL_INTERVAL
     return out
 
 
-def ranks(found: SortKeys, values: SortKeys) -> npt.NDArray[np.int64]:
+def ranks(row_keys: SortKeys, values: SortKeys) -> npt.NDArray[np.int64]:
     """For each key ``2 i + 1`` when it equals number i of the sorted, distinct `values`, else ``2 i``: it is before it.
 
     NULL keys get `NULL_INTERVAL`.
     """
-    if found.numbers is not None:
+    if row_keys.numbers is not None:
         assert values.numbers is not None, "keys and bounds are of different columns"
-        below = np.searchsorted(values.numbers, found.numbers, side="left")
-        upto = np.searchsorted(values.numbers, found.numbers, side="right")
+        below = np.searchsorted(values.numbers, row_keys.numbers, side="left")
+        upto = np.searchsorted(values.numbers, row_keys.numbers, side="right")
     else:
-        below = _counted(found, values, equal=False).astype(np.int64)
-        upto = _counted(found, values, equal=True).astype(np.int64)
+        below = _counted(row_keys, values, equal=False).astype(np.int64)
+        upto = _counted(row_keys, values, equal=True).astype(np.int64)
     out: npt.NDArray[np.int64] = (below + upto).astype(np.int64)
-    out[~found.valid] = NULL_INTERVAL
+    out[~row_keys.valid] = NULL_INTERVAL
     return out
 
 
-def _counted(found: SortKeys, bounds: SortKeys, *, equal: bool) -> npt.NDArray[np.int32]:
+def _counted(row_keys: SortKeys, bounds: SortKeys, *, equal: bool) -> npt.NDArray[np.int32]:
     """How many bounds are below each key, or `equal` to it."""
-    out = np.empty(len(found), np.int32)
-    pad = np.frombuffer(found.pad, np.uint8)
-    loops.classify_bytes(found.data, found.offsets, bounds.data, bounds.offsets, pad, equal, out)
+    out = np.empty(len(row_keys), np.int32)
+    pad = np.frombuffer(row_keys.pad, np.uint8)
+    loops.classify_bytes(row_keys.data, row_keys.offsets, bounds.data, bounds.offsets, pad, equal, out)
     return out
 
 
@@ -271,9 +271,9 @@ def _numbers(array: pa.Array) -> npt.NDArray[np.int64]:
 def _label_numbers(column: MySqlColumn, array: pa.Array) -> npt.NDArray[np.int64]:
     """The labels' numbers; an invalid value, which reads as the empty text, has number 0."""
     labels = pa.array(["", *column.shape.labels], pa.string())
-    found = pc.index_in(array, value_set=labels)
-    assert found.null_count == array.null_count, f"{column.name} holds a label that it does not have"
-    numbers: npt.NDArray[np.int64] = found.fill_null(0).cast(pa.int64()).to_numpy(zero_copy_only=False)
+    numbered = pc.index_in(array, value_set=labels)
+    assert numbered.null_count == array.null_count, f"{column.name} holds a label that it does not have"
+    numbers: npt.NDArray[np.int64] = numbered.fill_null(0).cast(pa.int64()).to_numpy(zero_copy_only=False)
     return numbers
 
 

@@ -81,8 +81,8 @@ class ChunkSelect:
 class ChunkEnd:
     """Known of a chunk once it was read: no row that the SELECT saw lies behind H, the `high_watermark`.
 
-    `exact`: the rows are those at H and at no other position. What decided which table the SELECT saw is not behind D,
-    the `log_end`.
+    `exact`: the rows are those at H and at no other position. A statement that decided which table the SELECT saw lies
+    before D, the `log_end`.
     """
 
     high_watermark: BinlogOffset

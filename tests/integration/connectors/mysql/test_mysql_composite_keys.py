@@ -100,7 +100,7 @@ def check_chunks(server: DatabaseServer, connection: Any, table: MySqlTable, chu
         [rows.column(key) for key in key_names(chunks[-1].key)], key_names(chunks[-1].key)
     )
     ends = {side for chunk in chunks for side in (chunk.lower, chunk.upper) if side is not None}
-    bounds = {side: order.bound(table.id, keys.value_to_json(side)) for side in ends}
+    bounds = {side: order.bound(table.id, keys.bound_to_json(side)) for side in ends}
     edges = sorted(set(bounds.values()))
     cells = order.classify(table.id, touched, edges)
     found = np.zeros((len(chunks), rows.num_rows), np.int64)

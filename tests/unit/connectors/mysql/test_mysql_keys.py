@@ -31,7 +31,7 @@ KEY_VALUES = st.integers() | st.text() | st.binary() | st.floats(allow_nan=False
 
 @given(KEY_VALUES | st.none())
 def test_key_values_survive_state(value: Any) -> None:
-    returned = keys.value_from_json(json.loads(json.dumps(keys.value_to_json(value))))
+    returned = keys.bound_from_json(json.loads(json.dumps(keys.bound_to_json(value))))
     assert returned == value
     assert type(returned) is type(value)
 

@@ -59,26 +59,23 @@ def spark_session(master: str, scratch: Path, conf: Mapping[str, str] | None = N
     from py4j.protocol import Py4JError
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
-    from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
+    from raycdc.spark.gateway import start_jvm
+
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    settings = SparkConf(loadDefaults=False)
-    for key, value in {**_settings(master, scratch, java), **(conf or {})}.items():
-        settings.set(key, value)
+    settings = {**_settings(master, scratch, java), **(conf or {})}
     scratch.mkdir(parents=True, exist_ok=True)
     # A process has one JVM: pyspark would go on with the first, and leave another one unused beside it.
     gateway = SparkContext._gateway
     if gateway is None:
         with (scratch / "spark.log").open("ab") as log:
-            # The JVM writes warnings of its own to both before any logging is set up; they are for the log.
-            options = {"stdout": log, "stderr": log}
             try:
-                gateway = launch_gateway(conf=settings, popen_kwargs=options)  # type: ignore[no-untyped-call]
+                gateway = start_jvm(settings, scratch, log)
             except PySparkRuntimeError as cause:
                 raise _not_started(master, "its JVM ended at once.", scratch / "spark.log") from cause
     try:
-        context = SparkContext(conf=settings, gateway=gateway)
+        context = SparkContext(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())), gateway=gateway)
     except Py4JError as cause:
         reason = next((line for line in str(cause).splitlines()[1:] if line.strip()), str(cause)).strip(": \t")
         raise _not_started(master, reason, scratch / "spark.log") from cause
@@ -170,6 +167,8 @@ def _settings(master: str, scratch: Path, java: str) -> dict[str, str]:
     }
     if master.startswith("local"):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        # Otherwise every process of this machine may talk to the driver. Spark makes a secret for itself alone.
+        settings["spark.authenticate"] = "true"
     jars = [str(jar) for jar in delta_jars()]
     if jars and master.startswith("local"):
         settings["spark.driver.extraClassPath"] = os.pathsep.join(jars)

@@ -23,7 +23,7 @@ PLACES_MAX = {
     "cli": 8,
     "clients": 2,
     "config": 15,
-    "connectors": 127,
+    "connectors": 96,
     "datasource": 21,
     "epochs": 1,
     "formats": 15,

@@ -17,7 +17,7 @@ from raycdc.connectors.mysql.catalog import database_charsets, discover_tables, 
 from raycdc.connectors.mysql.checks import check_source, require_ok, unfit, unreadable
 from raycdc.connectors.mysql.client import ServerInfo, current_place, probe, start_position
 from raycdc.connectors.mysql.connections import Connections
-from raycdc.connectors.mysql.ddl.database_defaults import begin_state
+from raycdc.connectors.mysql.ddl.history_state import begin_state
 from raycdc.connectors.mysql.failover import is_elsewhere, resume_position
 from raycdc.connectors.mysql.hidden import hidden_table
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig

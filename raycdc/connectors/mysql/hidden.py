@@ -8,11 +8,12 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, assert_never
+from typing import assert_never
 
 from raycdc.connectors.mysql.binlog.events import DdlItem
+from raycdc.connectors.mysql.ddl.history_state import HistoryState
 from raycdc.connectors.mysql.ddl.shadows import Shadow
 from raycdc.connectors.mysql.values.documents import capture_of, document_of, table_of
 from raycdc.connectors.mysql.values.types import MySqlTable
@@ -69,12 +70,11 @@ def hidden_update(update: SchemaUpdate, hiding: Hiding, statement: str) -> Schem
             assert_never(update)
 
 
-def hidden_state(state: Mapping[str, Any] | None, masks: Masks) -> Mapping[str, Any] | None:
-    """`DdlHistory`'s state as JSON, of which schema change tools' tables have columns and defaults."""
-    if state is None or not masks or not state.get("shadows"):
+def hidden_state(state: HistoryState, masks: Masks) -> HistoryState:
+    """`DdlHistory`'s state, of which schema change tools' tables have columns and defaults."""
+    if not masks or not state.shadows:
         return state
-    shadows = {name: Shadow.from_json(shadow) for name, shadow in state["shadows"].items()}
-    return {**state, "shadows": {name: hidden_shadow(shadow, masks).to_json() for name, shadow in shadows.items()}}
+    return replace(state, shadows={name: hidden_shadow(shadow, masks) for name, shadow in state.shadows.items()})
 
 
 def hidden_shadow(shadow: Shadow, masks: Masks) -> Shadow:

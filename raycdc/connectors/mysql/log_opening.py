@@ -21,6 +21,7 @@ from raycdc.connectors.mysql.catalog import database_charsets, is_sequence
 from raycdc.connectors.mysql.connections import Connections
 from raycdc.connectors.mysql.ddl.dialect import dialect_of
 from raycdc.connectors.mysql.ddl.history import DdlHistory
+from raycdc.connectors.mysql.ddl.history_state import HistoryState
 from raycdc.connectors.mysql.ddl.indirect import IndirectChanges
 from raycdc.connectors.mysql.ddl.log_server import LogServer
 from raycdc.connectors.mysql.ddl.resolver import ServerResolver
@@ -93,7 +94,7 @@ class LogOpening:
             selector=selector,
             server=self._server(),
             terms=ParkingTerms(parked, self._look_at, self.context.rules),
-            state=self.split.state.source or None,
+            state=HistoryState.from_json(self.split.state.source or {}),
             snapshots=SnapshotKeys(chunk_keys_of(self.split), self.snapshots_over),
         )
 

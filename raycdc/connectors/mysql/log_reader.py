@@ -21,9 +21,8 @@ Statements about other tables are passed over without being parsed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 
@@ -32,6 +31,7 @@ from raycdc.connectors.mysql.binlog.events import DdlItem, RowsItem
 from raycdc.connectors.mysql.binlog.position import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.binlog.stream import BinlogStream
 from raycdc.connectors.mysql.ddl.history import DdlHistory
+from raycdc.connectors.mysql.ddl.history_state import HistoryState
 from raycdc.connectors.mysql.hidden import hidden_state, hidden_update
 from raycdc.connectors.mysql.log_filter import LogFilter
 from raycdc.source.snapshot.hand_off import LogRows
@@ -164,7 +164,7 @@ class MySqlLogReader:
         item: DdlItem,
         *,
         fetched_ms: int,
-        state: Mapping[str, Any] | None,
+        state: HistoryState | None,
     ) -> None:
         """The changes of a statement; one about a tool's table changes only the facts that the next start must know."""
         # CREATE TABLE … SELECT of MySQL 8.0.21 and later is one transaction with its rows.
@@ -174,7 +174,7 @@ class MySqlLogReader:
             ordinal_of(self._position),
             item.ts_ms,
             fetched_ms,
-            hidden_state(state, self._hiding.masks),
+            None if state is None else hidden_state(state, self._hiding.masks).to_json(),
         )
         if updates:
             change = SchemaChange(place, updates, truncations, in_transaction=item.in_transaction)

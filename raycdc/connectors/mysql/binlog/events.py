@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -197,12 +196,3 @@ def parse_rotate(body: bytes) -> tuple[str, int]:
     if position >= 1 << 63:
         raise CorruptLogError("a ROTATE event is damaged")
     return path.rpartition("/")[2], position
-
-
-def describe_item(item: LogItem) -> dict[str, Any]:
-    """A short form for logs and debugging."""
-    match item:
-        case RowsItem():
-            return {"rows": item.rows, "table": str(item.table), "file": item.file}
-        case DdlItem():
-            return {"ddl": item.statement, "db": item.db, "position": str(item.position)}

@@ -10,13 +10,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import total_ordering
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 #: The advice about a lost place, within the messages that say why it is lost.
 READ_ANEW = (
     'To read all tables anew set pipeline.on_log_lost = "resnapshot" and start again (at a first start: startup.mode = '
     '"initial")'
 )
+
+
+class StoredOffset(TypedDict):
+    """`BinlogOffset` in checkpoints and messages; the optional parts only where they say something."""
+
+    file: str
+    pos: int
+    gtid_set: str
+    server: NotRequired[str]
+    by_gtid: NotRequired[bool]
+    prepared: NotRequired[str]
+    skip_events: NotRequired[int]
+    skip_rows: NotRequired[int]
 
 
 @total_ordering
@@ -58,21 +71,33 @@ class BinlogOffset:
     def __str__(self) -> str:
         return f"{self.file}:{self.pos}"
 
-    def to_json(self) -> dict[str, Any]:
-        """The optional parts only where they say something: most positions are three values."""
-        data: dict[str, Any] = {"file": self.file, "pos": self.pos, "gtid_set": self.gtid_set}
-        for name in _OPTIONAL:
-            if value := getattr(self, name):
-                data[name] = value
-        return data
+    def to_json(self) -> StoredOffset:
+        stored: StoredOffset = {"file": self.file, "pos": self.pos, "gtid_set": self.gtid_set}
+        if self.server:
+            stored["server"] = self.server
+        if self.by_gtid:
+            stored["by_gtid"] = self.by_gtid
+        if self.prepared:
+            stored["prepared"] = self.prepared
+        if self.skip_events:
+            stored["skip_events"] = self.skip_events
+        if self.skip_rows:
+            stored["skip_rows"] = self.skip_rows
+        return stored
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> BinlogOffset:
-        optional = {name: data[name] for name in _OPTIONAL if name in data}
-        return cls(data["file"], data["pos"], data["gtid_set"], **optional)
-
-
-_OPTIONAL = ("server", "by_gtid", "prepared", "skip_events", "skip_rows")
+        """The position that `to_json` wrote, however long ago."""
+        return cls(
+            data["file"],
+            data["pos"],
+            data["gtid_set"],
+            data.get("server", ""),
+            data.get("by_gtid", False),
+            data.get("prepared", ""),
+            data.get("skip_events", 0),
+            data.get("skip_rows", 0),
+        )
 
 
 #: Room for positions within one file; the file's number is above it.

@@ -17,7 +17,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 import msgpack
 
@@ -198,12 +198,21 @@ class XaTransactions:
         self.stored = _written(self._prepared) if self._prepared else ""
 
 
+class StoredPrepared(TypedDict):
+    """`Prepared` in a position."""
+
+    rows: list[tuple[str, str, str, bytes]]
+    count: int
+    unknown: list[tuple[str, str]]
+    events: list[bytes]
+
+
 def _written(prepared: dict[str, Prepared]) -> str:
-    content = {
+    content: dict[str, StoredPrepared] = {
         xid: {
-            "rows": [[part.table.db, part.table.table, part.version, part.rows] for part in one.rows],
+            "rows": [(part.table.db, part.table.table, part.version, part.rows) for part in one.rows],
             "count": one.count,
-            "unknown": [[table.db, table.table] for table in one.unknown],
+            "unknown": [(table.db, table.table) for table in one.unknown],
             "events": list(one.events),
         }
         for xid, one in prepared.items()
@@ -219,9 +228,10 @@ def _read(stored: str) -> dict[str, Prepared]:
             f"The position's prepared XA transactions have version {version!r}, which this raycdc does not know. "
             "Upgrade raycdc."
         )
-    content: dict[str, Any] = msgpack.unpackb(zlib.decompress(base64.b64decode(text)))
+    packed = msgpack.unpackb(zlib.decompress(base64.b64decode(text)))
     if not found:
-        return {xid: Prepared(events=tuple(events)) for xid, events in content.items()}
+        return {xid: Prepared(events=tuple(events)) for xid, events in packed.items()}
+    content: dict[str, StoredPrepared] = packed
     return {
         xid: Prepared(
             rows=tuple(PreparedRows(TableId(db, table), version, rows) for db, table, version, rows in one["rows"]),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from raycdc.connectors.mysql.ddl.statements import Database
 
@@ -11,21 +10,19 @@ from raycdc.connectors.mysql.ddl.statements import Database
 CharsetDefault = tuple[str, str]
 
 
-def begin_state(databases: Mapping[str, CharsetDefault]) -> dict[str, Any] | None:
-    """The state where the log begins: what the log does not say of it, and the server only as of now."""
-    return {"databases": {db: list(default) for db, default in sorted(databases.items())}} if databases else None
-
-
 class DatabaseDefaults:
-    """`state` is `begin_state`, or what this gave last; `now` is used where it says nothing; `server` is what a
-    database gets that names none.
+    """`begun` is how the databases were where the log is read from, as a checkpoint says it; where it says nothing,
+    they are taken as they are `now`. `server` is for a database that names none.
     """
 
     def __init__(
-        self, state: Mapping[str, Any] | None, now: Mapping[str, CharsetDefault] | None, *, server: CharsetDefault
+        self,
+        begun: Mapping[str, CharsetDefault] | None,
+        now: Mapping[str, CharsetDefault] | None,
+        *,
+        server: CharsetDefault,
     ) -> None:
-        begun = (state or {}).get("databases")
-        self._databases = dict(now or {}) if begun is None else {db: (s, c) for db, (s, c) in begun.items()}
+        self._databases = dict((now or {}) if begun is None else begun)
         self._server = server
         self.changed = False
 
@@ -42,5 +39,6 @@ class DatabaseDefaults:
         self._databases.pop(db, None)
         self.changed = True
 
-    def state(self) -> dict[str, Any]:
-        return begin_state(self._databases) or {}
+    def all(self) -> Mapping[str, CharsetDefault]:
+        """Each database's, as of now."""
+        return dict(self._databases)

@@ -2,13 +2,12 @@
 
 Their targets are emptied and keep their columns. A new table with those very columns and that key goes on there with
 the log; one with others begins again (`raycdc.source.parking`), by which targets get its columns, and so does one whose
-predecessor went in the middle of its snapshot: chunks of that may still be asked for. `state` goes into the checkpoint.
+predecessor went in the middle of its snapshot: chunks of that may still be asked for. `all` goes into the checkpoint.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from raycdc.connectors.mysql.values.documents import document_of
 from raycdc.connectors.mysql.values.types import MySqlTable
@@ -21,13 +20,13 @@ DROPPED_MAX = 4096
 class DroppedTables:
     """By name the fingerprint of the schema when it was dropped; empty where a new one begins again in any case."""
 
-    def __init__(self, state: Mapping[str, str] | None = None) -> None:
-        self._dropped = {TableId.parse(name): fingerprint for name, fingerprint in (state or {}).items()}
+    def __init__(self, dropped: Mapping[TableId, str]) -> None:
+        self._dropped = dict(dropped)
         self.changed = False
 
-    def state(self) -> dict[str, Any]:
-        """The facts that a restart must know."""
-        return {"dropped": {str(name): known for name, known in self._dropped.items()}} if self._dropped else {}
+    def all(self) -> Mapping[TableId, str]:
+        """The tables and fingerprints as of now."""
+        return dict(self._dropped)
 
     def add(self, table: MySqlTable, *, read: bool) -> None:
         """`table` was dropped, after its snapshot was `read` or in the middle of it."""

@@ -12,7 +12,6 @@ restart must know.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from raycdc.connectors.mysql.binlog.events import DdlItem
 from raycdc.connectors.mysql.binlog.position import BinlogOffset, ordinal_of
@@ -31,6 +30,7 @@ from raycdc.connectors.mysql.ddl.database_defaults import DatabaseDefaults
 from raycdc.connectors.mysql.ddl.dialect import dialect_of_session
 from raycdc.connectors.mysql.ddl.dropped_tables import DroppedTables
 from raycdc.connectors.mysql.ddl.followed_tables import FollowedTables, SchemaSetter
+from raycdc.connectors.mysql.ddl.history_state import HistoryState
 from raycdc.connectors.mysql.ddl.indirect import is_change_of_rows, tables_reached
 from raycdc.connectors.mysql.ddl.log_server import LogServer
 from raycdc.connectors.mysql.ddl.masked_names import MaskedNames
@@ -72,8 +72,9 @@ _ENDS = (
 class DdlHistory:
     """See the module's docstring. One thread: the decoder's.
 
-    `state` is `begin_state`, or what `take_state` gave last before the place in the log where this begins. `terms` say
-    how tables are parked; where nothing may be, what cannot be followed is raised. `snapshots` are those under way.
+    `state` is that of `begin_state`, or the one that `take_state` gave last before the place in the log where this
+    begins. `terms` say how tables are parked; where nothing may be, what cannot be followed is raised. `snapshots` are
+    those under way.
     """
 
     def __init__(
@@ -83,10 +84,10 @@ class DdlHistory:
         selector: TableSelector,
         server: LogServer,
         terms: ParkingTerms[MySqlTable] | None = None,
-        state: Mapping[str, Any] | None = None,
+        state: HistoryState | None = None,
         snapshots: SnapshotKeys | None = None,
     ) -> None:
-        terms = terms or ParkingTerms()
+        terms, state = terms or ParkingTerms(), state or HistoryState()
         self._parks = terms.parked is not None
         self._selector = selector
         self._server = server
@@ -95,10 +96,10 @@ class DdlHistory:
         self._parked = ParkedTables(terms, followed=tables)
         self.misfits = Misfits()
         self._sequences = Sequences(server.is_sequence)
-        self._tools = ToolTables(self._tables, self.captures, server, state or {})
-        self._defaults = DatabaseDefaults(state, server.databases, server=server.default_charset)
-        self._dropped = DroppedTables((state or {}).get("dropped"))
-        self._masked = MaskedNames(terms.rules.masks, state)
+        self._tools = ToolTables(self._tables, self.captures, server, shadows=state.shadows, away=state.away)
+        self._defaults = DatabaseDefaults(state.databases, server.databases, server=server.default_charset)
+        self._dropped = DroppedTables(state.dropped)
+        self._masked = MaskedNames(terms.rules.masks, state.former)
 
     def attach(self, decoder: SchemaSetter) -> None:
         """`decoder` is told of every new schema."""
@@ -112,7 +113,7 @@ class DdlHistory:
         """The changes of the last statement, and the rows that say it truncated, once; none for other statements."""
         return self._tables.take()
 
-    def take_state(self) -> dict[str, Any] | None:
+    def take_state(self) -> HistoryState | None:
         """The facts beside the tables that a restart after the last statement must know, once; None if they are as
         before.
         """
@@ -121,7 +122,13 @@ class DdlHistory:
             return None
         for note in notes:
             note.changed = False
-        return {**self._tools.state(), **self._defaults.state(), **self._masked.state(), **self._dropped.state()}
+        return HistoryState(
+            self._tools.shadows.all(),
+            self._tools.away,
+            self._defaults.all(),
+            self._masked.former(),
+            self._dropped.all(),
+        )
 
     def captures(self, table: TableId) -> bool:
         """Whether rows of `table` are captured as far as the log was decoded: tools' tables are not, unless by name."""

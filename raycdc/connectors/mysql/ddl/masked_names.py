@@ -1,19 +1,18 @@
-"""Under which names a table's rows and columns were, as far as ``[[mask]]`` hides something of them there.
+"""The names that a table's rows and columns had, as far as ``[[mask]]`` hides something of them there.
 
 A mask is for names. Rows that get another one, by a RENAME, by EXCHANGE PARTITION, or that are to be copied into a
 table made LIKE theirs, would be shown where no mask is for that name: such a table is parked, unless what was hidden is
 hidden there in the same way. It stays so until it is made anew: what began as a rename over an uncaptured name, and
 ends days later, is the same. So does a table whose hidden column was renamed, until that is renamed back or gone: a
 new snapshot would show what the old name hid. Rows that a statement copies into a table that is followed (INSERT …
-SELECT) are that table's own. Called by `history` at each statement, `state` goes into the checkpoint.
+SELECT) are that table's own. Called by `history` at each statement, `former` goes into the checkpoint.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from raycdc.connectors.mysql.ddl.apply import DdlDialect, Refused, Touched, parse_ddl
 from raycdc.connectors.mysql.ddl.renames import places_after, separated
@@ -41,31 +40,29 @@ _MOVES = re.compile(r"\b(RENAME|CHANGE|LIKE|EXCHANGE|DROP|CREATE)\b", re.IGNOREC
 Columns = Mapping[str, frozenset[str]]
 
 
+@dataclass(frozen=True, slots=True)
+class FormerNames:
+    """By a table's name those that its rows had, its own left out, and those that its columns had."""
+
+    tables: Mapping[TableId, frozenset[TableId]] = field(default_factory=dict)
+    columns: Mapping[TableId, Columns] = field(default_factory=dict)
+
+
 class MaskedNames:
     """See the module's docstring. One thread: the decoder's."""
 
-    def __init__(self, masks: Masks, state: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, masks: Masks, former: FormerNames) -> None:
         self._masks = masks
-        found = state or {}
-        #: By a table's name those that its rows had, its own left out.
-        self._earlier = {TableId.parse(name): _parsed(names) for name, names in found.get("masked", {}).items()}
-        self._columns: dict[TableId, Columns] = {
-            TableId.parse(name): {column: frozenset(names) for column, names in columns.items()}
-            for name, columns in found.get("masked_columns", {}).items()
-        }
+        self._earlier = dict(former.tables)
+        self._columns = dict(former.columns)
         self.changed = False
 
     def __repr__(self) -> str:
         return f"MaskedNames({self._earlier}, columns={self._columns})"
 
-    def state(self) -> dict[str, Any]:
-        """The facts that a restart must know."""
-        names = {str(name): sorted(map(str, names)) for name, names in sorted(self._earlier.items())}
-        columns = {
-            str(name): {column: sorted(names) for column, names in sorted(found.items())}
-            for name, found in sorted(self._columns.items())
-        }
-        return {**({"masked": names} if names else {}), **({"masked_columns": columns} if columns else {})}
+    def former(self) -> FormerNames:
+        """The names as of now."""
+        return FormerNames(dict(self._earlier), dict(self._columns))
 
     def follow(self, statement: str, db: str, touched: Touched, dialect: DdlDialect) -> None:
         """The effect of a statement of the log, which names `touched`, on the names of rows."""
@@ -124,7 +121,7 @@ class MaskedNames:
             self._columns[table] = columns
 
     def _mix(self, tables: Sequence[TableId]) -> None:
-        """Any of the tables may have rows of any other one."""
+        """Each of the tables may have rows of any other one."""
         all_names = frozenset().union(*(self._names_of(table) for table in tables))
         all_columns: dict[str, frozenset[str]] = {}
         for table in tables:
@@ -184,10 +181,6 @@ def _shown(table: TableId, earlier: TableId, column: str, name: str) -> str:
         f"Column {column!r} of {table} was {name!r}, which [[mask]] hides of {earlier}: here it would be shown. Rename "
         f"it back, or {way}, {end}"
     )
-
-
-def _parsed(names: Sequence[str]) -> frozenset[TableId]:
-    return frozenset(map(TableId.parse, names))
 
 
 def _same(one: Mask, other: Mask | None) -> bool:

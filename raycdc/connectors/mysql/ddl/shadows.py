@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal, TypedDict
 
 from raycdc.connectors.mysql.ddl.alter import inherit, server_column
 from raycdc.connectors.mysql.ddl.apply import apply_ddl
@@ -38,7 +38,7 @@ from raycdc.connectors.mysql.ddl.statements import (
     RowsUnlogged,
     UniqueKey,
 )
-from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.connectors.mysql.values.types import MySqlTable, StoredTable
 from raycdc.errors import SchemaError
 from raycdc.model import TableId
 from raycdc.schema import (
@@ -59,6 +59,18 @@ _ROLES: dict[str, Role] = {"gho": "shadow", "new": "shadow", "del": "old", "rev_
 
 #: The purpose of a tool's table: the new shape, the table it replaced, or notes.
 Role = Literal["shadow", "old", "notes"]
+
+
+class StoredShadow(TypedDict):
+    """`Shadow` in a checkpoint."""
+
+    owner: str
+    table: StoredTable | None
+    doubt: str
+    comment: str | None
+    renamed: dict[str, str]
+    filled: dict[str, str | None]
+    computed: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +100,7 @@ class Shadow:
             return f"gh-ost can be told to leave renamed columns out of its copy ({columns}), which no log tells"
         return self.doubt
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> StoredShadow:
         return {
             "owner": str(self.owner),
             "table": None if self.table is None else self.table.to_json(),
@@ -100,9 +112,17 @@ class Shadow:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Shadow:
+    def from_json(cls, data: StoredShadow) -> Shadow:
         table = None if data["table"] is None else MySqlTable.from_json(data["table"])
-        return cls(**{**data, "owner": TableId.parse(data["owner"]), "table": table})
+        return cls(
+            TableId.parse(data["owner"]),
+            table,
+            data["doubt"],
+            data["comment"],
+            data["renamed"],
+            data["filled"],
+            data["computed"],
+        )
 
 
 def role_of(table: TableId, captured: Collection[TableId]) -> tuple[TableId, Role] | None:
@@ -148,13 +168,13 @@ def tool_tables(tables: Collection[TableId]) -> set[TableId]:
 class ShadowTables:
     """The tools' tables of one log, as far as it was read. One thread: the decoder's."""
 
-    def __init__(self, state: Mapping[str, Any] | None = None) -> None:
-        self._tables = {TableId.parse(name): Shadow.from_json(data) for name, data in (state or {}).items()}
+    def __init__(self, shadows: Mapping[TableId, Shadow]) -> None:
+        self._tables = dict(shadows)
         self.changed = False
 
-    def state(self) -> dict[str, Any]:
-        """The facts that a restart must know."""
-        return {str(name): shadow.to_json() for name, shadow in self._tables.items()}
+    def all(self) -> Mapping[TableId, Shadow]:
+        """The tables as of now."""
+        return dict(self._tables)
 
     def get(self, table: TableId) -> Shadow | None:
         return self._tables.get(table)
@@ -212,7 +232,7 @@ class ShadowTables:
         assert applied.table is not None
         shadow = Shadow(owner, applied.table, comment=ddl.comment or None)
         if ddl.like is None:
-            shadow = replace(shadow, **_added(ddl, applied.table, find_table(owner), dialect))
+            shadow = _with_added(shadow, ddl, applied.table, find_table(owner), dialect)
         elif ddl.like in self._tables:
             shadow = replace(self._tables[ddl.like], owner=owner, table=applied.table)
         self.put(ddl.table, shadow)
@@ -240,17 +260,20 @@ def _is_shadow(table: TableId, owner: TableId) -> bool:
     return role_of(table, {owner}) == (owner, "shadow")
 
 
-def _added(ddl: CreateTable, table: MySqlTable, owner: MySqlTable | None, dialect: DdlDialect) -> dict[str, Any]:
-    """The values of existing rows in columns that only the new table has. The tool repeats the others as they are."""
+def _with_added(
+    shadow: Shadow, ddl: CreateTable, table: MySqlTable, owner: MySqlTable | None, dialect: DdlDialect
+) -> Shadow:
+    """With values for existing rows in columns that only the new table has; the tool repeats the others as they are."""
     there = set() if owner is None else {column.name.casefold() for column in owner.columns}
     empty = replace(table, columns=())
     new = [definition for definition in ddl.columns if definition.name.casefold() not in there]
     filled = {d.name: _fill(d, empty, dialect) for d in new}
     computed = {d.name: d.computed or filled[d.name].unsure for d in new}
-    return {
-        "filled": {name: fill.value for name, fill in filled.items()},
-        "computed": {name: why for name, why in computed.items() if why},
-    }
+    return replace(
+        shadow,
+        filled={name: fill.value for name, fill in filled.items()},
+        computed={name: why for name, why in computed.items() if why},
+    )
 
 
 def _fill(definition: ColumnDefinition, table: MySqlTable, dialect: DdlDialect) -> Fill:

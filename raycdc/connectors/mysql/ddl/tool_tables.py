@@ -6,9 +6,8 @@ place is the change of that table, at that place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from raycdc.connectors.mysql.binlog.events import DdlItem
 from raycdc.connectors.mysql.ddl.apply import AppliedDdl
@@ -43,23 +42,26 @@ class ToolTables:
         tables: Mapping[TableId, MySqlTable],
         captures: Callable[[TableId], bool],
         server: LogServer,
-        state: Mapping[str, Any],
+        *,
+        shadows: Mapping[TableId, Shadow],
+        away: Collection[TableId],
     ) -> None:
         self._tables = tables
         self._captures = captures
         self._server = server
-        self.shadows = ShadowTables(state.get("shadows"))
+        self.shadows = ShadowTables(shadows)
         #: Captured tables whose name nobody has, between the two renames of a tool that does them one by one.
-        self._away = {TableId.parse(name) for name in state.get("away", ())}
+        self._away = set(away)
 
     def __contains__(self, table: object) -> bool:
         """Whether a tool made the table for a captured one."""
         assert isinstance(table, TableId)
         return self.shadows.get(table) is not None or role_of(table, self._tables) is not None
 
-    def state(self) -> dict[str, Any]:
-        """The facts that a restart must know."""
-        return {"shadows": self.shadows.state(), "away": sorted(map(str, self._away))}
+    @property
+    def away(self) -> frozenset[TableId]:
+        """Captured tables whose name nobody has, as of now."""
+        return frozenset(self._away)
 
     def shape(self, table: TableId) -> MySqlTable | None:
         """A table's columns, whether it is captured or a tool's."""

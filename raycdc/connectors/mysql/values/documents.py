@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, replace
-from typing import Any
 
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.source.new_beginnings import TableVersion
@@ -45,7 +44,7 @@ def document_of(table: MySqlTable, capture: Capture = ALL) -> SchemaDocument:
 
     The columns are those that are captured; the source has all, as the log does.
     """
-    body: dict[str, Any] = {**capture.narrowed(table).schema().to_json(), "source": table.to_json()}
+    body = {**capture.narrowed(table).schema().to_json(), "source": table.to_json()}
     if capture.columns is not None:
         body["listed"] = list(capture.columns)
     text = json.dumps(body, sort_keys=True, separators=(",", ":"))

@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal, NotRequired, TypedDict
 
 from raycdc.errors import SchemaError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
@@ -104,6 +104,20 @@ class Treatment(StrEnum):
     GEOJSON = "geojson"
 
 
+class StoredColumn(TypedDict):
+    """`MySqlColumn` in a schema document."""
+
+    name: str
+    column_type: str
+    charset: str
+    collation: str
+    nullable: bool
+    default: str | None
+    extra: str
+    #: Left out where there was no choice: the fingerprints of such tables stay what they were.
+    treatment: NotRequired[str]
+
+
 @dataclass(frozen=True, slots=True)
 class MySqlColumn:
     """One column as the server describes it.
@@ -161,8 +175,8 @@ class MySqlColumn:
                 "Leave its table out with source.exclude."
             ) from None
 
-    def to_json(self) -> dict[str, Any]:
-        return {
+    def to_json(self) -> StoredColumn:
+        stored: StoredColumn = {
             "name": self.name,
             "column_type": self.column_type,
             "charset": self.charset,
@@ -170,13 +184,35 @@ class MySqlColumn:
             "nullable": self.nullable,
             "default": self.default,
             "extra": self.extra,
-            # Left out where there was no choice: the fingerprints of such tables stay what they were.
-            **({"treatment": self.treatment.value} if self.treatment else {}),
         }
+        if self.treatment:
+            stored["treatment"] = self.treatment.value
+        return stored
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> MySqlColumn:
-        return cls(**{**data, "treatment": Treatment(data.get("treatment", ""))})
+    def from_json(cls, data: StoredColumn) -> MySqlColumn:
+        return cls(
+            data["name"],
+            data["column_type"],
+            data["charset"],
+            data["collation"],
+            data["nullable"],
+            data["default"],
+            data["extra"],
+            Treatment(data.get("treatment", "")),
+        )
+
+
+class StoredTable(TypedDict):
+    """`MySqlTable` in a schema document."""
+
+    db: str
+    table: str
+    columns: list[StoredColumn]
+    primary_key: list[str]
+    charset: str
+    collation: str
+    row_end: NotRequired[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,19 +247,21 @@ class MySqlTable:
             raise SchemaError(f"Table {self.id}: {cause}") from cause
         return TableSchema(columns, self.primary_key)
 
-    def to_json(self) -> dict[str, Any]:
-        return {
+    def to_json(self) -> StoredTable:
+        stored: StoredTable = {
             "db": self.id.db,
             "table": self.id.table,
             "columns": [c.to_json() for c in self.columns],
             "primary_key": list(self.primary_key),
             "charset": self.charset,
             "collation": self.collation,
-            **({"row_end": self.row_end} if self.row_end else {}),
         }
+        if self.row_end:
+            stored["row_end"] = self.row_end
+        return stored
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> MySqlTable:
+    def from_json(cls, data: StoredTable) -> MySqlTable:
         columns = tuple(MySqlColumn.from_json(c) for c in data["columns"])
         name = TableId(data["db"], data["table"])
         end = data.get("row_end", "")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import pytest
 
 from raycdc.connectors.mysql.ddl.apply import DdlDialect, touched_tables
-from raycdc.connectors.mysql.ddl.masked_names import MaskedNames
+from raycdc.connectors.mysql.ddl.history_state import HistoryState
+from raycdc.connectors.mysql.ddl.masked_names import FormerNames, MaskedNames
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.model import TableId
 from raycdc.model.mask import Mask, Masks
@@ -18,10 +20,11 @@ MASKS = Masks([Mask(r"shop\.cust(_same)?\.email", "mask", 3), Mask("shop.other.e
 
 def shown_after(table: str, *statements: str, columns: Sequence[str] = ("id", "email")) -> bool:
     """Whether `table` would show what is hidden, also after a restart at each statement."""
-    names = MaskedNames(MASKS)
+    names = MaskedNames(MASKS, FormerNames())
     for statement in statements:
         names.follow(statement, "shop", touched_tables(statement, "shop", dialect=DIALECT), DIALECT)
-        names = MaskedNames(MASKS, names.state())
+        state = HistoryState(former=names.former())
+        names = MaskedNames(MASKS, HistoryState.from_json(json.loads(json.dumps(state.to_json()))).former)
     return bool(
         names.shown_by(MySqlTable(TableId("shop", table), tuple(MySqlColumn(name, "text") for name in columns)))
     )

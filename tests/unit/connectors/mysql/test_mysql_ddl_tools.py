@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from raycdc.connectors.mysql.binlog.events import DdlItem
 from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.ddl.apply import DdlDialect, apply_ddl, parse_ddl
 from raycdc.connectors.mysql.ddl.history import DdlHistory
+from raycdc.connectors.mysql.ddl.history_state import HistoryState
 from raycdc.connectors.mysql.ddl.log_server import LogServer
 from raycdc.connectors.mysql.ddl.shadows import role_of, tool_tables
 from raycdc.connectors.mysql.ddl.statements import CreateTable
@@ -77,7 +79,7 @@ class Followed:
             self.tables,
             selector=self.selector,
             server=LogServer(DdlDialect(), ("utf8mb4", "")),
-            state=self.state,
+            state=HistoryState.from_json(self.state),
         )
         self.decoder = Decoder()
         history.attach(self.decoder)
@@ -94,7 +96,8 @@ class Followed:
                 table = self.history.table(update.table)
                 assert table is not None
                 self.tables[update.table] = table
-            self.state = self.history.take_state() or self.state
+            if (state := self.history.take_state()) is not None:
+                self.state = json.loads(json.dumps(state.to_json()))
             if self.restarts:
                 self.history = self._begin()
         return self

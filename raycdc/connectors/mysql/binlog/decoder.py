@@ -124,7 +124,7 @@ class BinlogDecoder:
         return list(self.items(events))
 
     def items(self, events: Bytes) -> Iterator[LogItem]:
-        """`feed`, item by item, so that what precedes damage is seen before the error. Consume it to its end."""
+        """`feed`, item by item, so that items before damage are seen before the error. Consume it to its end."""
         data = as_array(events)
         self.xa.begin()
         if not self.cursor.in_transaction:
@@ -132,7 +132,7 @@ class BinlogDecoder:
         yield from self._walk(data)
 
     def pieces(self, events: Bytes) -> Iterator[tuple[npt.NDArray[np.uint8], bool]]:
-        """The events as they are, but what is compressed expanded: (piece, whether its events have no checksum).
+        """The events as they are, but compressed ones expanded: (piece, whether its events have no checksum).
 
         For callers that look at every event themselves: each piece goes to `items_of` before the next is asked for.
         """

@@ -121,7 +121,7 @@ def as_array(events: Bytes) -> npt.NDArray[np.uint8]:
 
 @dataclass(frozen=True, slots=True)
 class QueryEvent:
-    """A QUERY event's default database, text, and what its session would have read the text by."""
+    """A QUERY event's default database, text, and the settings by which its session read the text."""
 
     db: str
     statement: str

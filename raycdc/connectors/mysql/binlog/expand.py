@@ -43,7 +43,7 @@ _ZLIB_FACTOR = 1100
 _EVENT_MAX = (1 << 30) + (1 << 16)
 _ZSTD, _NONE = 0, 255
 WRONG_POSITION = "an event does not end where its header says: bytes before it are missing or there twice"
-#: Types of MariaDB's compressed events, from `COMPRESSED_FIRST` on, and what they are otherwise.
+#: Types of MariaDB's compressed events, from `COMPRESSED_FIRST` on: each one's type without compression.
 _PLAIN_KINDS = (QUERY, 23, 24, 25, 30, 31, 32)
 
 

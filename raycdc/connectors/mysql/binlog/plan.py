@@ -241,7 +241,7 @@ def _text(found: MapColumn, known: MySqlColumn, layout: ColumnLayout, points: in
     match found.type:
         case 15 | 253 | 254:  # VARCHAR, VAR_STRING, STRING
             bases = ("varchar", "varbinary", "vector") if found.type != maps.STRING else ("char", "binary")
-            # MariaDB's vectors are bytes; what it prints is their number of 32-bit floats.
+            # MariaDB's vectors are bytes, but it prints their number of 32-bit floats.
             width = 4 if shape.base == "vector" else bytes_per_character(known.charset) if is_text else 1
             if shape.base not in bases or (width and shape.length != found.meta // width):
                 return None

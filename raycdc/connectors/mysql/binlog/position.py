@@ -37,9 +37,9 @@ class StoredOffset(TypedDict):
 class BinlogOffset:
     """The byte after an event: everything before it has been seen. Equality and order look at file and byte alone.
 
-    `server` names the server whose file this is (empty: not known). `by_gtid`: what lies behind this place and is in
-    the GTID set has been seen too, so that reading on must ask for what the set lacks. `prepared` holds the rows of
-    prepared XA transactions (`xa_transactions`). The next `skip_events` events and `skip_rows` rows are left out.
+    `server` names the server whose file this is (empty: not known). `by_gtid`: transactions behind this place that are
+    in the GTID set have been seen too, so that reading on must ask for those that it lacks. `prepared` holds the rows
+    of prepared XA transactions (`xa_transactions`). The next `skip_events` events and `skip_rows` rows are left out.
     """
 
     file: str

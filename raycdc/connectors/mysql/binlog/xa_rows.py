@@ -9,7 +9,7 @@ is treated as one whose table map does not fit.
 Nobody can decode the rows of a table that is parked at XA PREPARE, and if it begins again before XA COMMIT, its new
 snapshot has not seen them. They are kept as the events they came in, where that shows nothing that is to be hidden;
 otherwise the table is parked once more at XA COMMIT. So is one that was not selected at XA PREPARE and is by now; and
-all tables are, where what is committed was prepared before the job began.
+all tables are, where XA COMMIT is of a transaction that was prepared before the job began.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class RowKeeper(Protocol):
     """Rows as a position keeps them."""
 
     def keep(self, item: RowsItem) -> bytes | None:
-        """The rows as bytes, without what nobody may see; None where there are none that matter."""
+        """The rows as bytes, without values that nobody may see; None where there are none that matter."""
 
     def batch(self, kept: bytes) -> pa.RecordBatch:
         """The batch that `keep` made bytes of."""
 
     def keep_events(self, table: TableId, events: bytes) -> bytes | None:
-        """The events as what may be kept of them; None for nothing."""
+        """The part of the events that may be kept, as bytes; None for nothing."""
 
     def events(self, kept: bytes) -> bytes:
         """The events that `keep_events` was given."""
@@ -171,7 +171,7 @@ class XaRows:
         return self._with_others(Prepared(tuple(parts), count), step)
 
     def _with_others(self, prepared: Prepared, step: Preparing) -> Prepared:
-        """With what is kept of the tables that are not followed now, and the names of those that are not selected."""
+        """With the events of tables that are not followed now, as far as they may be kept, and other tables' names."""
         parked = {t: found for t, found in events_by_table(step.events).items() if not self._maps.wanted(t)}
         kept = {table: self.keeper.keep_events(table, msgpack.packb(found)) for table, found in parked.items()}
         parts = [part for part in prepared.rows if part.table not in parked]

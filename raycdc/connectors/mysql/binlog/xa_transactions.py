@@ -1,8 +1,8 @@
 """XA transactions of the log, from XA START to XA COMMIT or XA ROLLBACK.
 
 Called by `XaRows`. XA PREPARE writes a transaction's rows to the log, under a GTID of its own; XA COMMIT or
-XA ROLLBACK follows at any distance, or never. Until then what is `Prepared` is part of every position (`stored`), so
-that it survives a restart, on whatever node.
+XA ROLLBACK follows at any distance, or never. Until then a `Prepared` transaction is part of every position
+(`stored`), so that it survives a restart, on whatever node.
 
 Every prepared transaction is remembered, with or without rows of captured tables: an unknown one that is committed
 was prepared before the job began, and its rows are missing (`Unseen`). Of tables that nobody selects the names are
@@ -71,7 +71,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Preparing:
-    """XA PREPARE: `XaTransactions.keep` wants what is to be kept of these events. There are rows of `others`, too."""
+    """XA PREPARE: `XaTransactions.keep` wants these events as they are to be kept. There are rows of `others`, too."""
 
     xid: str
     events: tuple[bytes, ...]

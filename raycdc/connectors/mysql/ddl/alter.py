@@ -132,7 +132,7 @@ def inherit(definition: ColumnDefinition, table: MySqlTable) -> ColumnDefinition
         return definition
     charset, collation = table.charset, table.collation
     if not charset:
-        # A table whose default is not known: what most of its columns have is the best witness.
+        # Of a table whose default is not known, most of its columns are the best witness.
         seen = [(c.charset, c.collation) for c in table.columns if c.charset]
         charset, collation = max(seen, key=seen.count) if seen else ("utf8mb4", "")
     if definition.binary_collation and not definition.collation:

@@ -106,7 +106,8 @@ def parse_ddl(
 ) -> tuple[TableDdl, ...] | Refused:
     """The effects of `statement` on tables, in order; empty for statements without any (views, users, indexes).
 
-    `default_db` is the session's database. Never raises: what is not understood is a `Refused` with the reason.
+    `default_db` is the session's database. Never raises: a statement that is not understood is a `Refused`, with the
+    reason.
     """
     try:
         return tuple(StatementParser(statement, default_db, dialect).parse())

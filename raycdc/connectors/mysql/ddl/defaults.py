@@ -52,7 +52,7 @@ _LAST = {"utf8mb4": "\U0010fffd", "utf8mb3": "\uffff", "utf8": "\uffff", "latin1
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """`value` is what existing rows hold, as text (None: null); where `unsure` says why, that is not known."""
+    """Existing rows hold `value`, as text (None: null); where that is not known, `unsure` says why."""
 
     value: str | None
     unsure: str = ""

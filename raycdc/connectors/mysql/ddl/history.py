@@ -73,8 +73,8 @@ class DdlHistory:
     """See the module's docstring. One thread: the decoder's.
 
     `state` is that of `begin_state`, or the one that `take_state` gave last before the place in the log where this
-    begins. `terms` say how tables are parked; where nothing may be, what cannot be followed is raised. `snapshots` are
-    those under way.
+    begins. `terms` say how tables are parked; where none may be, a statement that cannot be followed is an error.
+    `snapshots` are those under way.
     """
 
     def __init__(
@@ -345,7 +345,7 @@ class DdlHistory:
         self._tables.tell(TableChange(self._parked.park(table, reason, place, again=again, phase=phase)))
 
     def _touch_parked(self, item: DdlItem, tables: Collection[TableId], databases: Collection[str] = ()) -> None:
-        """The statement names these: what was seen of parked ones is out of date, and an ended one may be another."""
+        """The statement names these: looks at parked ones are out of date, and an ended one may be another table."""
         for table in [table for table in self._parked if table in tables or table.db in databases]:
             self._parked.touched(table, ordinal_of(item.position))
             if self._parked[table] is Standing.ENDED:

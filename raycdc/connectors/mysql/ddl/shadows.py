@@ -51,7 +51,7 @@ from raycdc.schema import (
 
 #: Longest name of a table; tools shorten what is longer.
 _NAME_MAX = 64
-#: Shadows kept: one per table being changed, and what dead runs of the tools left behind. Older ones are forgotten.
+#: Shadows kept: one per table being changed, and those that dead runs of tools left behind. Older ones are forgotten.
 SHADOWS_MAX = 256
 
 _SUFFIX = re.compile(r"_(?P<name>.*?)(?:_[0-9]{14})?_(?P<suffix>gho|ghc|ghk|del|rev_del|new|old)", re.DOTALL)
@@ -94,7 +94,7 @@ class Shadow:
         return Origins(self.renamed, self.filled, self.computed)
 
     def doubt_under(self, name: TableId) -> str:
-        """`doubt`, or what the tool that makes tables of such a `name` may have done with the rows."""
+        """`doubt`, or why the tool that makes tables of such a `name` may have other rows in this one."""
         if not self.doubt and self.renamed and name.table.endswith("_gho"):
             columns = ", ".join(sorted(self.renamed))
             return f"gh-ost can be told to leave renamed columns out of its copy ({columns}), which no log tells"

@@ -33,7 +33,7 @@ EXCHANGED = "\N{NORTH EAST ARROW}"
 
 @dataclass(slots=True)
 class Slot:
-    """A column on its way: what it was (None: added), what it is now, and where it was told to go."""
+    """A column on its way: its former self (None: added), its present one, and the place it was told to go to."""
 
     before: MySqlColumn | None
     column: MySqlColumn
@@ -47,7 +47,7 @@ class Origins:
 
     `renamed` is the name a column had in the old shape, where that was another one. `filled` has the value that
     existing rows got in an added column (None: null); an added column that is missing there has values nobody knows.
-    `computed` says what existing rows have in a column where that is no constant.
+    `computed` says where the values of existing rows in a column come from, if they are no constant.
     """
 
     renamed: Mapping[str, str]

@@ -260,7 +260,7 @@ class DropDatabase:
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """CREATE (`created`) or ALTER DATABASE: what tables created from here on inherit; empty where nothing is said."""
+    """CREATE (`created`) or ALTER DATABASE, with the character set that tables created from here on inherit, if any."""
 
     db: str
     charset: str = ""

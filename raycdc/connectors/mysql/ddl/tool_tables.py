@@ -68,7 +68,7 @@ class ToolTables:
         return self._tables.get(table) or self.shadows.shape(table)
 
     def forget(self, owner: TableId) -> None:
-        """The captured table is not followed any more: what is to take its place is of no interest."""
+        """The captured table is not followed any more, so that no table that is to take its place is of interest."""
         self._away.discard(owner)
 
     def apply(

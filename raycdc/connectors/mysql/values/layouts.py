@@ -52,7 +52,7 @@ class ColumnLayout:
 
     `as_text`: dates as the server prints them. `family` and `charset` say how text is converted; `first_label` is the
     number of the first label in the table's labels (an ENUM's is the empty one of index 0); `labels` counts them.
-    `check_utf8`: what arrives is supposed to be UTF-8.
+    `check_utf8`: values are supposed to arrive as UTF-8.
     """
 
     form: Form

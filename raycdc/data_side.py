@@ -16,7 +16,6 @@ from raycdc.checkpoint.changelog import FullBy
 from raycdc.checkpoint.names import keep_column_names
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import PipelineConfig
-from raycdc.epochs.known_rows import KnownRows
 from raycdc.epochs.routing import Routing
 from raycdc.epochs.sieve import Sieve
 from raycdc.lookup import open_joiner
@@ -80,6 +79,8 @@ class DataSide:
         stack.callback(sink.close)
         known = None
         if self.settled.full_by is FullBy.KNOWN_ROWS:
+            from raycdc.epochs.known_rows import KnownRows  # Only here, because it loads Delta's libraries.
+
             known = KnownRows.opened(self.store.path, replace(context, access=self.access))
             stack.callback(known.close)
         records = bad_records(self.config, self.store.path)

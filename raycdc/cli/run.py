@@ -15,6 +15,8 @@ from typing import Protocol, TextIO
 from raycdc.cli.json_view import JsonView
 from raycdc.config import PipelineConfig, load_config
 from raycdc.errors import ConfigError, ExitCode, RaycdcError
+from raycdc.lean import without_pandas
+from raycdc.plugins import third_parties
 from raycdc.run_events import Failed, Listener, RunEvent
 
 UNTIL_CAUGHT_UP = "caught-up"
@@ -59,6 +61,8 @@ def _run(path: Path, view: View | None, out: TextIO | None, *, until: str | None
         sys.stdout = out  # Its rows stand among the lines.
     for warning in config.warnings:
         print(f"Warning: {warning}", file=sys.stderr)
+    if local and not third_parties():
+        without_pandas()  # No part of raycdc's own needs it without Spark.
     from raycdc.pipeline import Pipeline
 
     pipeline: RunningPipeline = Pipeline.from_config(config)

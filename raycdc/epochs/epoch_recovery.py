@@ -17,7 +17,7 @@ from raycdc.checkpoint.manifest import STATE_NODE, STREAM_SPLIT_ID, Manifest, Se
 from raycdc.checkpoint.recovery import Frozen, Record, Refuse, Replay, Tombstone
 from raycdc.epochs.decisions import Decisions
 from raycdc.epochs.epoch_writer import EpochWriter, Prepared
-from raycdc.epochs.known_rows import table_of
+from raycdc.epochs.known_slots import table_of
 from raycdc.epochs.outcomes import Outlook, Recovery
 from raycdc.epochs.parked_targets import Followed
 from raycdc.epochs.parts import EpochParts

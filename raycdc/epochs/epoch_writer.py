@@ -19,7 +19,7 @@ from raycdc.checkpoint.manifest import Manifest, Segment
 from raycdc.checkpoint.recovery import CommitVector
 from raycdc.checkpoint.store import RoutedTarget
 from raycdc.epochs.disk_patience import DiskPatience
-from raycdc.epochs.known_rows import table_of
+from raycdc.epochs.known_slots import table_of
 from raycdc.epochs.outcomes import EpochStatistics
 from raycdc.epochs.parts import EpochParts
 from raycdc.epochs.segment_making import Derived

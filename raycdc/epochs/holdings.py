@@ -7,16 +7,20 @@ because of a record alone; those that remember nothing (a console) are left out 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.recovery import CommitVector, Sealed, ahead, another_copy, beyond, shortfalls
 from raycdc.checkpoint.store import CheckpointStore
-from raycdc.epochs.known_rows import KnownRows, slot_of, table_of
+from raycdc.epochs.known_slots import slot_of, table_of
 from raycdc.epochs.parked_targets import ParkedTargets
 from raycdc.epochs.works import Works
 from raycdc.errors import SinkError, TableRefusedError
 from raycdc.model import TableId
 from raycdc.sinks.api import Sink
+
+if TYPE_CHECKING:  # Delta's libraries are loaded by pipelines that keep known rows alone.
+    from raycdc.epochs.known_rows import KnownRows
 
 
 class Holdings:

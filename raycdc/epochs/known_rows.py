@@ -6,8 +6,8 @@ and sinks see them (`raycdc.bridge.exact_changes`).
 
 Invariant: an epoch is added to the known rows when every target holds it, and before it is recorded. So whoever makes
 exact segments of an epoch, the first time or again, finds the rows as they were before it; and known rows that hold an
-epoch prove that all targets do. For recovery they are one more target per source table (`slot_of`): an epoch whose rows
-are gone before they were added makes its table begin again, which empties them.
+epoch prove that all targets do. For recovery they are one more target per source table (`known_slots`): an epoch whose
+rows are gone before they were added makes its table begin again, which empties them.
 
 *What if the process dies here?* Before or amid the targets' commits: the same segments are made again. Between them and
 the commits here: recovery finds these tables lacking the epoch, and adds it. Files of a run that ended are deleted by
@@ -53,19 +53,8 @@ _CLEANED_EVERY_S = 60.0
 _COMMITS_AT_ONCE = 4
 #: Nor are old commits looked up; epochs are too many for the month that Delta keeps them.
 _LAYOUT = TableLayout(options=(("delta.logRetentionDuration", "interval 1 hours"),))
-_SLOT = "known rows of "
 _COUNTER = (1 << SEQ_COUNTER_BITS) - 1
 _META = tuple(field.name for field in META_FIELDS)
-
-
-def slot_of(table: TableId) -> TableId:
-    """The name of the known rows of `table` in recovery and commit records."""
-    return TableId(f"{_SLOT}{table.db}", table.table)
-
-
-def table_of(slot: TableId) -> TableId | None:
-    """Inverse of `slot_of`; None for a target."""
-    return TableId(slot.db.removeprefix(_SLOT), slot.table) if slot.db.startswith(_SLOT) else None
 
 
 class KnownRows(MadeSegments):

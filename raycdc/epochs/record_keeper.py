@@ -13,7 +13,7 @@ from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.checkpoint.recovery import STEP_LAST
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord, RoutedTarget
-from raycdc.epochs.known_rows import table_of
+from raycdc.epochs.known_slots import table_of
 from raycdc.epochs.parked_targets import ParkedTargets
 from raycdc.errors import FencedError
 from raycdc.failpoints import reach

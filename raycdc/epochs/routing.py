@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from raycdc.bridge.bad_rows import BadRecords, Sifted
 from raycdc.checkpoint.manifest import Segment
-from raycdc.epochs.known_rows import KnownRows
 from raycdc.epochs.sieve import Sieve
 from raycdc.model.routes import Router
 from raycdc.transform import ResolvedTransform, TransformedTables
+
+if TYPE_CHECKING:  # Delta's libraries are loaded by pipelines that keep known rows alone.
+    from raycdc.epochs.known_rows import KnownRows
 
 
 class Derives(Protocol):

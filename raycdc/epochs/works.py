@@ -14,7 +14,7 @@ from typing import Any
 from raycdc.bridge.access import SegmentAccess
 from raycdc.checkpoint.manifest import Manifest, Segment, positions_in
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord, RoutedTarget
-from raycdc.epochs.known_rows import slot_of
+from raycdc.epochs.known_slots import slot_of
 from raycdc.epochs.left_out import LeftOut
 from raycdc.epochs.parked_targets import ParkedTargets
 from raycdc.epochs.routing import Routing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 PROGRAM = """
 import sys
@@ -17,5 +18,28 @@ assert pandas.DataFrame({"a": [1]}).shape == (1, 1)
 """
 
 
+#: Runs a pipeline of generated rows, and shows which of the libraries that take long it has loaded.
+LOCAL_RUN = """
+import sys
+from raycdc.cli import main
+assert main(["run", "--local", sys.argv[1]]) == 0
+print(sorted({"pandas", "deltalake", "pyiceberg", "pyspark", "ray"} & sys.modules.keys()))
+"""
+CONFIG = """
+pipeline = {{ name = "lean", state = "{folder}/state" }}
+source = {{ type = "datagen", tables = ["shop.orders"], rows = 10, events = 0 }}
+sink = {{ type = "jsonl", path = "{folder}/out" }}
+"""
+
+
 def test_pyarrow_does_without_pandas_and_who_wants_it_may_import_it() -> None:
     subprocess.run([sys.executable, "-c", PROGRAM], check=True)
+
+
+def test_a_run_without_ray_loads_no_library_that_it_does_not_use(tmp_path: Path) -> None:
+    config = tmp_path / "lean.toml"
+    config.write_text(CONFIG.format(folder=tmp_path))
+    command = [sys.executable, "-c", LOCAL_RUN, str(config)]
+    ended = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert ended.stdout.splitlines()[-1] == "[]"
+    assert list((tmp_path / "out").rglob("*.jsonl"))

@@ -138,6 +138,7 @@ def _read(config: Any, document: SchemaDocument, chunks: Sequence[Any], readers:
     """Read every chunk, each reader taking the next one when it is free."""
     from raycdc.connectors.mongodb.client import connect
     from raycdc.connectors.mongodb.snapshot.chunk_reader import MongoDbChunkReader
+    from raycdc.connectors.mongodb.stream.position import NoLogPosition
     from raycdc.source.split import OpenedAt
 
     waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -145,6 +146,7 @@ def _read(config: Any, document: SchemaDocument, chunks: Sequence[Any], readers:
         waiting.put(chunk)
     rows, ended = [0] * readers, [0.0] * readers
     sizes: list[int] = []
+    nowhere = OpenedAt(NoLogPosition("").to_json())
     started = time.perf_counter()
 
     def work(number: int) -> None:
@@ -152,7 +154,7 @@ def _read(config: Any, document: SchemaDocument, chunks: Sequence[Any], readers:
         try:
             while True:
                 chunk = waiting.get_nowait()
-                size = sum(batch.num_rows for batch in reader.read(chunk, opened_at=OpenedAt({}), document=document))
+                size = sum(batch.num_rows for batch in reader.read(chunk, opened_at=nowhere, document=document))
                 rows[number] += size
                 sizes.append(size)
         except queue.Empty:

@@ -89,19 +89,19 @@ def _read(uri: str, passes: int, document: SchemaDocument) -> dict[str, Any]:
     from raycdc.config import Secret
     from raycdc.connectors.mongodb.client import connect
     from raycdc.connectors.mongodb.snapshot.chunk_reader import MongoDbChunkReader
+    from raycdc.connectors.mongodb.stream.position import NoLogPosition
     from raycdc.model import TableId
     from raycdc.source.split import OpenedAt, SnapshotSplit
 
     split = SnapshotSplit(TableId("bench", "orders"), 0, "_id", None, None)
     reader = MongoDbChunkReader(connect(Secret(uri)))
+    nowhere = OpenedAt(NoLogPosition("").to_json())
     figures: dict[str, Any] = {"rows": 0}
-    for _ in reader.read(split, opened_at=OpenedAt({}), document=document):
+    for _ in reader.read(split, opened_at=nowhere, document=document):
         pass
     with measured(figures):
         for _ in range(passes):
-            figures["rows"] += sum(
-                batch.num_rows for batch in reader.read(split, opened_at=OpenedAt({}), document=document)
-            )
+            figures["rows"] += sum(batch.num_rows for batch in reader.read(split, opened_at=nowhere, document=document))
     reader.close()
     return figures
 

@@ -69,7 +69,7 @@ def place_text(position: dict[str, Any]) -> str:
         data = json.loads(position["token"])["_data"]
         if isinstance(data, dict):  # Binary, as servers before 4.0.7 may have it.
             data = b64decode(data["$binary"]["base64"]).hex()
-        token = decode_token({"_data": data})
+        token = decode_token(data)
         kind = "a high watermark" if token.high_watermark else "an event"
         version = "" if token.version is None else f" of version {token.version}"
         return f"{text}   token{version}: {kind}{'' if token.uuid is None else f' of the collection {token.uuid}'}"

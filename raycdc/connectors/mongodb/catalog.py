@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
+from uuid import UUID
 
 import bson
 from bson.binary import UUID_SUBTYPE, Binary
-from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.raw_bson import RawBSONDocument
 from pymongo.errors import OperationFailure
 
+from raycdc.connectors.mongodb.bson.documents import RAW, Document
 from raycdc.connectors.mongodb.client import Client, errors
 from raycdc.connectors.mongodb.layout import (
     ID,
@@ -36,10 +37,6 @@ from raycdc.model.selector import TableSelector
 _SIZED_BY = 100
 #: Databases of the server itself.
 _INTERNAL = frozenset({"admin", "config", "local"})
-#: Documents as bytes, of which values are read one by one.
-RAW: CodecOptions[RawBSONDocument] = CodecOptions(
-    document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_MS
-)
 _BY_CLASS: Mapping[type, str] = {
     bool: "bool",
     int: "long",
@@ -62,6 +59,33 @@ COLLECTION = "collection"
 
 
 @dataclass(frozen=True, slots=True)
+class CollectionEntry:
+    """What ``listCollections`` says of one name. Views and time series have other kinds than `COLLECTION`, and no UUID.
+
+    `uuid` is in hexadecimal ("": not told), and `locale` that of the order of its keys, None for the order of their
+    bytes that nobody chose. `keeps_images`: the server keeps the documents before and after changes.
+    """
+
+    table: TableId
+    kind: str
+    uuid: str
+    locale: str | None
+    keeps_images: bool
+
+    @classmethod
+    def of(cls, database: str, entry: Document) -> CollectionEntry:
+        options = entry.get("options") or {}
+        kind, collation = entry.get("type", COLLECTION), options.get("collation")
+        return cls(
+            TableId(database, entry["name"]),
+            kind,
+            uuid_text(entry.get("info", {}).get("uuid")) if kind == COLLECTION else "",
+            collation.get("locale", "simple") if collation else None,
+            options.get("changeStreamPreAndPostImages", {}).get("enabled", False),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Size:
     """About how much a collection holds, as the server counts it."""
 
@@ -77,9 +101,9 @@ def discover(client: Client, selector: TableSelector, *, complete: bool = True) 
     Views, time series and the server's own collections are none: a pattern passes over them.
     """
     every = listed(client, selector)
-    there = {t: uuid for t, (kind, uuid) in every.items() if kind == COLLECTION and selector.matches(t)}
+    there = {t: entry.uuid for t, entry in every.items() if entry.kind == COLLECTION and selector.matches(t)}
     problems = [
-        f"{table} is a {every[table][0]}, not a collection" if table in every else f"there is no collection {table}"
+        f"{table} is a {every[table].kind}, not a collection" if table in every else f"there is no collection {table}"
         for table in selector.plain_names
         if table not in there
     ]
@@ -91,30 +115,35 @@ def discover(client: Client, selector: TableSelector, *, complete: bool = True) 
     return dict(sorted(there.items()))
 
 
-def listed(client: Client, selector: TableSelector) -> dict[TableId, tuple[str, str]]:
-    """Kind and UUID of everything in the databases that the selector may mean, but the server's own collections."""
+def listed(client: Client, selector: TableSelector) -> dict[TableId, CollectionEntry]:
+    """Everything in the databases that the selector may mean, but the server's own collections."""
     with errors(client, "listing collections"):
         databases = {table.db for table in selector.plain_names}
         if selector.patterns:
             databases |= set(client.list_database_names()) - _INTERNAL
-        found: dict[TableId, tuple[str, str]] = {}
-        for database in sorted(databases):
-            for entry in client[database].list_collections():
-                if not entry["name"].startswith("system."):
-                    kind = entry.get("type", COLLECTION)
-                    found[TableId(database, entry["name"])] = kind, uuid_of(entry) if kind == COLLECTION else ""
-    return found
+        entries = [entry for database in sorted(databases) for entry in entries_of(client, database)]
+    return {entry.table: entry for entry in entries if not entry.table.table.startswith("system.")}
+
+
+def entries_of(client: Client, database: str) -> list[CollectionEntry]:
+    """Everything in a database. Raises the driver's errors."""
+    return [CollectionEntry.of(database, dict(entry)) for entry in client[database].list_collections()]
+
+
+def entry_of(client: Client, table: TableId, *, doing: str) -> CollectionEntry | None:
+    """What has the name now; None where nothing has. `doing` is for errors."""
+    with errors(client, f"{doing} {table}"):
+        entries = list(client[table.db].list_collections(filter={"name": table.table}))
+    return CollectionEntry.of(table.db, dict(entries[0])) if entries else None
 
 
 def require_followable(client: Client, tables: Iterable[TableId]) -> None:
     """Raises `SourceError` for a collection whose keys are ordered by a language: their order is not known here."""
     for table in tables:
-        with errors(client, f"looking at {table}"):
-            entries = list(client[table.db].list_collections(filter={"name": table.table}))
-        collation = entries[0].get("options", {}).get("collation", {}) if entries else {}
-        if collation.get("locale", "simple") != "simple":
+        entry = entry_of(client, table, doing="looking at")
+        if entry is not None and entry.locale not in (None, "simple"):
             raise SourceError(
-                f"{table} has the collation {collation['locale']!r}, by which its keys are ordered; changes can be "
+                f"{table} has the collation {entry.locale!r}, by which its keys are ordered; changes can be "
                 "followed only where they are ordered by their bytes. Leave it out (source.exclude), or read it once "
                 'with source.startup = "snapshot".'
             )
@@ -142,35 +171,27 @@ def require_selectable(client: Client, table: TableId, selection: Selection) -> 
 
 def keep_images(client: Client, tables: Iterable[TableId]) -> bool:
     """Whether the server keeps the documents before and after changes of all these collections (6.0 and later)."""
-    for table in tables:
-        with errors(client, f"looking at {table}"):
-            entries = list(client[table.db].list_collections(filter={"name": table.table}))
-        options = entries[0].get("options", {}) if entries else {}
-        if not options.get("changeStreamPreAndPostImages", {}).get("enabled", False):
-            return False
-    return True
+    entries = (entry_of(client, table, doing="looking at") for table in tables)
+    return all(entry is not None and entry.keeps_images for entry in entries)
 
 
 def found(client: Client, table: TableId) -> str | None:
     """The UUID of a collection in hexadecimal ("": not told), or None where there is no such collection."""
-    with errors(client, f"looking for {table}"):
-        entries = list(client[table.db].list_collections(filter={"name": table.table}))
-    return uuid_of(entries[0]) if entries and entries[0].get("type", "collection") == "collection" else None
+    entry = entry_of(client, table, doing="looking for")
+    return entry.uuid if entry is not None and entry.kind == COLLECTION else None
 
 
 def is_collated(client: Client, table: TableId) -> bool:
     """Whether the keys of a collection are in the order of a language, not of their bytes."""
-    with errors(client, f"looking for {table}"):
-        entries = list(client[table.db].list_collections(filter={"name": table.table}))
-    return any((entry.get("options") or {}).get("collation") for entry in entries)
+    entry = entry_of(client, table, doing="looking for")
+    return entry is not None and entry.locale is not None
 
 
-def uuid_of(entry: Mapping[str, Any]) -> str:
-    """The UUID in an entry of ``listCollections``, in hexadecimal; empty where the server tells none."""
-    uuid = entry.get("info", {}).get("uuid")
+def uuid_text(uuid: bytes | UUID | None) -> str:
+    """A collection's UUID in hexadecimal; empty where the server tells none."""
     if uuid is None:
         return ""
-    return uuid.hex() if isinstance(uuid, bytes) else str(uuid.hex)
+    return uuid.hex() if isinstance(uuid, bytes) else uuid.hex
 
 
 def size_of(client: Client, table: TableId) -> Size:
@@ -237,7 +258,7 @@ def inferred(documents: Sequence[RawBSONDocument], *, fields_max: int, exact: bo
 
 def _sample(client: Client, table: TableId, size: int, fields: Sequence[str]) -> list[RawBSONDocument]:
     collection = client[table.db].get_collection(table.table, codec_options=RAW)
-    stages: list[dict[str, Any]] = [{"$sample": {"size": size}}]
+    stages: list[Document] = [{"$sample": {"size": size}}]
     if fields:
         stages.append({"$project": dict.fromkeys(fields, 1)})
     with errors(client, f"sampling {table}"):

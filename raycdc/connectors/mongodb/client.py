@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from pymongo import MongoClient
 from pymongo.errors import (
@@ -21,10 +20,11 @@ from pymongo.errors import (
 from pymongo.uri_parser import parse_uri
 
 from raycdc.config import Secret
+from raycdc.connectors.mongodb.bson.documents import Document
 from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
 from raycdc.source.log_owner import LogOwner
 
-Client = MongoClient[dict[str, Any]]
+Client = MongoClient[Document]
 
 #: Oldest version whose reads are promised here; change streams of databases begin with it as well.
 VERSION_MIN = (4, 0)
@@ -67,10 +67,9 @@ def connect(uri: Secret, *, place: str = "source.uri") -> Client:
     try:
         options = parse_uri(uri.reveal(), validate=True, warn=False)["options"]
         known = {name.lower() for name in options}
-        extra: dict[str, Any] = {"appname": "raycdc"}
-        if "serverselectiontimeoutms" not in known:
-            extra["serverSelectionTimeoutMS"] = SELECTION_TIMEOUT_MS
-        return MongoClient(uri.reveal(), **extra)
+        if "serverselectiontimeoutms" in known:
+            return MongoClient(uri.reveal(), appname="raycdc")
+        return MongoClient(uri.reveal(), appname="raycdc", serverSelectionTimeoutMS=SELECTION_TIMEOUT_MS)
     except (InvalidURI, ConfigurationError, ValueError) as cause:
         # Not its text: it may quote the string, and that may hold the password.
         raise ConfigError(

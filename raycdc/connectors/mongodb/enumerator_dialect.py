@@ -12,11 +12,11 @@ from raycdc.connectors.mongodb.catalog import discover, layout_of, require_follo
 from raycdc.connectors.mongodb.client import Client, ServerInfo, connect, probe
 from raycdc.connectors.mongodb.layout import ID
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
-from raycdc.connectors.mongodb.snapshot.chunk_reader import NO_LOG, no_position
+from raycdc.connectors.mongodb.snapshot.chunk_reader import NO_LOG
 from raycdc.connectors.mongodb.snapshot.chunks import cut
 from raycdc.connectors.mongodb.snapshot.keys import key_to_json
 from raycdc.connectors.mongodb.stream.causal import log_end, seen_by
-from raycdc.connectors.mongodb.stream.position import StreamPosition
+from raycdc.connectors.mongodb.stream.position import NoLogPosition, StreamPosition
 from raycdc.connectors.mongodb.stream.token import ordinal_of
 from raycdc.model import TableId
 from raycdc.source.new_beginnings import unread
@@ -43,9 +43,8 @@ class MongoDbEnumeratorDialect:
         with self._server() as (client, info):
             if self._config.bounded:
                 plans = self._plans(client, discover(client, self._selector))
-                return StartPoint(
-                    {**no_position(), "replica_set": info.replica_set}, NO_LOG, plans, parks=self._rules.parks
-                )
+                nowhere = NoLogPosition(info.replica_set)
+                return StartPoint(nowhere.to_json(), NO_LOG, plans, parks=self._rules.parks)
             # The place first: what happens to a collection afterwards is in the stream.
             begin = self._begin(client, discover(client, self._selector))
             tables = discover(client, self._selector)

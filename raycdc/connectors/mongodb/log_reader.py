@@ -31,7 +31,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from pymongo.errors import PyMongoError
@@ -45,7 +45,8 @@ from raycdc.connectors.mongodb.stream.followed import FollowedCollections
 from raycdc.connectors.mongodb.stream.fragments import Fragments
 from raycdc.connectors.mongodb.stream.position import StreamPosition
 from raycdc.connectors.mongodb.stream.raw_stream import EventTooLargeError, RawBatch, StreamEndedError
-from raycdc.connectors.mongodb.stream.token import cluster_time_of, seconds_of
+from raycdc.connectors.mongodb.stream.resume_token import ResumeToken
+from raycdc.connectors.mongodb.stream.token import seconds_of
 from raycdc.errors import DataError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.source.new_beginnings import Place, TableChange
@@ -85,7 +86,7 @@ class _Waiting:
     """Events of one cluster time that may have more; `rank` is how many of that time were passed on before."""
 
     batch: Batch
-    token: dict[str, Any]
+    token: ResumeToken
     rank: int
 
 
@@ -228,7 +229,7 @@ class ChangeStreamReader:
             self._pass_waiting(whole=not goes_on)
         # A token behind a part of an event is no place to go on from.
         token = batch.token(last) if self._fragments or answer.token is None else answer.token
-        ends_later = cluster_time_of(token) > int(times[-1])
+        ends_later = token.cluster_time > int(times[-1])
         cut = len(batch) if ends_later else int(np.searchsorted(times, times[-1]))
         if cut:
             self._pass(batch.part(0, cut), batch.token(cut - 1), rank=rank)
@@ -237,10 +238,10 @@ class ChangeStreamReader:
             self._waiting = _Waiting(batch.part(cut, len(batch)), batch.token(last), first_rank)
             self._read_to = replace(self._position, token=batch.token(last), cluster_time=int(times[-1]))
         else:
-            self._move(token, cluster_time_of(token) - 1)
+            self._move(token, token.cluster_time - 1)
 
-    def _idle(self, token: dict[str, Any], server_time: int) -> None:
-        passed = cluster_time_of(token)
+    def _idle(self, token: ResumeToken, server_time: int) -> None:
+        passed = token.cluster_time
         if self._fragments:
             # The rest of an event, of the time that waits, is still to come.
             return
@@ -250,7 +251,7 @@ class ChangeStreamReader:
             # Of a time that has not come nothing has passed, and no read could wait for it.
             self._move(token, passed if self._whole_when_idle and passed <= server_time else passed - 1)
 
-    def _move(self, token: dict[str, Any], passed: int) -> None:
+    def _move(self, token: ResumeToken, passed: int) -> None:
         """All up to the cluster time `passed` came."""
         passed = max(passed, self._position.cluster_time)
         moved = passed != self._position.cluster_time
@@ -273,7 +274,7 @@ class ChangeStreamReader:
         if rows:
             self._append(rows, known_bytes, event_ms=None, open_=True)
 
-    def _pass(self, batch: Batch, token: dict[str, Any], *, rank: int) -> None:
+    def _pass(self, batch: Batch, token: ResumeToken, *, rank: int) -> None:
         """Whole transactions: up to each with events about collections, which are passed before its rows.
 
         So the place behind such a transaction is passed last: whoever goes on from the one before hears all of it
@@ -289,7 +290,9 @@ class ChangeStreamReader:
             place = Place(self._position.to_json(), moment, event_ms)
             parked: list[TableParked] = []
             for of, number in abouts:
-                changes = self._followed.change(of.event(number), place, seq=self._numbered, whole=not self._open)
+                changes = self._followed.change(
+                    of.collection_event(number), place, seq=self._numbered, whole=not self._open
+                )
                 if self._open:
                     parked += [change.update for change in changes if isinstance(change.update, TableParked)]
                 else:

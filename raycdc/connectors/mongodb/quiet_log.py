@@ -10,12 +10,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable
 
 from raycdc.connectors.mongodb.catalog import COLLECTION
 from raycdc.connectors.mongodb.layout import ID, Layout
 from raycdc.connectors.mongodb.snapshot.chunk_reader import NO_LOG
+from raycdc.connectors.mongodb.stream.position import NoLogPosition
 from raycdc.model import TableId
 from raycdc.source.new_beginnings import Place, begin, unread
 from raycdc.source.parked_tables import ended
@@ -33,11 +33,11 @@ class QuietLog:
     """
 
     def __init__(
-        self, look: Callable[[TableId], Layout | None], wanted: Iterable[TableId], position: Mapping[str, Any]
+        self, look: Callable[[TableId], Layout | None], wanted: Iterable[TableId], position: NoLogPosition
     ) -> None:
         self._look = look
         self._waiting = deque(wanted)
-        self._position = dict(position)
+        self._position = position.to_json()
         self._rows = 0
         self._woken = threading.Event()
 

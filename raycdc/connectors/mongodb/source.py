@@ -37,7 +37,7 @@ from raycdc.connectors.mongodb.stream.document_reads import DocumentReads
 from raycdc.connectors.mongodb.stream.drift import Widening
 from raycdc.connectors.mongodb.stream.events import Scanner
 from raycdc.connectors.mongodb.stream.followed import FollowedCollections
-from raycdc.connectors.mongodb.stream.position import StreamPosition, is_bounded
+from raycdc.connectors.mongodb.stream.position import NoLogPosition, StreamPosition, position_of
 from raycdc.connectors.mongodb.stream.raw_stream import (
     EventTooLargeError,
     RawStream,
@@ -130,8 +130,8 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
         selector = self.config.selector()
         with connect(self.config.uri) as client:
             every = listed(client, selector)
-        there = sorted(table for table, (kind, _) in every.items() if kind == COLLECTION)
-        others = {table: f"a {kind}" for table, (kind, _) in every.items() if kind != COLLECTION}
+        there = sorted(table for table, entry in every.items() if entry.kind == COLLECTION)
+        others = {table: f"a {entry.kind}" for table, entry in every.items() if entry.kind != COLLECTION}
         selected = filter(selector.matches, there)
         return Selection.of("source.collections", selector, selected, there, others=others, noun=COLLECTION)
 
@@ -159,9 +159,10 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
         """Connect and open the change stream where the split says. Blocks; raises `LogLostError`."""
         # Of a collection that was left out nothing is followed, whatever takes its name.
         parked = {table: state for table, state in split.state.parked.items() if self.config.captures(table)}
-        if is_bounded(split.state.position):
+        start = position_of(split.state.position)
+        if isinstance(start, NoLogPosition):
             again = [table for table, state in parked.items() if state.again]
-            return QuietLog(self._layout_now, again, split.state.position)
+            return QuietLog(self._layout_now, again, start)
         client = connect(self.config.uri)
         try:
             info = probe(client)
@@ -180,7 +181,7 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
             )
             return ChangeStreamReader(
                 open_stream=partial(self._open, client),
-                start=StreamPosition.from_json(split.state.position),
+                start=start,
                 followed=followed,
                 scanner=Scanner(captures),
                 document_reads=DocumentReads(partial(read_documents, client), split.state.source),
@@ -240,7 +241,8 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
         )
 
     def key_order(self, split: StreamSplit) -> SnapshotKeyOrder | StreamKeyOrder:
-        return SnapshotKeyOrder() if is_bounded(split.state.position) else StreamKeyOrder(layouts_of(split))
+        no_log = isinstance(position_of(split.state.position), NoLogPosition)
+        return SnapshotKeyOrder() if no_log else StreamKeyOrder(layouts_of(split))
 
 
 def layouts_of(split: StreamSplit) -> dict[TableId, Layout]:

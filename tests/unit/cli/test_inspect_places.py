@@ -9,6 +9,7 @@ import pytest
 
 from raycdc.cli.inspect_checkpoint import place_text, state_folder
 from raycdc.connectors.mongodb.stream.position import StreamPosition
+from raycdc.connectors.mongodb.stream.resume_token import ResumeToken
 from raycdc.connectors.mongodb.stream.token import ordinal_of
 from raycdc.errors import ConfigError
 
@@ -25,15 +26,16 @@ def test_a_place_in_a_change_stream_has_its_time_and_what_its_token_says() -> No
     time = ordinal_of(1620126614, 30)
     begun = StreamPosition(time, replica_set="rs0").to_json()
     assert place_text(begun) == "cluster time 2021-05-04 11:10:14+00:00 (1620126614, 30), no token yet"
-    place = StreamPosition(time, {"_data": EVENT}, "rs0").to_json()
+    place = StreamPosition(time, ResumeToken.of({"_data": EVENT}), "rs0").to_json()
     assert place_text(place) == (
         "cluster time 2021-05-04 11:10:14+00:00 (1620126614, 30)   token of version 1: an event of the collection "
         "97f661f4018447eeae871045d76ab3e8"
     )
-    binary = StreamPosition(time, {"_data": bson.Binary(bytes.fromhex(EVENT))}, "rs0").to_json()
+    binary = StreamPosition(time, ResumeToken.of({"_data": bson.Binary(bytes.fromhex(EVENT))}), "rs0").to_json()
     assert place_text(binary) == place_text(place)
-    idle = StreamPosition(ordinal_of(1630496062, 2), {"_data": "82612F653E000000022B0229296E04"}, "rs0").to_json()
-    assert place_text(idle).endswith("token of version 1: a high watermark")
+    watermark = ResumeToken.of({"_data": "82612F653E000000022B0229296E04"})
+    idle = StreamPosition(ordinal_of(1630496062, 2), watermark, "rs0")
+    assert place_text(idle.to_json()).endswith("token of version 1: a high watermark")
 
 
 def test_a_place_of_another_kind_is_shown_as_it_is() -> None:

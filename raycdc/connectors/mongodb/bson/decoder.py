@@ -7,7 +7,6 @@ damaged batch is a `DataError` after the rows before the damage, in time and mem
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -258,8 +257,10 @@ def _key_text(documents: bytes, at: int) -> str:
     from bson.codec_options import CodecOptions, DatetimeConversion
     from bson.errors import BSONError
 
+    from raycdc.connectors.mongodb.bson.documents import Document
+
     size = int.from_bytes(documents[at : at + 4], "little")
-    options: CodecOptions[dict[str, Any]] = CodecOptions(
+    options: CodecOptions[Document] = CodecOptions(
         unicode_decode_error_handler="replace", datetime_conversion=DatetimeConversion.DATETIME_MS
     )
     try:

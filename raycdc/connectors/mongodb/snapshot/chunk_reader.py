@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from typing import Any, cast
+from typing import cast
 
 import pyarrow as pa
 from pymongo import ASCENDING
@@ -21,7 +21,7 @@ from raycdc.connectors.mongodb.snapshot.keys import IndexBound, key_from_json
 from raycdc.connectors.mongodb.snapshot.selection import Selection
 from raycdc.connectors.mongodb.stream.causal import MAJORITY, TIME_LOST, AsOf, log_end, seen_by, session_after
 from raycdc.connectors.mongodb.stream.metadata import filled
-from raycdc.connectors.mongodb.stream.position import StreamPosition
+from raycdc.connectors.mongodb.stream.position import StreamPosition, position_of
 from raycdc.connectors.mongodb.stream.raw_cursors import RawFind
 from raycdc.errors import SourceError, TableChangedError
 from raycdc.model import TableId, as_inserts, changelog_schema
@@ -60,8 +60,8 @@ class MongoDbChunkReader:
         schema = changelog_schema(layout.schema())
         decoder = DocumentDecoder(layout, collection=str(split.table))
         read_ms = time.time_ns() // 1_000_000
-        position = opened_at.position
-        opened = None if "cluster_time" not in position else StreamPosition.from_json(position)
+        position = position_of(opened_at.position)
+        opened = position if isinstance(position, StreamPosition) else None
         self._require_same(split.table, layout, followed=opened is not None)
         rows = 0
         as_of = opened_at.as_of
@@ -154,8 +154,3 @@ def _too_late(table: TableId, cause: SourceError) -> SourceError:
         'minSnapshotHistoryWindowInSeconds (300 s by default) above what reading takes, or set strategy = "sample" for '
         f"it in source.snapshot.per_collection. Then read it anew with: raycdc tables resnapshot CONFIG {table}"
     )
-
-
-def no_position() -> dict[str, Any]:
-    """The place of a source that follows no log."""
-    return {"log": "none"}

@@ -13,7 +13,8 @@ from pymongo.client_session import ClientSession
 from pymongo.database import Database
 from pymongo.read_concern import ReadConcern
 
-from raycdc.connectors.mongodb.catalog import uuid_of
+from raycdc.connectors.mongodb.bson.documents import RAW, Document
+from raycdc.connectors.mongodb.catalog import entries_of
 from raycdc.connectors.mongodb.client import Client, address_of, errors
 from raycdc.connectors.mongodb.layout import ID
 from raycdc.connectors.mongodb.stream.token import ordinal_of, seconds_of
@@ -46,7 +47,7 @@ class AsOf(ReadConcern):
         self._cluster_time = cluster_time
 
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Document:
         return {"level": self.level, "atClusterTime": bson.Timestamp(*seconds_of(self._cluster_time))}
 
 
@@ -81,10 +82,7 @@ def read_documents(
     They are those of the collection with this UUID, by whatever name it goes now ("": by its old one).
     """
     at_once = 1 if singly else _KEYS_AT_ONCE
-    options: bson.CodecOptions[RawBSONDocument] = bson.CodecOptions(
-        document_class=RawBSONDocument, datetime_conversion=bson.codec_options.DatetimeConversion.DATETIME_MS
-    )
-    database: Database[RawBSONDocument] = client.get_database(table.db, options)  # type: ignore[assignment]
+    database: Database[RawBSONDocument] = client.get_database(table.db, RAW)  # type: ignore[assignment]
     found: dict[bytes, bytes] = {}
     with session_after(client, cluster_time) as session, errors(client, f"reading documents of {table}"):
         name = _name_of(client, table, uuid)
@@ -108,7 +106,7 @@ def _name_of(client: Client, table: TableId, uuid: str) -> str | None:
     """The present name of the collection; None where it is gone."""
     if not uuid:
         return table.table
-    return next((e["name"] for e in client[table.db].list_collections() if uuid_of(e) == uuid), None)
+    return next((entry.table.table for entry in entries_of(client, table.db) if entry.uuid == uuid), None)
 
 
 def _time(client: Client, timestamp: bson.Timestamp | None) -> int:

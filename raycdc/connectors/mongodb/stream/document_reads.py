@@ -33,10 +33,11 @@ from bson.raw_bson import RawBSONDocument
 
 from raycdc.checkpoint.missing import MissingRow
 from raycdc.connectors.mongodb.bson import code_loops as codes
+from raycdc.connectors.mongodb.bson.documents import RAW, Document
 from raycdc.connectors.mongodb.stream.causal import Found
-from raycdc.connectors.mongodb.stream.events import RAW, Batch, RowWriter
+from raycdc.connectors.mongodb.stream.events import Batch, RowWriter
 from raycdc.connectors.mongodb.stream.raw_stream import RawBatch
-from raycdc.connectors.mongodb.stream.token import cluster_time_of, seconds_of
+from raycdc.connectors.mongodb.stream.token import seconds_of
 from raycdc.errors import StateError
 from raycdc.model import TableId
 
@@ -224,7 +225,7 @@ class DocumentReads:
                 for table in list(self._absent):
                     self.forget(table)
             if answer.token is not None:
-                passed = cluster_time_of(answer.token)
+                passed = answer.token.cluster_time
                 silent = not answer.data and whole_when_idle and passed <= answer.server_time
                 reached = passed if silent else passed - 1
         if reached >= end:
@@ -281,10 +282,10 @@ class DocumentReads:
             own[:, codes.E_AFTER] = np.where(whole, 1, 0)
             self._settle(table, batch.data, own, {})
         for number in np.flatnonzero(batch.events[:, codes.E_KIND] == codes.OTHER):
-            event = batch.event(int(number))
-            if event["operationType"] in _ENDS:
-                for name in filter(None, (event.get("ns"), event.get("to"))):
-                    self.forget(TableId(name["db"], name.get("coll", "")))
+            event = batch.collection_event(int(number))
+            if event.kind in _ENDS:
+                for table in filter(None, (event.table, event.to)):
+                    self.forget(table)
 
     def _settle(self, table: TableId, data: bytes, events: np.ndarray, more: Mapping[bytes, int]) -> dict[bytes, int]:
         """Settle what `events` tell of; the last of those that settles each such key, and those of `more`."""
@@ -344,7 +345,7 @@ def _key(data: bytes, at: int) -> bytes:
 
 def _event(absent: Absent, document: bytes | None, *, at: int) -> bytes:
     """The event that a stream would bring: the change with its `document`, or a deletion."""
-    event: dict[str, Any] = {
+    event: Document = {
         "_id": {},
         "operationType": "delete" if document is None else "update",
         "clusterTime": bson.Timestamp(*seconds_of(at)),

@@ -24,7 +24,8 @@ from dataclasses import dataclass, field, replace
 from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 
-from raycdc.connectors.mongodb.catalog import RAW, common_type, is_fit, kind_of
+from raycdc.connectors.mongodb.bson.documents import RAW
+from raycdc.connectors.mongodb.catalog import common_type, is_fit, kind_of
 from raycdc.connectors.mongodb.layout import Layout, OnConflict, parse_type
 from raycdc.model import Column, TableId, TableSchema
 from raycdc.schema.events import AddColumnEvent

@@ -6,7 +6,7 @@ that were met. Events other than a document's change are decoded here one by one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,16 +15,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from bson import json_util
-from bson.codec_options import CodecOptions, DatetimeConversion
-from bson.json_util import JSONMode, JSONOptions
 from bson.raw_bson import RawBSONDocument
 
 from raycdc.connectors.mongodb.bson import code_loops as codes
 from raycdc.connectors.mongodb.bson.decoder import DocumentDecoder, fields_of
+from raycdc.connectors.mongodb.bson.documents import PLAIN, RAW, Document
 from raycdc.connectors.mongodb.bson.event_loops import scan
 from raycdc.connectors.mongodb.layout import Layout
+from raycdc.connectors.mongodb.stream.collection_event import CollectionEvent
 from raycdc.connectors.mongodb.stream.metadata import filled, op_time_ms
+from raycdc.connectors.mongodb.stream.resume_token import ResumeToken
 from raycdc.errors import DataError
 from raycdc.formats.loops.code_loops import OK
 from raycdc.model import RowKind, TableId, changelog_schema, lost_values, with_lost_values
@@ -34,12 +34,6 @@ from raycdc.source.snapshot.hand_off import LogRows
 _EVENTS_FIRST = 4096
 #: Namespaces remembered; databases with more have collections made and dropped all the time.
 _NAMESPACES_MAX = 1 << 16
-_PLAIN: CodecOptions[dict[str, Any]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
-#: Nested documents stay as they are, and dates what they are.
-RAW: CodecOptions[RawBSONDocument] = CodecOptions(
-    document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_MS
-)
-_CANONICAL = JSONOptions(json_mode=JSONMode.CANONICAL, datetime_conversion=DatetimeConversion.DATETIME_MS)
 
 #: The kind of a row by the event's kind; a change with the document before it has two rows.
 _AFTER = np.array([-1, RowKind.INSERT, RowKind.UPDATE_AFTER, RowKind.UPDATE_AFTER, RowKind.DELETE], np.int8)
@@ -64,13 +58,13 @@ class Batch:
         """Cluster times."""
         return self.events[:, codes.E_TIME]
 
-    def token(self, number: int) -> dict[str, Any]:
+    def token(self, number: int) -> ResumeToken:
         """The resume token of an event."""
-        return self._document(int(self.events[number, codes.E_TOKEN]))
+        return ResumeToken(self._raw(int(self.events[number, codes.E_TOKEN])))
 
-    def event(self, number: int) -> dict[str, Any]:
-        """All of an event, as Python has it."""
-        return self._document(int(self.events[number, codes.E_BEGIN]))
+    def collection_event(self, number: int) -> CollectionEvent:
+        """An event that is no change of a document."""
+        return CollectionEvent.of(bson.decode(self._raw(int(self.events[number, codes.E_BEGIN])), PLAIN))
 
     def key(self, number: int) -> Any:
         """The `_id` of the document that an event is about; one that is a document itself is raw."""
@@ -84,9 +78,6 @@ class Batch:
     def part(self, first: int, last: int) -> Batch:
         """The events from `first` to before `last`, with the same data."""
         return Batch(self.data, self.events[first:last], self.names)
-
-    def _document(self, at: int) -> dict[str, Any]:
-        return bson.decode(self._raw(at), _PLAIN)
 
     def _raw(self, at: int) -> bytes:
         return self.data[at : at + int.from_bytes(self.data[at : at + 4], "little")]
@@ -134,7 +125,7 @@ class Scanner:
         if len(self._numbers) > met:
             self._namespaces = fields_of(list(self._numbers), len(self._numbers))
 
-    def _captured(self, namespace: Mapping[str, Any]) -> TableId | None:
+    def _captured(self, namespace: Document) -> TableId | None:
         if "coll" not in namespace:
             return None
         table = TableId(namespace["db"], namespace["coll"])
@@ -239,18 +230,8 @@ def _places(
 
 def joined(fragments: list[bytes]) -> bytes:
     """One event of the fragments that ``$changeStreamSplitLargeEvent`` made of it; its token is the last one's."""
-    fields: dict[str, Any] = {}
+    fields: Document = {}
     for fragment in fragments:
         document = RawBSONDocument(fragment)
         fields.update({name: document[name] for name in document if name != "splitEvent"})
     return bson.encode(fields)
-
-
-def token_to_json(token: Mapping[str, Any] | None) -> str | None:
-    """A token as state has it: Extended JSON, as it may have more than text in it."""
-    return None if token is None else json_util.dumps(token, json_options=_CANONICAL)
-
-
-def token_from_json(text: str | None) -> dict[str, Any] | None:
-    """Inverse of `token_to_json`."""
-    return None if text is None else json_util.loads(text, json_options=_CANONICAL)

@@ -21,10 +21,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
 
-from raycdc.connectors.mongodb.catalog import COLLECTION, uuid_of
+from raycdc.connectors.mongodb.catalog import COLLECTION
 from raycdc.connectors.mongodb.layout import ID, Layout
+from raycdc.connectors.mongodb.stream.collection_event import CollectionEvent
 from raycdc.connectors.mongodb.stream.drift import added
 from raycdc.connectors.mongodb.stream.events import RowWriter
 from raycdc.connectors.mongodb.stream.widenings import Widenings
@@ -134,37 +134,32 @@ class FollowedCollections:
     def _writer_of(self, table: TableId, layout: Layout) -> RowWriter:
         return RowWriter(table, layout, watched=self._widenings.watches(table))
 
-    def change(self, event: Mapping[str, Any], place: Place, *, seq: int, whole: bool = True) -> list[TableChange]:
+    def change(self, event: CollectionEvent, place: Place, *, seq: int, whole: bool = True) -> list[TableChange]:
         """The effect of an event that is no change of a document.
 
         Where it is not `whole`, because rows of its transaction were passed on, nothing but parking can be said.
         """
-        kind = event["operationType"]
-        table = _table(event.get("ns"))
         changes: list[TableChange] = []
-        if kind in _HARMLESS:
+        if event.kind in _HARMLESS:
             return changes
-        if table is not None and self._captures(table):
-            changes += self._own(kind, table, event, place, seq=seq, whole=whole)
-        moved_to = _table(event.get("to"))
-        if kind == "rename" and moved_to is not None and self._captures(moved_to):
+        if event.table is not None and self._captures(event.table):
+            changes += self._own(event.table, event, place, seq=seq, whole=whole)
+        moved_to = event.to
+        if event.kind == "rename" and moved_to is not None and self._captures(moved_to):
             self._parked.touched(moved_to, place.ordinal)
             if self._is_free(moved_to):
                 why = f"another collection took the name {moved_to}"
                 changes.append(TableChange(self._again(moved_to, why, place)))
         return changes
 
-    def _own(
-        self, kind: str, table: TableId, event: Mapping[str, Any], place: Place, *, seq: int, whole: bool
-    ) -> list[TableChange]:
+    def _own(self, table: TableId, event: CollectionEvent, place: Place, *, seq: int, whole: bool) -> list[TableChange]:
         self._parked.touched(table, place.ordinal)
         writer = self._writers.get(table)
         if writer is None:
-            created = kind == "create" and self.is_new(table)
+            created = event.kind == "create" and self.is_new(table)
             return [TableChange(self.first_seen(table, place))] if created else []
-        uuid = uuid_of({"info": {"uuid": event.get("collectionUUID")}})
-        other = bool(uuid and writer.layout.uuid and uuid != writer.layout.uuid)
-        match kind:
+        other = bool(event.uuid and writer.layout.uuid and event.uuid != writer.layout.uuid)
+        match event.kind:
             case "drop" | "rename" if other:
                 # Of a collection that had the name before the one that is followed.
                 return []
@@ -173,14 +168,14 @@ class FollowedCollections:
             case "drop":
                 return [self._dropped(table, writer.layout, place, seq=seq)]
             case "rename":
-                why = f"{table} was renamed to {_table(event.get('to'))}; the target keeps what it had"
+                why = f"{table} was renamed to {event.to}; the target keeps what it had"
                 del self._writers[table]
                 return [TableChange(self._parked.park(table, why, place, phase=Phase.ENDED))]
             case "create" if not other:
                 return []
-            case "create" | "reshardCollection":
+            case "create" | "reshardCollection" as kind:
                 return [TableChange(self._again(table, f"{table} was made anew ({kind})", place))]
-            case _:
+            case kind:
                 _log.warning("%s is parked: its stream has an event %s", table, kind)
                 why = f"the change stream has an event {kind!r} of {table}, which raycdc does not know"
                 return [TableChange(self.unfit(table, why, place))]
@@ -202,9 +197,3 @@ class FollowedCollections:
     def _again(self, table: TableId, why: str, place: Place) -> TableParked:
         self._writers.pop(table, None)
         return self._parked.park(table, why, place, again=True)
-
-
-def _table(namespace: Mapping[str, Any] | None) -> TableId | None:
-    if namespace is None or "coll" not in namespace:
-        return None
-    return TableId(namespace["db"], namespace["coll"])

@@ -1,4 +1,4 @@
-"""Where a change stream was read to, as state has it."""
+"""Where a source was read to, as state has it: a place in a change stream, or the place of a snapshot alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from raycdc.connectors.mongodb.stream.events import token_from_json, token_to_json
+from raycdc.connectors.mongodb.stream.resume_token import ResumeToken
 from raycdc.errors import ConfigError
 
 
@@ -18,24 +18,38 @@ class StreamPosition:
     """
 
     cluster_time: int
-    token: Mapping[str, Any] | None = None
+    token: ResumeToken | None = None
     replica_set: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        token = token_to_json(self.token)
+        token = None if self.token is None else self.token.to_json()
         return {"cluster_time": self.cluster_time, "token": token, "replica_set": self.replica_set}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> StreamPosition:
         """Inverse of `to_json`. Raises `ConfigError` for the place of a source that followed no log."""
-        if is_bounded(data):
+        position = position_of(data)
+        if isinstance(position, NoLogPosition):
             raise ConfigError(
                 'pipeline.state was begun with source.startup = "snapshot", which follows no changes. Put that back, '
                 "or begin with another pipeline.state."
             )
-        return cls(data["cluster_time"], token_from_json(data["token"]), data["replica_set"])
+        return position
 
 
-def is_bounded(data: Mapping[str, Any]) -> bool:
-    """Whether a position is that of a snapshot alone."""
-    return data.get("log") == "none"
+@dataclass(frozen=True, slots=True)
+class NoLogPosition:
+    """The place of a snapshot alone, which follows no log; of `replica_set`."""
+
+    replica_set: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"log": "none", "replica_set": self.replica_set}
+
+
+def position_of(data: Mapping[str, Any]) -> StreamPosition | NoLogPosition:
+    """The position that a state has."""
+    if data.get("log") == "none":
+        return NoLogPosition(data["replica_set"])
+    token = None if data["token"] is None else ResumeToken.from_json(data["token"])
+    return StreamPosition(data["cluster_time"], token, data["replica_set"])

@@ -13,10 +13,11 @@ import numpy as np
 from pymongo.cursor import RawBatchCursor
 from pymongo.synchronous.command_cursor import RawBatchCommandCursor
 
+from raycdc.connectors.mongodb.bson.documents import Document
 from raycdc.connectors.mongodb.bson.reply_loops import find_batch, join_documents
 
 
-def reply_of(payload: bytes | memoryview) -> dict[str, Any] | None:
+def reply_of(payload: bytes | memoryview) -> Document | None:
     """A reply whose batch is one piece of bytes (none where it is empty); None for one that has no batch.
 
     Damage within documents is not looked for.
@@ -33,7 +34,7 @@ def reply_of(payload: bytes | memoryview) -> dict[str, Any] | None:
     for place in (0, cursor):
         length = int.from_bytes(rest[place : place + 4], "little") - (end - field)
         rest[place : place + 4] = length.to_bytes(4, "little")
-    reply = bson.decode(bytes(rest))
+    reply: Document = bson.decode(bytes(rest))
     name = "firstBatch" if bytes(payload[field + 1 : field + 6]) == b"first" else "nextBatch"
     reply["cursor"][name] = [documents[:size].tobytes()] if size else []
     return reply

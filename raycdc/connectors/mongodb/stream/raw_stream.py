@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,10 +21,12 @@ import bson
 from pymongo.command_cursor import CommandCursor
 from pymongo.errors import AutoReconnect, ConnectionFailure, CursorNotFound, OperationFailure
 
+from raycdc.connectors.mongodb.bson.documents import Document
 from raycdc.connectors.mongodb.catalog import discover, keep_images
 from raycdc.connectors.mongodb.client import Client, ServerInfo, address_of, errors
 from raycdc.connectors.mongodb.stream.raw_cursors import RawCommandCursor
-from raycdc.connectors.mongodb.stream.token import cluster_time_of, decode_token, ordinal_of, seconds_of
+from raycdc.connectors.mongodb.stream.resume_token import ResumeToken
+from raycdc.connectors.mongodb.stream.token import ordinal_of, seconds_of
 from raycdc.errors import LogLostError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.model.selector import TableSelector
@@ -88,16 +90,16 @@ class StreamOptions:
     images: bool = False
     lean: bool = False
 
-    def pipeline(self, info: ServerInfo, *, token: Mapping[str, Any] | None, after: int) -> list[dict[str, Any]]:
+    def pipeline(self, info: ServerInfo, *, token: ResumeToken | None, after: int) -> list[Document]:
         """The stages: from behind `token` on, or else from behind the cluster time `after`."""
-        stage: dict[str, Any] = {}
+        stage: Document = {}
         if not self.lean:
             stage["fullDocument"] = "whenAvailable" if self.images else "updateLookup"
-        if token is not None and info.version < (4, 2) and decode_token(token).from_invalidate:
+        if token is not None and info.version < (4, 2) and token.parts().from_invalidate:
             # No place to resume after; nothing else has its time.
-            after, token = cluster_time_of(token), None
+            after, token = token.cluster_time, None
         if token is not None:
-            stage["startAfter" if info.version >= (4, 2) else "resumeAfter"] = dict(token)
+            stage["startAfter" if info.version >= (4, 2) else "resumeAfter"] = token.document()
         else:
             stage["startAtOperationTime"] = bson.Timestamp(*seconds_of(after + 1))
         if self.images and not self.lean:
@@ -106,7 +108,7 @@ class StreamOptions:
             stage["showExpandedEvents"] = True
         if self.scope == Scope():
             stage["allChangesForCluster"] = True
-        stages: list[dict[str, Any]] = [{"$changeStream": stage}]
+        stages: list[Document] = [{"$changeStream": stage}]
         if self.only and self.scope.collection is None:
             stages.append({"$match": {"$or": self._wanted()}})
         elif self.databases and self.scope.database is None:
@@ -118,7 +120,7 @@ class StreamOptions:
             stages.append({"$changeStreamSplitLargeEvent": {}})
         return stages
 
-    def _wanted(self) -> list[dict[str, Any]]:
+    def _wanted(self) -> list[Document]:
         by_database: dict[str, list[str]] = {}
         for table in self.only:
             by_database.setdefault(table.db, []).append(table.table)
@@ -154,7 +156,7 @@ class RawBatch:
     """
 
     data: bytes
-    token: dict[str, Any] | None
+    token: ResumeToken | None
     ended: bool
     server_time: int
 
@@ -168,14 +170,14 @@ class RawStream:
         info: ServerInfo,
         options: StreamOptions,
         *,
-        token: Mapping[str, Any] | None,
+        token: ResumeToken | None,
         after: int,
     ) -> None:
         """Opens the stream: raises `LogLostError` where the server has not its beginning, and `SourceError`."""
         self._client = client
         scope = options.scope
         database = client[scope.database or "admin"]
-        command: dict[str, Any] = {
+        command: Document = {
             "aggregate": scope.collection or 1,
             "pipeline": options.pipeline(info, token=token, after=after),
             "cursor": {"batchSize": 0},
@@ -209,10 +211,10 @@ class RawStream:
         with _stream_errors(self._client):
             data = self._cursor.try_next()
         token = self._cursor._postbatchresumetoken
-        plain = None if token is None else bson.decode(bson.encode(token))
+        behind = None if token is None else ResumeToken.of(dict(token))
         reached = self._session.operation_time
         server_time = 0 if reached is None else ordinal_of(reached.time, reached.inc)
-        return RawBatch(b"" if data is None else bytes(data), plain, not self._cursor.alive, server_time)
+        return RawBatch(b"" if data is None else bytes(data), behind, not self._cursor.alive, server_time)
 
     def close(self) -> None:
         self._cursor.close()

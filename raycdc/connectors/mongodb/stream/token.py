@@ -1,7 +1,9 @@
-"""Resume tokens of change streams: what is read out of them. They are kept and given back as they came.
+"""The parts that raycdc reads of a resume token (`raycdc.connectors.mongodb.stream.resume_token`).
+Pure, and without a driver.
 
-``_data`` is the hexadecimal text of a KeyString (servers before 4.0.7: the same bytes as binary data), so tokens are in
-the order of their bytes. It begins with the cluster time; what follows depends on the version of the token:
+A token's field ``_data`` is the hexadecimal text of a KeyString (servers before 4.0.7: the same bytes as binary data),
+so tokens are in the order of their bytes. It begins with the cluster time, and the version of the token decides what
+is behind that:
 
 | version | servers | behind the time |
 |---|---|---|
@@ -14,9 +16,7 @@ A token of the kind *high watermark* is no event's: it comes before all events o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from raycdc.errors import DataError
 
@@ -29,7 +29,7 @@ _HIGH_WATERMARK, _EVENT = 0, 128
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeToken:
+class TokenParts:
     """A decoded token. `cluster_time` is as `ordinal_of` gives it.
 
     `version`, `txn_op_index` and `uuid` (hexadecimal) are None where the token does not have them in a known place.
@@ -53,43 +53,42 @@ def seconds_of(cluster_time: int) -> tuple[int, int]:
     return cluster_time >> 32, cluster_time & 0xFFFF_FFFF
 
 
-def token_bytes(token: Mapping[str, Any]) -> bytes:
-    """The bytes that order a token. Raises `DataError` for a token without them."""
-    data = token.get("_data")
+def token_bytes(data: str | bytes | None) -> bytes:
+    """The bytes that order a token, of its ``_data``. Raises `DataError` for a token without them."""
     try:
         raw = bytes.fromhex(data) if isinstance(data, str) else bytes(data or b"")
     except ValueError:
         raw = b""
     if len(raw) < _TIME_BYTES or raw[0] != _TIMESTAMP:
-        raise DataError(f"The server sent {str(token)[:200]} as resume token, which begins with no cluster time.")
+        raise DataError(f"The server sent {repr(data)[:200]} as resume token, which begins with no cluster time.")
     return raw
 
 
-def cluster_time_of(token: Mapping[str, Any]) -> int:
+def cluster_time_of(data: str | bytes | None) -> int:
     """The cluster time of a token."""
-    return int.from_bytes(token_bytes(token)[1:_TIME_BYTES], "big")
+    return int.from_bytes(token_bytes(data)[1:_TIME_BYTES], "big")
 
 
-def decode_token(token: Mapping[str, Any]) -> ResumeToken:
+def decode_token(data: str | bytes | None) -> TokenParts:
     """All that is known of a token; what stands in no known place is left out, as only the order matters."""
-    raw = token_bytes(token)
+    raw = token_bytes(data)
     time = int.from_bytes(raw[1:_TIME_BYTES], "big")
     at = _TIME_BYTES
     version, at = _number(raw, at)
     if version is None:
-        return ResumeToken(time, 0)
+        return TokenParts(time, 0)
     kind: int | None = _EVENT
     if version >= 1:
         kind, at = _number(raw, at)
     index, at = _number(raw, at)
     if kind is None or index is None:
-        return ResumeToken(time, version)
+        return TokenParts(time, version)
     invalidate = raw[at : at + 1] == bytes([_TRUE])
     if invalidate or raw[at : at + 1] == bytes([_FALSE]):
         at += 1
     has_uuid = raw[at : at + 3] == bytes([_UUID, 16, 4]) and len(raw) >= at + 19
     uuid = raw[at + 3 : at + 19].hex() if has_uuid else None
-    return ResumeToken(time, version, kind == _HIGH_WATERMARK, index, invalidate, uuid)
+    return TokenParts(time, version, kind == _HIGH_WATERMARK, index, invalidate, uuid)
 
 
 def _number(raw: bytes, at: int) -> tuple[int | None, int]:

@@ -26,6 +26,7 @@ from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig, Strategy
 from raycdc.connectors.mongodb.snapshot.chunk_reader import MongoDbChunkReader
 from raycdc.connectors.mongodb.snapshot.chunks import cut
 from raycdc.connectors.mongodb.snapshot.keys import key_from_json, key_to_json, sort_key
+from raycdc.connectors.mongodb.stream.position import NoLogPosition
 from raycdc.errors import ConfigError, DataError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.pipeline import Pipeline
@@ -34,6 +35,9 @@ from raycdc.source.split import OpenedAt
 from raycdc.testing.servers import MongoDb, MongoDbServer
 
 pytestmark = pytest.mark.server
+
+#: Where a source without a log opens its chunks.
+NOWHERE = OpenedAt(NoLogPosition("rs0").to_json())
 
 #: Keys of many types: some are equal for Python and are not for BSON, some are near one another, most are of one type.
 KEYS: list[Any] = [
@@ -274,12 +278,12 @@ def test_a_collection_that_is_another_one_by_now_ends_the_run(what: str, mongodb
     with mongodb.client() as client:
         client[database].orders.insert_one({"_id": 1})
         with first_chunk(source(mongodb, database)) as (reader, chunk, document):
-            assert [batch.num_rows for batch in reader.read(chunk, opened_at=OpenedAt({}), document=document)] == [1]
+            assert [batch.num_rows for batch in reader.read(chunk, opened_at=NOWHERE, document=document)] == [1]
             client[database].orders.drop()
             if what == "made anew":
                 client[database].orders.insert_one({"_id": 1})
             with pytest.raises(SourceError, match=what):
-                list(reader.read(chunk, opened_at=OpenedAt({}), document=document))
+                list(reader.read(chunk, opened_at=NOWHERE, document=document))
 
 
 def test_an_inferred_collection_loses_nothing_that_its_sample_did_not_show(
@@ -291,7 +295,7 @@ def test_an_inferred_collection_loses_nothing_that_its_sample_did_not_show(
         config = source(mongodb, database)
         with first_chunk(config) as (reader, chunk, document):
             client[database].orders.insert_one(dict(late))
-            (batch,) = reader.read(chunk, opened_at=OpenedAt({}), document=document)
+            (batch,) = reader.read(chunk, opened_at=NOWHERE, document=document)
     rows = batch.to_pylist()
     assert [row["n"] for row in rows] == [0, 1, 2, 3, 4, None]
     assert json_util.loads(rows[-1]["_rest"]) == {"n": "text", "new": {"a": [1.5]}}
@@ -368,9 +372,7 @@ def test_a_document_that_goes_and_comes_again_is_read_once(
         client[database].orders.insert_many({"_id": number} for number in range(6))
     # What a scan gives twice an emulation cannot show; an index gives each key once.
     with first_chunk(source(mongodb, database, snapshot="single")) as (reader, chunk, document):
-        rows = [
-            row for batch in reader.read(chunk, opened_at=OpenedAt({}), document=document) for row in batch.to_pylist()
-        ]
+        rows = [row for batch in reader.read(chunk, opened_at=NOWHERE, document=document) for row in batch.to_pylist()]
     assert [row["_id"] for row in rows] == list(range(6))
     assert hinted == [[("_id", 1)]]
 

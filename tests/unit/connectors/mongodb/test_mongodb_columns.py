@@ -8,7 +8,8 @@ import bson
 import pytest
 from bson.raw_bson import RawBSONDocument
 
-from raycdc.connectors.mongodb.catalog import RAW, inferred
+from raycdc.connectors.mongodb.bson.documents import RAW
+from raycdc.connectors.mongodb.catalog import inferred
 from raycdc.connectors.mongodb.layout import Layout, OnMisfit, Spelling, declared, parse_type, whole_documents
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
 from raycdc.model import LogicalType, TypeKind

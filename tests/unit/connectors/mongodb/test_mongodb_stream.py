@@ -18,6 +18,7 @@ from raycdc.connectors.mongodb.stream.events import RowWriter, Scanner
 from raycdc.connectors.mongodb.stream.followed import FollowedCollections
 from raycdc.connectors.mongodb.stream.position import StreamPosition
 from raycdc.connectors.mongodb.stream.raw_stream import EventTooLargeError, RawBatch, Scope, StreamEndedError
+from raycdc.connectors.mongodb.stream.resume_token import ResumeToken
 from raycdc.connectors.mongodb.stream.token import ordinal_of
 from raycdc.errors import DataError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
@@ -49,9 +50,9 @@ def layout(uuid: str = UUID) -> Layout:
     return Layout(made.columns, made.json, made.on_misfit, uuid=uuid)
 
 
-def token(second: int, place: int = 0) -> dict[str, Any]:
+def token(second: int, place: int = 0) -> ResumeToken:
     """Of an event, or with place 0 of the time itself."""
-    return {"_data": f"82{second:08X}00000001{place:04X}"}
+    return ResumeToken.of({"_data": f"82{second:08X}00000001{place:04X}"})
 
 
 def event(second: int, place: int, kind: str = "insert", key: int | None = None, **more: Any) -> dict[str, Any]:
@@ -60,14 +61,14 @@ def event(second: int, place: int, kind: str = "insert", key: int | None = None,
         if kind == "insert":
             more["fullDocument"] = {"_id": key, "n": second}
     namespace = {"db": "shop", "coll": "orders"}
-    plain = {"_id": token(second, place), "operationType": kind, "clusterTime": bson.Timestamp(second, 1)}
+    plain = {"_id": token(second, place).document(), "operationType": kind, "clusterTime": bson.Timestamp(second, 1)}
     return {**plain, "ns": namespace, **more}
 
 
 def answer(
-    *events: dict[str, Any], behind: dict[str, Any] | None = None, ended: bool = False, server_time: int = NOW
+    *events: dict[str, Any], behind: ResumeToken | None = None, ended: bool = False, server_time: int = NOW
 ) -> RawBatch:
-    last = behind or (events[-1]["_id"] if events else None)
+    last = behind or (ResumeToken.of(events[-1]["_id"]) if events else None)
     return RawBatch(b"".join(bson.encode(e) for e in events), last, ended, server_time)
 
 
@@ -263,8 +264,8 @@ def test_an_event_in_parts_is_one() -> None:
     whole = event(12, 1, key=2)
     after = whole.pop("fullDocument")
     parts = [
-        {**whole, "_id": token(12, 1), "splitEvent": {"fragment": 1, "of": 2}},
-        {"_id": token(12, 2), "fullDocument": after, "splitEvent": {"fragment": 2, "of": 2}},
+        {**whole, "_id": token(12, 1).document(), "splitEvent": {"fragment": 1, "of": 2}},
+        {"_id": token(12, 2).document(), "fullDocument": after, "splitEvent": {"fragment": 2, "of": 2}},
     ]
     script = Script(answer(event(11, 1, key=1), parts[0]), answer(parts[1]), answer(behind=token(13)))
     stream = reader(script)
@@ -279,7 +280,7 @@ def test_parts_are_asked_for_again_when_the_stream_broke_between_them() -> None:
     whole = event(12, 1, key=2)
     after = whole.pop("fullDocument")
     first = {**whole, "splitEvent": {"fragment": 1, "of": 2}}
-    second = {"_id": token(12, 2), "fullDocument": after, "splitEvent": {"fragment": 2, "of": 2}}
+    second = {"_id": token(12, 2).document(), "fullDocument": after, "splitEvent": {"fragment": 2, "of": 2}}
     script = Script(
         answer(event(11, 1, key=1), first), StreamEndedError("gone"), answer(first, second), answer(behind=token(13))
     )
@@ -405,7 +406,7 @@ def test_silence_between_the_parts_of_an_event_is_no_end_of_its_transaction() ->
     whole = event(11, 2, key=2)
     after = whole.pop("fullDocument")
     first = {**whole, "splitEvent": {"fragment": 1, "of": 2}}
-    second = {"_id": token(11, 3), "fullDocument": after, "splitEvent": {"fragment": 2, "of": 2}}
+    second = {"_id": token(11, 3).document(), "fullDocument": after, "splitEvent": {"fragment": 2, "of": 2}}
     script = Script(
         answer(event(11, 1, key=1), first), answer(behind=token(11, 1)), answer(second), answer(behind=token(12))
     )

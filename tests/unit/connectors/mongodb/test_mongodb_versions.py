@@ -12,6 +12,7 @@ from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
 from raycdc.connectors.mongodb.source import MongoDbSource
 from raycdc.connectors.mongodb.stream.position import StreamPosition
 from raycdc.connectors.mongodb.stream.raw_stream import RawStream, Scope, StreamOptions, stream_options
+from raycdc.connectors.mongodb.stream.resume_token import ResumeToken
 from raycdc.connectors.mongodb.stream.token import ordinal_of
 from raycdc.errors import SourceError
 from raycdc.model import TableId
@@ -103,7 +104,8 @@ def test_a_stream_begins_in_the_way_that_the_server_has(
     version: tuple[int, ...], token: dict[str, Any] | None, begins: dict[str, Any]
 ) -> None:
     options = StreamOptions(Scope("shop", "orders"))
-    stage = options.pipeline(info(*version), token=token, after=ordinal_of(*PLACE))[0]["$changeStream"]
+    place = None if token is None else ResumeToken.of(token)
+    stage = options.pipeline(info(*version), token=place, after=ordinal_of(*PLACE))[0]["$changeStream"]
     ways = ("startAtOperationTime", "startAfter", "resumeAfter")
     assert {way: stage[way] for way in ways if way in stage} == begins
 
@@ -146,8 +148,9 @@ def test_before_4_2_a_stream_names_its_collation_since_none_is_known_behind_a_dr
     version: tuple[int, ...], named: bool
 ) -> None:
     client = FakeClient(*version)
+    options = StreamOptions(Scope("shop", "orders"))
     with pytest.raises(AskedError):
-        RawStream(cast("Client", client), info(*version), StreamOptions(Scope("shop", "orders")), token=EVENT, after=0)
+        RawStream(cast("Client", client), info(*version), options, token=ResumeToken.of(EVENT), after=0)
     assert client.asked[0]["aggregate"] == "orders"
     assert (client.asked[0].get("collation") == {"locale": "simple"}) == named
 

@@ -28,8 +28,6 @@ LARGE_CLASSES: dict[str, str] = {
     "config/lookups.py:LookupOptions": "keys of a section of the configuration",
     "config/model.py:PipelineOptions": "keys of a section of the configuration",
     "connectors/kafka/plugin.py:KafkaSourceConfig": "keys of a section of the configuration",
-    "connectors/mongodb/source.py:MongoDbSource": "not looked at yet",
-    "connectors/mongodb/log_reader.py:ChangeStreamReader": "not looked at yet",
     "connectors/mysql/ddl/statements.py:ColumnDefinition": "a clause of SQL, a value per word",
     "connectors/mysql/ddl/statements.py:DdlDialect": "a list of what a dialect can say",
     "connectors/mysql/plugin.py:MySqlSourceConfig": "keys of a section of the configuration",
@@ -46,7 +44,6 @@ MANY_ARGUMENTS: dict[str, str] = {
     "config/fields.py:option": "metadata of a key",
     "connectors/kafka/offsets.py:new_states": "not looked at yet",
     "connectors/mongodb/snapshot/chunks.py:_bounds": "not looked at yet",
-    "connectors/mongodb/log_reader.py:ChangeStreamReader.__init__": "not looked at yet",
 }
 
 

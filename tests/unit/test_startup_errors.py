@@ -64,6 +64,7 @@ STARTUP = {
     "connectors/mysql/source.py": set[str](),
     "connectors/mysql/table_options.py": set[str](),
     "connectors/mongodb/source.py": set[str](),
+    "connectors/mongodb/stream/opening.py": set[str](),
     "connectors/kafka/source.py": set[str](),
     "source/as_begun.py": set[str](),
     "source/log_owner.py": set[str](),
@@ -111,8 +112,8 @@ FOUND_BY = {
     "connectors/mysql/table_options.py: TableOptions.require_fitting": "check_start",
     "connectors/mysql/table_options.py: _captured": "check_start",
     "source/as_begun.py: require_as_begun": "check_start",
-    "connectors/mongodb/source.py: MongoDbSource._require_same_set": "check_start",
-    "connectors/mongodb/source.py: MongoDbSource._open": "check_start",
+    "connectors/mongodb/stream/opening.py: require_same_set": "check_start",
+    "connectors/mongodb/stream/opening.py: StreamOpener.open": "check_start",
     "connectors/kafka/source.py: KafkaSource.preflight": "check_start",
 }
 

@@ -36,7 +36,7 @@ from raycdc.connectors.mongodb.bson import code_loops as codes
 from raycdc.connectors.mongodb.bson.documents import RAW, Document
 from raycdc.connectors.mongodb.stream.causal import Found
 from raycdc.connectors.mongodb.stream.events import Batch, RowWriter
-from raycdc.connectors.mongodb.stream.raw_stream import RawBatch
+from raycdc.connectors.mongodb.stream.reopened_stream import Stream
 from raycdc.connectors.mongodb.stream.token import seconds_of
 from raycdc.errors import StateError
 from raycdc.model import TableId
@@ -64,14 +64,6 @@ class ReadDocuments(Protocol):
     def __call__(
         self, table: TableId, uuid: str, keys: list[Any], cluster_time: int, *, singly: bool = False
     ) -> Found: ...
-
-
-class Stream(Protocol):
-    """`raycdc.connectors.mongodb.stream.raw_stream.RawStream`."""
-
-    def next(self) -> RawBatch: ...
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,19 @@ _HARMLESS = frozenset(
 )
 
 
+class RowNumbers:
+    """Numbers of rows over all collections, in the order in which the rows are passed on; not every number is used."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def take(self, count: int = 1) -> int:
+        """The first of `count` numbers that are greater than all earlier ones."""
+        first = self._next
+        self._next += count
+        return first
+
+
 class FollowedCollections:
     """See the module's docstring."""
 
@@ -63,6 +76,7 @@ class FollowedCollections:
         widenings: Widenings | None = None,
     ) -> None:
         """`layouts` are of the collections that are followed."""
+        self.numbers = RowNumbers()
         self._rules = terms.rules
         self._captures = captures
         self._widenings = widenings or Widenings(lambda _: None)
@@ -89,7 +103,7 @@ class FollowedCollections:
         self._writers.pop(table, None)
         return self._parked.park(table, why, place)
 
-    def begun_again(self, place: Place, *, seq: int) -> list[TableChange]:
+    def begun_again(self, place: Place) -> list[TableChange]:
         """Collections whose look holds at `place`, each once."""
         changes = []
         for table, look in self._parked.looked_at(place):
@@ -98,8 +112,7 @@ class FollowedCollections:
                 continue
             self._parked.follow(table)
             self._writers[table] = self._writer_of(table, look.described)
-            changes.append(begin(table, look.described.version(), look.snapshot, place, seq=seq))
-            seq += 1
+            changes.append(begin(table, look.described.version(), look.snapshot, place, seq=self.numbers.take()))
         return changes
 
     def widen(self, table: TableId, data: bytes, *, at_once: bool) -> bool:
@@ -116,7 +129,7 @@ class FollowedCollections:
         self._writers[table] = self._writer_of(table, layout)
         return True
 
-    def widenings(self, place: Place, *, seq: int) -> list[TableChange]:
+    def widenings(self, place: Place) -> list[TableChange]:
         """Collections that have more columns from `place` on, each once."""
         changes = []
         for table, before, layout in self._widenings.take_due(self._writers):
@@ -125,8 +138,7 @@ class FollowedCollections:
             events = added(table, before, layout)
             if events is None:
                 _log.warning("%s is read again from its beginning, as a column of it becomes text", table)
-                changes.append(begin(table, layout.version(), unread(ID), place, seq=seq))
-                seq += 1
+                changes.append(begin(table, layout.version(), unread(ID), place, seq=self.numbers.take()))
                 continue
             changes.append(TableChange(TableAltered(table, tuple(events), layout.document())))
         return changes
@@ -134,7 +146,7 @@ class FollowedCollections:
     def _writer_of(self, table: TableId, layout: Layout) -> RowWriter:
         return RowWriter(table, layout, watched=self._widenings.watches(table))
 
-    def change(self, event: CollectionEvent, place: Place, *, seq: int, whole: bool = True) -> list[TableChange]:
+    def change(self, event: CollectionEvent, place: Place, *, whole: bool = True) -> list[TableChange]:
         """The effect of an event that is no change of a document.
 
         Where it is not `whole`, because rows of its transaction were passed on, nothing but parking can be said.
@@ -143,7 +155,7 @@ class FollowedCollections:
         if event.kind in _HARMLESS:
             return changes
         if event.table is not None and self._captures(event.table):
-            changes += self._own(event.table, event, place, seq=seq, whole=whole)
+            changes += self._own(event.table, event, place, whole=whole)
         moved_to = event.to
         if event.kind == "rename" and moved_to is not None and self._captures(moved_to):
             self._parked.touched(moved_to, place.ordinal)
@@ -152,7 +164,7 @@ class FollowedCollections:
                 changes.append(TableChange(self._again(moved_to, why, place)))
         return changes
 
-    def _own(self, table: TableId, event: CollectionEvent, place: Place, *, seq: int, whole: bool) -> list[TableChange]:
+    def _own(self, table: TableId, event: CollectionEvent, place: Place, *, whole: bool) -> list[TableChange]:
         self._parked.touched(table, place.ordinal)
         writer = self._writers.get(table)
         if writer is None:
@@ -166,7 +178,7 @@ class FollowedCollections:
             case "drop" if not whole:
                 return [TableChange(self._again(table, f"{table} was dropped", place))]
             case "drop":
-                return [self._dropped(table, writer.layout, place, seq=seq)]
+                return [self._dropped(table, writer.layout, place)]
             case "rename":
                 why = f"{table} was renamed to {event.to}; the target keeps what it had"
                 del self._writers[table]
@@ -180,7 +192,7 @@ class FollowedCollections:
                 why = f"the change stream has an event {kind!r} of {table}, which raycdc does not know"
                 return [TableChange(self.unfit(table, why, place))]
 
-    def _dropped(self, table: TableId, layout: Layout, place: Place, *, seq: int) -> TableChange:
+    def _dropped(self, table: TableId, layout: Layout, place: Place) -> TableChange:
         event = DropTableEvent(table)
         if why := self._parked.objection(table, layout.schema(), None, [event]):
             return TableChange(self.unfit(table, why, place))
@@ -188,7 +200,7 @@ class FollowedCollections:
         update = TableDropped(table, (event,))
         if DropTableEvent.type in self._rules.left_out:
             return TableChange(update)
-        return TableChange(update, (truncation(table, layout.schema(), place, seq=seq),))
+        return TableChange(update, (truncation(table, layout.schema(), place, seq=self.numbers.take()),))
 
     def _is_free(self, table: TableId) -> bool:
         """Whether nothing is waited for under the name: what takes it is another collection."""

@@ -180,7 +180,7 @@ def test_a_collection_that_widens_all_the_time_does_so_less_often() -> None:
             assert writer is not None
             (rows,) = writer.rows(batch.data, batch.events, numbers=numbers, ranks=numbers)
             again = followed.widen(ORDERS, batch.data, at_once=True)
-        told = followed.widenings(Place({}, 1, 0), seq=0)
+        told = followed.widenings(Place({}, 1, 0))
         altered = [one.update for one in told if isinstance(one.update, TableAltered)]
         assert len(altered) == len(told)
         return rows.batch.num_columns, [

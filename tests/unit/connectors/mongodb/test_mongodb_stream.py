@@ -13,13 +13,16 @@ from raycdc.connectors.mongodb.large import LargeDocuments
 from raycdc.connectors.mongodb.layout import Layout, OnMisfit, Spelling, declared, parse_type
 from raycdc.connectors.mongodb.log_reader import ChangeStreamReader
 from raycdc.connectors.mongodb.stream.causal import Found
+from raycdc.connectors.mongodb.stream.change_rows import ChangeRows
 from raycdc.connectors.mongodb.stream.document_reads import DocumentReads, ReadDocuments
 from raycdc.connectors.mongodb.stream.events import RowWriter, Scanner
 from raycdc.connectors.mongodb.stream.followed import FollowedCollections
 from raycdc.connectors.mongodb.stream.position import StreamPosition
 from raycdc.connectors.mongodb.stream.raw_stream import EventTooLargeError, RawBatch, Scope, StreamEndedError
+from raycdc.connectors.mongodb.stream.reopened_stream import ReopenedStream
 from raycdc.connectors.mongodb.stream.resume_token import ResumeToken
 from raycdc.connectors.mongodb.stream.token import ordinal_of
+from raycdc.connectors.mongodb.stream.whole_transactions import WholeTransactions
 from raycdc.errors import DataError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.model.selector import TableSelector
@@ -112,15 +115,15 @@ def reader(
         return table.db == "shop"
 
     layouts = {ORDERS: layout()} if follows else {}
+    followed = FollowedCollections(layouts, captures=captures, terms=ParkingTerms({}, look))
+    document_reads = DocumentReads(read_documents or (lambda *_, **__: Found(found or {}, NOW)), state or {})
     return ChangeStreamReader(
-        open_stream=script.open,
-        start=start,
-        followed=FollowedCollections(layouts, captures=captures, terms=ParkingTerms({}, look)),
+        ReopenedStream(script.open, start, close=lambda: None),
+        transactions=WholeTransactions(whole_when_idle=not sharded),
         scanner=Scanner(captures),
-        document_reads=DocumentReads(read_documents or (lambda *_, **__: Found(found or {}, NOW)), state or {}),
-        large=LargeDocuments(),
-        whole_when_idle=not sharded,
-        close=lambda: None,
+        followed=followed,
+        document_reads=document_reads,
+        rows=ChangeRows(followed, document_reads, LargeDocuments()),
     )
 
 

@@ -1,0 +1,124 @@
+"""Rows of the changes that a stream brings, with their documents, and the collections that cannot be followed for them.
+
+An update comes with the document as the server has it when it answers, which may be later than the event, or, where
+every collection keeps images, with the documents before and after it. Where neither is there the document is read
+by its key, not before the event (`raycdc.connectors.mongodb.stream.document_reads`).
+
+A document that does not fit its columns parks its collection; others go on.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from raycdc.connectors.mongodb.bson import code_loops as codes
+from raycdc.connectors.mongodb.large import LargeDocuments
+from raycdc.connectors.mongodb.stream.document_reads import DocumentReads
+from raycdc.connectors.mongodb.stream.events import Batch
+from raycdc.connectors.mongodb.stream.followed import FollowedCollections
+from raycdc.errors import DataError
+from raycdc.model import TableId
+from raycdc.source.new_beginnings import Place
+from raycdc.source.snapshot.log_rows import LogRows
+from raycdc.source.snapshot.log_unit import TableParked
+
+Ints = npt.NDArray[np.int64]
+
+_NO_IMAGES = (
+    'a change of {0} came without the documents before and after it, which source.changelog = "full" was begun with: '
+    "its images were switched off or have expired, or it is too large to come with them. Switch them on, and have it "
+    "read again: raycdc tables resnapshot"
+)
+
+
+class ChangeRows:
+    """See the module's docstring. One thread."""
+
+    def __init__(
+        self,
+        followed: FollowedCollections,
+        document_reads: DocumentReads,
+        large: LargeDocuments,
+        *,
+        demands_images: bool = False,
+    ) -> None:
+        """`demands_images`: a collection is parked at a change without the documents before and after it."""
+        self._followed = followed
+        self._document_reads = document_reads
+        self._large = large
+        self._demands_images = demands_images
+        #: Collections of a transaction whose end has not come: those first seen in it, and those that cannot be
+        #: followed, with the reason.
+        self._new: dict[TableId, None] = {}
+        self._unfit: dict[TableId, str] = {}
+
+    def of(self, batch: Batch, *, rank: int, widen: bool) -> tuple[LogRows, ...]:
+        """Rows of the changes of followed collections. `rank` is how many events of the first one's time came before.
+
+        `widen`: columns that these changes show to be wanting can be told before their rows.
+        """
+        kinds, named = batch.events[:, codes.E_KIND], batch.events[:, codes.E_NAMESPACE]
+        first = self._followed.numbers.take(2 * len(batch))
+        numbers = first + 2 * np.arange(len(batch), dtype=np.int64)
+        ranks = 2 * _ranks(batch.times, rank)
+        rows: list[LogRows] = []
+        for number in np.unique(named[(kinds != codes.OTHER) & (named >= 0)]):
+            table = batch.names[int(number)]
+            if table is None:
+                continue
+            writer = self._followed.writer(table)
+            if writer is None:
+                if self._followed.is_new(table):
+                    self._new[table] = None
+                continue
+            own = (named == number) & (kinds != codes.OTHER)
+            data, events = self._document_reads.filled(batch, np.flatnonzero(own), writer)
+            self._large.look_at(table, data, events[:, codes.E_AFTER])
+            if self._demands_images and _lacks_images(batch.events[own]):
+                self._unfit.setdefault(table, _NO_IMAGES.format(table))
+            if table in self._unfit:
+                continue
+            try:
+                rows += self._written(table, data, events, numbers[own], ranks[own], widen=widen)
+            except DataError as misfit:
+                # Nothing of these events is passed on: all of the collection is read again when it begins again.
+                self._unfit[table] = str(misfit)
+        return tuple(rows)
+
+    def take_parked(self, place: Place) -> list[TableParked]:
+        """Between two transactions, at `place`: the collections that are parked because of their changes, once."""
+        parked = [self._followed.first_seen(table, place) for table in self._new if self._followed.is_new(table)]
+        parked += [self._followed.unfit(table, why, place) for table, why in self._unfit.items()]
+        self._new.clear()
+        self._unfit.clear()
+        return parked
+
+    def _written(
+        self, table: TableId, data: bytes, events: Ints, numbers: Ints, ranks: Ints, *, widen: bool
+    ) -> list[LogRows]:
+        """Rows of `events` with all the columns that they want, where those can be told before them."""
+        while True:
+            writer = self._followed.writer(table)
+            assert writer is not None
+            rows = list(writer.rows(data, events, numbers=numbers, ranks=ranks))
+            if not self._followed.widen(table, data, at_once=widen):
+                return rows
+
+
+def _lacks_images(events: Ints) -> bool:
+    """Whether a document before or after one of these changes is not there."""
+    kinds = events[:, codes.E_KIND]
+    return bool(
+        ((kinds != codes.INSERT) & (events[:, codes.E_BEFORE] == 0)).any()
+        or ((kinds != codes.DELETE) & (events[:, codes.E_AFTER] == 0)).any()
+    )
+
+
+def _ranks(times: Ints, first: int) -> Ints:
+    """The number of each event among those of its cluster time; those of the first time count from `first`."""
+    if not len(times):
+        return np.zeros(0, np.int64)
+    begins = np.searchsorted(times, times)
+    ranks: Ints = np.arange(len(times)) - begins + np.where(times == times[0], first, 0)
+    return ranks

@@ -1,0 +1,114 @@
+"""Events of one cluster time are one transaction: which of them are whole, and which wait for more of it. Pure.
+
+A transaction's events have its commit's cluster time, and so may those of several shards. The events of the last time
+in an answer wait here, as bytes, until something shows that no more of them come:
+
+| the stream goes on with | the transaction that waits is whole |
+|---|---|
+| an event of a later time | always |
+| a token of a later time behind the answer | always |
+| an answer without events | at a replica set, whose log has a transaction as a whole; never behind a ``mongos`` |
+
+So one answer at most waits; a transaction that is longer comes in parts. A token behind an answer without events
+(`postBatchResumeToken`) says how far the stream is, so that a quiet collection keeps its place; behind a ``mongos`` it
+says that all *before* its time was sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from raycdc.connectors.mongodb.stream.events import Batch
+from raycdc.connectors.mongodb.stream.position import StreamPosition
+from raycdc.connectors.mongodb.stream.resume_token import ResumeToken
+from raycdc.connectors.mongodb.stream.token import seconds_of
+from raycdc.errors import DataError
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Whole transactions, and the token behind them. `rank` is how many events of the first one's time came before."""
+
+    batch: Batch
+    token: ResumeToken
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Events of one transaction, of which more is to come; `rank` is as in `Whole`."""
+
+    batch: Batch
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """All up to the cluster time came, and the stream goes on behind `token`."""
+
+    token: ResumeToken
+    cluster_time: int
+
+
+class WholeTransactions:
+    """See the module's docstring. `whole_when_idle`: an answer without events shows that all before it came whole."""
+
+    def __init__(self, *, whole_when_idle: bool) -> None:
+        self.whole_when_idle = whole_when_idle
+        self._waiting: Whole | None = None
+
+    def read_to(self, passed_to: StreamPosition) -> StreamPosition:
+        """The place behind all that was taken, of which what waits has not been passed on, and the rest up to there."""
+        waiting = self._waiting
+        if waiting is None:
+            return passed_to
+        return replace(passed_to, token=waiting.token, cluster_time=int(waiting.batch.times[-1]))
+
+    def take(self, batch: Batch, token: ResumeToken | None, *, after: int) -> list[Whole | Part | Reached]:
+        """The events to pass on, in order, now that `batch` came; `token` is the one behind it, if there is one.
+
+        All up to the cluster time `after` was passed on. Raises `DataError` where the stream goes back in time.
+        """
+        if not len(batch):
+            return []
+        times, end = batch.times, len(batch)
+        first, last = int(times[0]), int(times[-1])
+        waiting = self._waiting
+        begun = after if waiting is None else int(waiting.batch.times[-1])
+        if first < begun or (np.diff(times) < 0).any():
+            raise DataError(
+                f"The change stream goes back in time, from {seconds_of(max(begun, int(times.max())))} to "
+                f"{seconds_of(int(times.min()))}: the server's log is not the one that was read before."
+            )
+        ready: list[Whole | Part | Reached] = []
+        rank = 0
+        if waiting is not None and first == begun:
+            rank = waiting.rank + len(waiting.batch)
+            ready.append(Part(waiting.batch, waiting.rank))
+        elif waiting is not None:
+            ready.append(waiting)
+        behind = batch.token(end - 1) if token is None else token
+        cut = end if behind.cluster_time > last else int(np.searchsorted(times, last))
+        if cut:
+            ready.append(Whole(batch.part(0, cut), batch.token(cut - 1), rank))
+        if cut < end:
+            self._waiting = Whole(batch.part(cut, end), batch.token(end - 1), rank if first == last else 0)
+        else:
+            self._waiting = None
+            ready.append(Reached(behind, behind.cluster_time - 1))
+        return ready
+
+    def idle(self, token: ResumeToken, server_time: int) -> list[Whole | Part | Reached]:
+        """The events to pass on, now that an answer without any came at `server_time`, with a token behind it."""
+        time = token.cluster_time
+        ready: list[Whole | Part | Reached] = []
+        if self._waiting is not None:
+            if not self.whole_when_idle and time <= self._waiting.batch.times[-1]:
+                return []
+            ready.append(self._waiting)
+            self._waiting = None
+        # Of a time that has not come nothing has passed, and no read could wait for it.
+        ready.append(Reached(token, time if self.whole_when_idle and time <= server_time else time - 1))
+        return ready

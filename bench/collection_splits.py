@@ -70,6 +70,7 @@ def _as_if_sharded(client: Any, case: str, keys: Sequence[Any]) -> None:
 
 
 def _measure(server: Any, case: str, strategy: str, count: int, cpu_s: Any, wanted: int) -> Measurement:
+    from raycdc.checkpoint.opaque import PlannerState
     from raycdc.connectors.mongodb.enumerator_dialect import MongoDbEnumeratorDialect
     from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
 
@@ -83,7 +84,7 @@ def _measure(server: Any, case: str, strategy: str, count: int, cpu_s: Any, want
     (table,) = dialect.start_point().tables
     before, started = cpu_s(server.pid), time.perf_counter()
     with _commands() as sent, measured(figures):
-        chunks = dialect.plan(table.document, table.table, {"key": "_id"}, 0).splits
+        chunks = dialect.plan(table.document, table.table, PlannerState.from_json({"key": "_id"}), 0).splits
         planning_s, planning_cpu_s = time.perf_counter() - started, cpu_s(server.pid) - before
         queries = len(sent)
         read = {str(readers): _read(config, table.document, chunks, readers) for readers in _READERS}
@@ -146,7 +147,7 @@ def _read(config: Any, document: SchemaDocument, chunks: Sequence[Any], readers:
         waiting.put(chunk)
     rows, ended = [0] * readers, [0.0] * readers
     sizes: list[int] = []
-    nowhere = OpenedAt(NoLogPosition("").to_json())
+    nowhere = OpenedAt(NoLogPosition("").sealed())
     started = time.perf_counter()
 
     def work(number: int) -> None:

@@ -95,7 +95,7 @@ def _read(uri: str, passes: int, document: SchemaDocument) -> dict[str, Any]:
 
     split = SnapshotSplit(TableId("bench", "orders"), 0, "_id", None, None)
     reader = MongoDbChunkReader(connect(Secret(uri)))
-    nowhere = OpenedAt(NoLogPosition("").to_json())
+    nowhere = OpenedAt(NoLogPosition("").sealed())
     figures: dict[str, Any] = {"rows": 0}
     for _ in reader.read(split, opened_at=nowhere, document=document):
         pass

@@ -123,7 +123,7 @@ def raycdc(uri: str, begin: int, events: int, types: dict[str, str]) -> dict[str
     )
     document = layout.document()
     with connect(config.uri) as client:
-        position = StreamPosition(begin, replica_set=probe(client).replica_set).to_json()
+        position = StreamPosition(begin, replica_set=probe(client).replica_set).sealed()
     followed = {TableId("bench", "orders"): Live(document.fingerprint, announced=True, incarnation=0)}
     state = StreamState(position, begin, followed)
     source, split = MongoDbSource(config), StreamSplit(state, {document.fingerprint: document})

@@ -45,7 +45,7 @@ from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.schema.events import SchemaChangeEvent
 from raycdc.sinks.api import UPSERT
 from raycdc.source.connector import ReadStatement, Source, SourceContext
-from raycdc.source.parking import Refusal, TableRequest
+from raycdc.source.parking import LogStart, Refusal, TableRequest
 from raycdc.source.selection import Selection, SelectionChanges, changes_of, known_tables
 from raycdc.source.snapshot.stream_state import stream_of
 from raycdc.source.table_requests import ask, ask_to_begin_again, requests_of
@@ -191,7 +191,8 @@ def require_fitting(config: PipelineConfig, store: CheckpointStore, *, has_sink:
     """
     was, last = read_configured(store), store.last_manifest()
     if last is not None:
-        require_state_key(config.state_key, json.dumps([last.to_splits, last.enumerator]))
+        states = [state.to_json() for state in (*last.to_splits.values(), last.enumerator)]
+        require_state_key(config.state_key, json.dumps(states))
     if was is None or last is None:
         return []  # Nothing was written yet, or by a version that did not remember.
     found = differences(was, configured_keys(config, has_sink=has_sink), config)
@@ -388,5 +389,5 @@ def _reach_back(
         restart = source.restart(last) if again and last is not None else None
         if restart is None or last is None:
             raise
-        ask_to_begin_again(store, last, dict(restart.position), restart.ordinal, list(restart.tables))
+        ask_to_begin_again(store, last, LogStart(restart.position, restart.ordinal), list(restart.tables))
         warn(f"{lost} All tables are read again, as pipeline.on_log_lost says.")

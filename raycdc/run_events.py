@@ -190,7 +190,7 @@ def event_to_json(event: RunEvent) -> dict[str, Any]:
                 "phase": str(parked.phase),
                 "again": parked.again,
                 "reason": parked.reason,
-                "position": dict(parked.position),
+                "position": parked.position.to_json(),
                 "ts_ms": parked.ts_ms,
             }
         case CaughtUp():

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 
+from raycdc.checkpoint.opaque import EnumeratorState, SealedSplit
 from raycdc.errors import SchemaError
 from raycdc.model import TableId
 from raycdc.model.view import RowView
@@ -39,11 +40,6 @@ def seq_base(epoch: int, *, log: bool, offset: int = 0) -> int:
     if not 0 <= epoch <= EPOCH_MAX or not 0 <= offset < 1 << SEQ_COUNTER_BITS:
         raise ValueError(f"epoch {epoch} or row offset {offset} is out of range for _seq")
     return (epoch << (SEQ_COUNTER_BITS + 1)) | (int(log) << SEQ_COUNTER_BITS) | offset
-
-
-def positions_in(splits: Mapping[str, Any]) -> dict[str, Any]:
-    """Where each split stands, of the states of a manifest's splits; one that says nothing of that is left out."""
-    return {split: state["position"] for split, state in splits.items() if "position" in state}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +137,9 @@ class Manifest:
     epoch: int
     generation: int
     created_ms: int
-    from_splits: dict[str, Any]
-    to_splits: dict[str, Any]
-    enumerator: dict[str, Any]
+    from_splits: Mapping[str, SealedSplit]
+    to_splits: Mapping[str, SealedSplit]
+    enumerator: EnumeratorState
     segments: tuple[Segment, ...] = ()
     tables: dict[TableId, TableEpoch] = field(default_factory=dict)
     watermark_ms: int | None = None
@@ -160,9 +156,9 @@ class Manifest:
             "epoch": self.epoch,
             "generation": self.generation,
             "created_ms": self.created_ms,
-            "from_splits": self.from_splits,
-            "to_splits": self.to_splits,
-            "enumerator": self.enumerator,
+            "from_splits": {split: state.to_json() for split, state in self.from_splits.items()},
+            "to_splits": {split: state.to_json() for split, state in self.to_splits.items()},
+            "enumerator": self.enumerator.to_json(),
             "segments": [s.stored() for s in self.segments],
             "tables": {str(t): e.to_json() for t, e in self.tables.items()},
             "watermark_ms": self.watermark_ms,
@@ -177,9 +173,9 @@ class Manifest:
             epoch=data["epoch"],
             generation=data["generation"],
             created_ms=data["created_ms"],
-            from_splits=data["from_splits"],
-            to_splits=data["to_splits"],
-            enumerator=data["enumerator"],
+            from_splits={split: SealedSplit.from_json(state) for split, state in data["from_splits"].items()},
+            to_splits={split: SealedSplit.from_json(state) for split, state in data["to_splits"].items()},
+            enumerator=EnumeratorState.from_json(data["enumerator"]),
             segments=tuple(Segment.from_json(s) for s in data["segments"]),
             tables={TableId.parse(t): TableEpoch.from_json(e) for t, e in data["tables"].items()},
             watermark_ms=data["watermark_ms"],

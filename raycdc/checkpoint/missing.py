@@ -68,10 +68,11 @@ class MissingRows:
 
 def missing_rows(manifest: Manifest) -> list[MissingRow]:
     """Those of one epoch."""
-    found: list[MissingRow] = []
+    rows: list[MissingRow] = []
     for name, state in manifest.to_splits.items():
-        before = MissingState.from_json(manifest.from_splits.get(name, {}).get("missing"))
-        told = MissingState.from_json(state.get("missing"))
-        if told.count > before.count:
-            found += told.rows
-    return found
+        begin = manifest.from_splits.get(name)
+        before = MissingState.from_json(None if begin is None else begin.missing)
+        after = MissingState.from_json(state.missing)
+        if after.count > before.count:
+            rows += after.rows
+    return rows

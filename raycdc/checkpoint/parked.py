@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from raycdc.checkpoint.manifest import STREAM_SPLIT_ID, Manifest
+from raycdc.checkpoint.opaque import Position
 from raycdc.errors import ParkReason
 from raycdc.model import TableId
 
@@ -51,7 +52,7 @@ class ParkedTarget:
     text: str
     since_ms: int
     sources: Mapping[str, int]
-    positions: Mapping[str, Any] = field(default_factory=dict)
+    positions: Mapping[str, Position] = field(default_factory=dict)
     begun: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -62,7 +63,7 @@ class ParkedTarget:
             "text": self.text,
             "since_ms": self.since_ms,
             "sources": dict(self.sources),
-            "positions": dict(self.positions),
+            "positions": {split: position.to_json() for split, position in self.positions.items()},
             "begun": self.begun,
         }
 
@@ -76,7 +77,7 @@ class ParkedTarget:
             text=data["text"],
             since_ms=data["since_ms"],
             sources=data["sources"],
-            positions=data["positions"],
+            positions={split: Position.from_json(place) for split, place in data["positions"].items()},
             begun=data["begun"],
         )
 
@@ -108,5 +109,4 @@ class ParkedTarget:
 def incarnation_of(source: TableId, manifest: Manifest) -> int | None:
     """Which beginning the table has after `manifest`; None where it is not followed then, or nothing counts them."""
     stream = manifest.to_splits.get(STREAM_SPLIT_ID)
-    table = None if stream is None else stream["tables"].get(str(source))
-    return None if table is None else int(table.get("incarnation", 0))
+    return None if stream is None else stream.incarnation(str(source))

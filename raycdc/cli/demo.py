@@ -20,7 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raycdc.checkpoint.opaque import positions_in
 from raycdc.checkpoint.store import CheckpointStore
+from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.errors import ConfigError, ExitCode, SourceError, StateError
 
 if TYPE_CHECKING:
@@ -202,8 +204,8 @@ class _Progress:
 
         def reached() -> bool:
             manifest = self._committed()
-            positions = list(_positions(manifest.to_splits)) if manifest else []
-            return any((at["file"], int(at["pos"])) >= (file, position) for at in positions)
+            positions = positions_in(manifest.to_splits) if manifest else {}
+            return any(BinlogOffset.of(at) >= BinlogOffset(file, position) for at in positions.values())
 
         return self._wait(reached, _CATCH_UP_TIMEOUT_S)
 
@@ -232,15 +234,6 @@ class _Progress:
             return None if record is None else store.manifest(record.epoch)
         except StateError:
             return None  # not begun yet, or written this moment: asked again soon
-
-
-def _positions(state: Any) -> Iterator[dict[str, Any]]:
-    """Every log position inside a split state, however it is nested."""
-    if isinstance(state, dict):
-        if "file" in state and "pos" in state:
-            yield state
-        for value in state.values():
-            yield from _positions(value)
 
 
 # -- the result

@@ -73,7 +73,7 @@ def table_list(store: CheckpointStore) -> list[dict[str, Any]]:
                 "phase": _phase(table),
                 "again": parked is not None and parked.again,
                 "reason": parked.reason if parked else None,
-                "position": parked.position if parked else None,
+                "position": parked.position.to_json() if parked else None,
                 "ts_ms": parked.ts_ms if parked else None,
                 "asked": requests.tables[name] if requests.acts_on(name, state) else None,
                 **({"bad_rows": lost[name]} if name in lost else {}),

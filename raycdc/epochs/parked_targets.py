@@ -26,7 +26,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from raycdc.bridge.bad_rows import FAIL
-from raycdc.checkpoint.manifest import STREAM_SPLIT_ID, Manifest, positions_in
+from raycdc.checkpoint.manifest import STREAM_SPLIT_ID, Manifest
+from raycdc.checkpoint.opaque import positions_in
 from raycdc.checkpoint.parked import WAYS_OUT, ParkedTarget, incarnation_of
 from raycdc.checkpoint.recovery import STEP_LAST, CommitVector
 from raycdc.checkpoint.store import CheckpointStore
@@ -255,8 +256,10 @@ def _told(target: TableId, sources: Collection[str], manifest: Manifest, error: 
     many = f" {', '.join(sources)} go there and wait with it." if len(sources) > 1 else ""
     way = WAYS_OUT[error.reason]
     if STREAM_SPLIT_ID not in manifest.to_splits:
-        splits = sorted(manifest.from_splits.items())
-        places = {name: (state.get("position") or {}).get("offset") for name, state in splits}
+        places = {
+            name: position.to_json().get("offset")
+            for name, position in sorted(positions_in(manifest.from_splits).items())
+        }
         begin = ", ".join(f'"{name}" = {offset}' for name, offset in places.items())
         tables = ", ".join(f"'{re.escape(source)}'" for source in sources or [name])
         return (

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from raycdc.bridge.access import SegmentAccess
-from raycdc.checkpoint.manifest import Manifest, Segment, positions_in
+from raycdc.checkpoint.manifest import Manifest, Segment
+from raycdc.checkpoint.opaque import positions_in
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord, RoutedTarget
 from raycdc.epochs.known_slots import slot_of
 from raycdc.epochs.left_out import LeftOut
@@ -147,7 +148,7 @@ class Works:
             after[name] = target
             shares.append(share)
         self._targets.update(after)
-        positions = positions_in(manifest.to_splits)
+        positions = {split: place.to_json() for split, place in positions_in(manifest.to_splits).items()}
         works = tuple(self._work(manifest, share, positions, found) for share in shares)
         told = self._router or self._transforms
         derived = {table: one for table, one in found.items() if self._transforms.derived(one) or one.lookups}

@@ -37,6 +37,7 @@ A source of tables imports, beside this page:
 | you will import | for |
 |---|---|
 | `raycdc.model` | tables, columns, types and schemas; `changelog_schema`, and `as_inserts` for the rows of a chunk |
+| `raycdc.checkpoint.opaque` | `Position`: where a log stands, made and read by the source's own codec |
 | `raycdc.source.schema_document` | `SchemaDocument.of`: a table's schema as the state has it |
 | `raycdc.source.snapshot.snapshot_plan` | `EnumeratorDialect`; it gives `StartPoint`, `TablePlan`, `PlannedChunks` |
 | `raycdc.source.new_beginnings` | `unread` (of one column, the chunk key), or `without_chunks`; `begin` for the log |
@@ -57,6 +58,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Generic, TypeVar
 
 from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.opaque import Position
 from raycdc.config import SourceConfig
 from raycdc.model import TableId, TableSchema
 from raycdc.schema.events import SchemaChangeEvent
@@ -144,7 +146,7 @@ class SourceFindings:
 class Restart:
     """Where a log can be read from instead of a place that is lost, and all tables there, which are read again."""
 
-    position: Mapping[str, Any]
+    position: Position
     ordinal: int
     tables: Sequence[str]
 
@@ -193,7 +195,7 @@ class Source(ABC, Generic[ConfigT]):
 
     # --- what a source may be able to do ----------------------------------------------------------------------------
 
-    def acknowledge(self, positions: Mapping[str, Any]) -> None:
+    def acknowledge(self, positions: Mapping[str, Position]) -> None:
         """The sink holds everything before these states of the unbounded splits, by split id, and so it stays.
 
         For logs that are kept until somebody has read them (a replication slot), and for others to see the progress (a

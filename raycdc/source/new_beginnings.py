@@ -15,13 +15,14 @@ behind it (`TableLooks`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
+from raycdc.checkpoint.opaque import Position
 from raycdc.model import RowKind, TableId, TableSchema, changelog_schema
 from raycdc.schema import CreateTableEvent, TruncateTableEvent
 from raycdc.source.schema_document import SchemaDocument
@@ -36,7 +37,7 @@ DescribedT = TypeVar("DescribedT")
 class Place:
     """Where in the log something is said: position as the state has it, ordinal, and time in Unix milliseconds."""
 
-    position: Mapping[str, Any]
+    position: Position
     ordinal: int
     ts_ms: int
 

@@ -25,6 +25,7 @@ from enum import StrEnum
 from typing import Any, assert_never
 
 from raycdc.checkpoint.documents import REQUESTS
+from raycdc.checkpoint.opaque import NO_NOTES, Position
 from raycdc.errors import StateError
 from raycdc.model import TableId
 from raycdc.source.snapshot.log_rows import LogRows
@@ -93,20 +94,35 @@ class TableRequest(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class LogStart:
+    """Where a log is to be read from: position, and ordinal in the log's total order."""
+
+    position: Position
+    ordinal: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"position": self.position.to_json(), "ordinal": self.ordinal}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> LogStart:
+        return cls(Position.from_json(data["position"]), data["ordinal"])
+
+
+@dataclass(frozen=True, slots=True)
 class Requests:
     """Requests of the user, or because of a purged log, to a state at rest. Asking twice is harmless: a request acts
     once.
 
     `tables` maps names to an action; each acts on the table as `number` (the state's ``changes`` at the time) or before
-    left it. `start` is where the log is to be read from instead: position and ordinal.
+    left it. `start` is where the log is to be read from instead.
     """
 
     number: int = 0
     tables: Mapping[str, TableRequest] = field(default_factory=dict)
-    start: tuple[Mapping[str, Any], int] | None = None
+    start: LogStart | None = None
 
     def to_json(self) -> dict[str, Any]:
-        start = None if self.start is None else {"position": dict(self.start[0]), "ordinal": self.start[1]}
+        start = None if self.start is None else self.start.to_json()
         return {
             "number": self.number,
             "tables": {name: str(request) for name, request in self.tables.items()},
@@ -117,7 +133,7 @@ class Requests:
     def from_json(cls, data: Mapping[str, Any]) -> Requests:
         start = data["start"]
         tables = {name: _request(name, text) for name, text in data["tables"].items()}
-        return cls(data["number"], tables, None if start is None else (start["position"], start["ordinal"]))
+        return cls(data["number"], tables, None if start is None else LogStart.from_json(start))
 
     def and_also(self, tables: Iterable[str], request: TableRequest, state: StreamState) -> Requests:
         """These requests, as far as a stream split's `state` still has them to do, and `action` on `tables`."""
@@ -167,7 +183,7 @@ def with_requests(state: StreamState, requests: Requests) -> StreamState:
     state = replace(state, changes=max(number, requests.number + 1))
     if start is not None:
         # The source's notes about the log before a gap are of no use behind it.
-        state = replace(state, source={}, position=dict(start[0]), ordinal=start[1])
+        state = replace(state, notes=NO_NOTES, position=start.position, ordinal=start.ordinal)
     return state
 
 
@@ -183,7 +199,7 @@ class Refusal:
     table: TableId
     incarnation: int
     reason: str
-    position: Mapping[str, Any]
+    position: Position
     ts_ms: int
 
     def to_json(self) -> dict[str, Any]:
@@ -191,14 +207,15 @@ class Refusal:
             "table": str(self.table),
             "incarnation": self.incarnation,
             "reason": self.reason,
-            "position": dict(self.position),
+            "position": self.position.to_json(),
             "ts_ms": self.ts_ms,
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Refusal:
         table = TableId.parse(data["table"])
-        return cls(table, data["incarnation"], data["reason"], data["position"], data["ts_ms"])
+        position = Position.from_json(data["position"])
+        return cls(table, data["incarnation"], data["reason"], position, data["ts_ms"])
 
     @property
     def parking(self) -> Parking:

@@ -124,7 +124,7 @@ def known_tables(last: Manifest | None) -> set[str]:
     if last is None:
         return set()
     stream = stream_of(last)
-    return {*(stream.names if stream is not None else ()), *last.enumerator.get("tables", {})}
+    return {*(stream.names if stream is not None else ()), *last.enumerator.tables}
 
 
 def changes_of(

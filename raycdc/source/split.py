@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raycdc.checkpoint.manifest import STREAM_SPLIT_ID
+from raycdc.checkpoint.opaque import Position, SealedSplit
 from raycdc.model import TableId
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.chunk_key import ChunkKey, key_from_json
@@ -32,7 +33,7 @@ class OpenedAt:
     visible; 0 elsewhere. `as_of` is the place that all chunks of the table are read as of, if there is one.
     """
 
-    position: Mapping[str, Any]
+    position: Position
     ring_s: float = 0.0
     as_of: int | None = None
 
@@ -106,7 +107,7 @@ class PartitionSplit:
     """
 
     split_id: str
-    state: Mapping[str, Any]
+    state: SealedSplit
     until: int | None = None
 
 

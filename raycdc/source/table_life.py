@@ -34,6 +34,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 from typing import Any, assert_never
 
+from raycdc.checkpoint.opaque import Position
 from raycdc.model import TableId
 from raycdc.source.snapshot.chunk_key import ChunkKey, key_from_json
 
@@ -140,7 +141,7 @@ class Parked:
     incarnation: int
     phase: Phase
     reason: str
-    position: Mapping[str, Any]
+    position: Position
     ts_ms: int
     again: bool = False
 
@@ -152,7 +153,7 @@ class Parked:
             "again": self.again,
             "phase": str(self.phase),
             "reason": self.reason,
-            "position": dict(self.position),
+            "position": self.position.to_json(),
             "ts_ms": self.ts_ms,
         }
 
@@ -164,7 +165,7 @@ class Parked:
             data["incarnation"],
             Phase(data["phase"]),
             data["reason"],
-            data["position"],
+            Position.from_json(data["position"]),
             data["ts_ms"],
             data["again"],
         )
@@ -438,7 +439,7 @@ class Parking:
     """
 
     reason: str
-    position: Mapping[str, Any]
+    position: Position
     ts_ms: int
     again: bool = False
     phase: Phase = Phase.PARKED

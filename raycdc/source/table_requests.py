@@ -6,15 +6,15 @@ Everything here works on the state alone, under its lease; the next start carrie
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from raycdc.checkpoint.documents import REQUESTS
 from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.opaque import Position
 from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord
 from raycdc.errors import SchemaError, StateError
 from raycdc.model import TableId
-from raycdc.source.parking import Refusal, Requests, TableRequest
+from raycdc.source.parking import LogStart, Refusal, Requests, TableRequest
 from raycdc.source.snapshot.stream_state import StreamState, stream_of
 from raycdc.source.split import STREAM_SPLIT_ID
 from raycdc.source.table_life import Parked, Phase, Unknown
@@ -57,16 +57,14 @@ def ask(
     store.documents.write(REQUESTS, requests_of(store).and_also(tables, request, state).to_json())
 
 
-def ask_to_begin_again(
-    store: CheckpointStore, last: Manifest, position: Mapping[str, Any], ordinal: int, tables: Sequence[str]
-) -> None:
+def ask_to_begin_again(store: CheckpointStore, last: Manifest, start: LogStart, tables: Sequence[str]) -> None:
     """Ask for new snapshots of all `tables`, and of all that are known, with the log from another place on."""
     state = stream_state(last)
     # Paused tables and those that have ended stay as they are.
     staying = {str(table) for table, parked in state.parked.items() if parked.phase is not Phase.PARKED}
     names = {*tables, *state.names} - staying
     asked = dict.fromkeys(sorted(names), TableRequest.RESNAPSHOT) | requests_of(store).of_leaving(state)
-    store.documents.write(REQUESTS, Requests(state.changes, asked, (position, ordinal)).to_json())
+    store.documents.write(REQUESTS, Requests(state.changes, asked, start).to_json())
 
 
 def ask_for_lost_rows(store: CheckpointStore, manifest: Manifest, tables: Sequence[str]) -> None:
@@ -126,7 +124,7 @@ def refusals_of(parked: Mapping[str, ParkedTarget]) -> list[Refusal]:
     """The refusals that the source is told of, for the targets that a commit record says are parked."""
     told = []
     for _, entry in sorted(parked.items()):
-        position = entry.positions.get(STREAM_SPLIT_ID) or {}
+        position = entry.positions.get(STREAM_SPLIT_ID) or Position.unknown()
         for name, number in sorted(entry.sources.items()):
             told.append(Refusal(TableId.parse(name), number, entry.text, position, entry.since_ms))
     return told

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from raycdc.bridge import SegmentWriter
 from raycdc.checkpoint.manifest import STATE_NODE, STREAM_SPLIT_ID, Manifest, Segment, TableEpoch, seq_base
+from raycdc.checkpoint.opaque import EnumeratorState, Position, SealedSplit
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.model import Column, LogicalType, RowKind, TableId, TableSchema, TypeKind, changelog_schema
 from raycdc.schema.events import CreateTableEvent, SchemaChangeEvent
@@ -128,10 +129,10 @@ class EpochScript:
             generation=self.generation,
             created_ms=1_700_000_000_000 + epoch,
             from_splits={},
-            to_splits={"log": {"position": {"file": "binlog.000001", "pos": epoch}}}
+            to_splits={"log": SealedSplit.from_json({"position": {"file": "binlog.000001", "pos": epoch}})}
             if incarnations is None
             else {STREAM_SPLIT_ID: _stream(epoch, incarnations)},
-            enumerator={},
+            enumerator=EnumeratorState.from_json({}),
             segments=tuple(segments),
             tables=parts,
             final=final,
@@ -174,6 +175,6 @@ class EpochScript:
         return writer.finish(seq_base=seq_base(epoch, log=kind == "log"))
 
 
-def _stream(epoch: int, incarnations: Mapping[str, int]) -> dict[str, Any]:
+def _stream(epoch: int, incarnations: Mapping[str, int]) -> SealedSplit:
     followed = {TableId.parse(name): Live("", announced=True, incarnation=n) for name, n in incarnations.items()}
-    return StreamState({"pos": epoch}, epoch, followed).to_json()
+    return StreamState(Position.from_json({"pos": epoch}), epoch, followed).sealed()

@@ -100,7 +100,7 @@ class Play:
                 schema=self.script.tables[table].schema,
                 changes=part.changes,
                 segments=tuple(segment for segment in manifest.segments if segment.table == table),
-                positions=manifest.to_splits,
+                positions={split: state.to_json() for split, state in manifest.to_splits.items()},
             )
             for table, part in manifest.tables.items()
         ]

@@ -29,6 +29,7 @@ import numpy as np
 import pyarrow as pa
 
 from raycdc import failpoints
+from raycdc.checkpoint.opaque import PlannerState
 from raycdc.consumer import Epoch
 from raycdc.errors import LogLostError
 from raycdc.model import RowKind, TableId, TableSchema, changelog_schema
@@ -191,7 +192,7 @@ class SourceConformance(ABC):
         self.change(tmp_path, 1)
         before = start.ordinal
         for unit in self._units(tmp_path, self._followed(start)):
-            position, ordinal = dict(unit.place.position), unit.place.ordinal
+            position, ordinal = unit.place.position.to_json(), unit.place.ordinal
             assert json.loads(json.dumps(position)) == position, "a position must be JSON"
             for rows in rows_of(unit):
                 ordinals = rows.ordinals
@@ -214,7 +215,7 @@ class SourceConformance(ABC):
                 continue
             rest = [row for again in self._units(tmp_path, split) for row in _told(again)]
             wanted = [row for rows in told[number + 1 :] for row in rows]
-            position = dict(unit.place.position)
+            position = unit.place.position
             assert rest == wanted, f"from {position} on the log has {len(rest)} rows, not {len(wanted)}"
 
     def test_rows_are_as_their_schema_says(self, tmp_path: Path) -> None:
@@ -330,7 +331,7 @@ class SourceConformance(ABC):
         """The log from `start` on, of tables that are followed without a snapshot."""
         split = self._split(start)
         live = {plan.table: Live(plan.fingerprint, announced=True, incarnation=0) for plan in start.tables}
-        state = StreamState(start.position, start.ordinal, live, source=start.source or {})
+        state = StreamState(start.position, start.ordinal, live, notes=start.notes)
         return StreamSplit(state, split.schemas)
 
     def _units(self, folder: Path, split: StreamSplit) -> Iterator[LogUnit]:
@@ -349,7 +350,7 @@ class SourceConformance(ABC):
     def _chunks(self, folder: Path, table: TableId, document: SchemaDocument) -> list[SnapshotSplit]:
         dialect = self.new_source(folder).enumerator_dialect()
         chunks: list[SnapshotSplit] = []
-        planner: dict[str, Any] = {}
+        planner = PlannerState.from_json({})
         while True:
             planned = dialect.plan(document, table, planner, len(chunks))
             chunks += planned.splits
@@ -372,8 +373,8 @@ def _behind(split: StreamSplit, unit: LogUnit) -> StreamSplit:
         if isinstance(update, TableAltered | TableBegun):
             followed[update.table] = Live(update.fingerprint, announced=True, incarnation=0)
             schemas[update.fingerprint] = update.document
-    source = split.state.source if unit.place.source_state is None else unit.place.source_state
-    return StreamSplit(StreamState(unit.place.position, unit.place.ordinal, followed, source=source), schemas)
+    notes = split.state.notes if unit.place.notes is None else unit.place.notes
+    return StreamSplit(StreamState(unit.place.position, unit.place.ordinal, followed, notes=notes), schemas)
 
 
 def _told(unit: LogUnit) -> list[tuple[str, Any, str]]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from raycdc.checkpoint.opaque import Position
 from raycdc.model import TableId
 from raycdc.source.snapshot.log_unit import LogUnit, SchemaChange, TransactionPart, Transactions, rows_of
 from raycdc.source.snapshot.snapshot_plan import first_state
@@ -179,9 +180,10 @@ def test_a_long_file_is_read_again_in_one_transaction(
 ) -> None:
     folder.append("long", "id\n1\n2\n3\n")
     monkeypatch.setattr("csv_files.source.BYTES_AT_ONCE", 4)
-    end = {"long.csv": len("id\n1\n2\n3\n")}
+    size = len("id\n1\n2\n3\n")
+    end = Position.from_json({"long.csv": size})
     parking = Parking("somebody asked for it", end, 0, again=True)
-    state = StreamState(end, end["long.csv"]).park(TableId("csv", "long"), parking, number=1)
+    state = StreamState(end, size).park(TableId("csv", "long"), parking, number=1)
     folder.append("long", "4\n")
     log = log_of(source, state)
     units = [log.fetch() for _ in range(5)]

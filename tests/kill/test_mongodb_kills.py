@@ -130,7 +130,7 @@ def test_a_change_whose_document_was_not_found_survives_a_kill(mongodb: MongoDb,
 def _absent(job: CollectionJob) -> int:
     """How many changes wait in the newest manifest."""
     manifest = CheckpointStore(job.state, pipeline="killed").last_manifest()
-    stream = manifest.to_splits["stream"] if manifest else {}
+    stream = manifest.to_splits["stream"].to_json() if manifest else {}
     return len(stream.get("source", {}).get("absent", ()))
 
 

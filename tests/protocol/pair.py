@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from raycdc.checkpoint.manifest import Manifest, Segment
+from raycdc.checkpoint.opaque import PlannerState, Position, SealedSplit
 from raycdc.errors import FencedError
 from raycdc.model import TableId
 from raycdc.model.until import Until
@@ -72,11 +73,9 @@ class Dialect:
 
     def start_point(self) -> StartPoint:
         snapshot = SnapshotState("id", foldable=True, needs_null=False)
-        return StartPoint({"at": self.end}, self.end, (TablePlan(TABLE, "f1", DOCUMENT, snapshot),))
+        return StartPoint(Position.from_json({"at": self.end}), self.end, (TablePlan(TABLE, "f1", DOCUMENT, snapshot),))
 
-    def plan(
-        self, document: SchemaDocument, table: TableId, planner: dict[str, Any], first_index: int
-    ) -> PlannedChunks:
+    def plan(self, document: SchemaDocument, table: TableId, planner: PlannerState, first_index: int) -> PlannedChunks:
         bounds: list[int | None] = [None, *self.cuts, None]
         ranges = itertools.pairwise(bounds)
         chunks = [SnapshotSplit(table, n, "id", low, high) for n, (low, high) in enumerate(ranges)]
@@ -120,7 +119,7 @@ class FakeReader:
         return self.send(SourceEventWrapper(event))
 
     def opened(self, split: SnapshotSplit) -> FakeReader:
-        return self.event(ChunkOpened(split.chunk_id, OpenedAt({}), DOCUMENT))
+        return self.event(ChunkOpened(split.chunk_id, OpenedAt(Position.unknown()), DOCUMENT))
 
     def closed(self, split: SnapshotSplit, *segments: Segment, high: int = 100) -> FakeReader:
         return self.event(CloseChunk(split.chunk_id, high, high, exact=True, segments=segments))
@@ -162,7 +161,7 @@ class FakeReader:
 
     def sealed(self, epoch: int, *, at: int | None = None, finished: Sequence[SnapshotSplit] = ()) -> FakeReader:
         """Report an epoch; `at` is where the stream got, if this reader has it."""
-        splits = {} if at is None else {"stream": self.job.stream_state(at)}
+        splits = {} if at is None else {"stream": SealedSplit.from_json(self.job.stream_state(at))}
         names = tuple(split.split_id for split in finished)
         return self.send(EpochSealed(epoch, splits, (), {}, {}, names, None, end_of_input=False))
 

@@ -26,8 +26,8 @@ def test_an_epoch_is_sealed_when_every_reader_has_reported_it() -> None:
     other.sealed(1)
     (manifest,) = job.store.manifests
     assert manifest.epoch == 1
-    assert manifest.from_splits["stream"]["ordinal"] == 100
-    assert manifest.to_splits["stream"]["ordinal"] == 120
+    assert manifest.from_splits["stream"].to_json()["ordinal"] == 100
+    assert manifest.to_splits["stream"].to_json()["ordinal"] == 120
 
 
 def test_a_seal_waits_for_its_time_when_there_are_rows() -> None:
@@ -136,7 +136,7 @@ def test_a_reader_lost_after_its_report_keeps_it_and_the_stream_goes_on_behind_i
     job.lose(log)
     assert other.stream() is None
     other.sealed(1)
-    assert job.store.manifests[0].to_splits["stream"]["ordinal"] == 130
+    assert job.store.manifests[0].to_splits["stream"].to_json()["ordinal"] == 130
     stream = other.stream()
     assert stream is not None
     assert stream.state.ordinal == 130

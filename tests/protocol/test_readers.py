@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from raycdc.checkpoint.opaque import SealedSplit
 from raycdc.errors import FencedError, ProtocolError
 from raycdc.source.protocol.link import Identity
 from raycdc.source.protocol.source_event import (
@@ -322,7 +323,9 @@ def test_a_reader_that_was_told_of_no_more_chunks_reads_those_of_a_table_that_be
     snapshot = {"key": "id", "foldable": True, "needs_null": False, "null_closed": False, "closed": []}
     begun = {"schema": "f1", "announced": True, "snapshot": snapshot, "incarnation": 1}
     state = {**job.stream_state(160), "changes": 1, "tables": {str(TABLE): begun}, "parked": {}}
-    log.send(EpochSealed(2, {"stream": state}, (), {}, {"f1": DOCUMENT}, (), None, end_of_input=False))
+    log.send(
+        EpochSealed(2, {"stream": SealedSplit.from_json(state)}, (), {}, {"f1": DOCUMENT}, (), None, end_of_input=False)
+    )
     job.work()
     assert [chunk.incarnation for chunk in chunks.chunks()] == [1]
 
@@ -365,7 +368,7 @@ def test_the_only_reader_gets_the_chunks_of_a_table_that_begins_again_after_all_
     begun = InSnapshot("f1", announced=True, incarnation=1, snapshot=snapshot)
     state["tables"] = {str(TABLE): followed_to_json(begun)}
     job.begin_seal()
-    log.send(EpochSealed(2, {"stream": state}, (), {}, {}, (), None, end_of_input=False))
+    log.send(EpochSealed(2, {"stream": SealedSplit.from_json(state)}, (), {}, {}, (), None, end_of_input=False))
     job.work()
     assert [(chunk.table, chunk.incarnation) for chunk in log.chunks()] == [(TABLE, 1)]
 

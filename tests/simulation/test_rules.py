@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from raycdc.bridge import partitions
+from raycdc.checkpoint.opaque import Position
 from raycdc.errors import FencedError
 from raycdc.source import table_life
 from raycdc.source.protocol.coordinator import SourceCoordinator
@@ -33,6 +34,7 @@ from raycdc.source.snapshot.log_unit import SchemaChange
 from raycdc.source.snapshot.table_chunks import Removals, TableChunks
 from raycdc.testing.simulation import Settings, TableKind, Visibility, cluster
 from raycdc.testing.simulation.chunk_source import SimChunkSource
+from raycdc.testing.simulation.place import SimPlace
 from raycdc.testing.simulation.source import SimFailoverDialect, SimLogSource, SimReaderDialect
 from raycdc.testing.simulation.state import MemoryState
 from tests.simulation.missing_rules import SEEDS_MAX, Switch, is_noticed, name_of
@@ -336,9 +338,10 @@ def delete_what_is_being_folded(patch: pytest.MonkeyPatch) -> None:
 def keep_the_old_servers_place_in_the_log(patch: pytest.MonkeyPatch) -> None:
     real = SimFailoverDialect.resume_point
 
-    def resume_point(self: SimFailoverDialect, position: dict[str, Any]) -> Any:
+    def resume_point(self: SimFailoverDialect, position: Position) -> Any:
         point = real(self, position)
-        counted = self._database.counted(position["ordinal"], position["server"])
+        place = SimPlace.of(position)
+        counted = self._database.counted(place.ordinal, place.server)
         return None if point is None else replace(point, ordinal=counted)
 
     patch.setattr(SimFailoverDialect, "resume_point", resume_point)

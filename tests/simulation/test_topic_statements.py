@@ -17,6 +17,7 @@ from raycdc.connectors.kafka.emitter import KafkaRecordEmitter
 from raycdc.connectors.kafka.held import Judged
 from raycdc.connectors.kafka.reader import KafkaReader
 from raycdc.connectors.kafka.schemas import SchemaRegistry
+from raycdc.connectors.kafka.split import NO_DECODER_STATE
 from raycdc.testing.simulation import SimulationError
 from raycdc.testing.simulation.partition_job import PartitionSettings
 from raycdc.testing.simulation.statement_job import StatementJob
@@ -59,7 +60,7 @@ def emit_before_the_schema_is_in_force(patch: pytest.MonkeyPatch) -> None:
         real(self, lacking)
         waiting = self._held
         if waiting is not None:
-            waiting.split.state = waiting.split.state.moved(waiting.fetched.next_offset, {})
+            waiting.split.state = waiting.split.state.moved(waiting.fetched.next_offset, NO_DECODER_STATE)
 
     patch.setattr(KafkaReader, "_ask_for", ask_for)
 

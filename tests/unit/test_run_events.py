@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from raycdc.checkpoint.opaque import Position
 from raycdc.run_events import (
     CaughtUp,
     Committed,
@@ -26,7 +27,7 @@ from raycdc.run_events import (
 from raycdc.source.table_life import Parked, Phase
 
 POSITION = {"file": "binlog.000007", "pos": 4}
-PARKED = Parked("f1", True, 2, Phase.PARKED, "its key changed", POSITION, ts_ms=5)
+PARKED = Parked("f1", True, 2, Phase.PARKED, "its key changed", Position.from_json(POSITION), ts_ms=5)
 TOLD = {"phase": "parked", "again": False, "reason": "its key changed", "position": POSITION, "ts_ms": 5}
 OF_A_LOG = Progress(
     (

@@ -16,6 +16,7 @@ from typing import Any, cast
 import pytest
 
 from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.opaque import EnumeratorState, SealedSplit
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.cli.tables import table_list
 from raycdc.connectors.kafka.enumerator import KafkaEnumerator
@@ -112,7 +113,7 @@ def taken_over(manifest: Manifest, documents: Mapping[str, Any]) -> dict[str, An
         cast("EnumeratorDialect", Dialect()),
         EnumeratorStart(None, manifest, lambda name: document_of(documents, name)),
     )
-    state = enumerator.snapshot_state(manifest.epoch)
+    state: dict[str, Any] = enumerator.snapshot_state(manifest.epoch).to_json()
     for chunk in state["unfinished"]:
         chunk["attempt"] -= 1  # Each is read again, as another attempt.
     return state
@@ -149,14 +150,14 @@ def test_every_manifest_and_record_of_a_folder_is_read(store: CheckpointStore) -
 def test_a_stored_log_goes_on_where_it_was(store: CheckpointStore) -> None:
     last = store.last_manifest()
     assert last is not None
-    stored = last.to_splits[STREAM_SPLIT_ID]
+    stored = last.to_splits[STREAM_SPLIT_ID].to_json()
     state = stream_of(last)
     assert state is not None
     documents = {table.schema: store.document(table.schema) for table in state.followed.values()}
     assert state.to_json() == stored
     assert read_again(state, documents).to_json() == stored
-    place: type[BinlogOffset | StreamPosition] = BinlogOffset if "file" in state.position else StreamPosition
-    assert place.from_json(state.position).to_json() == state.position
+    place: type[BinlogOffset | StreamPosition] = BinlogOffset if "file" in stored["position"] else StreamPosition
+    assert place.of(state.position).sealed() == state.position
     assert {InSnapshot, Live, Parked} <= kinds_of([state])
     assert {table["phase"] for table in table_list(store)} >= {"snapshot", "stream"}
 
@@ -170,8 +171,9 @@ def test_a_stored_enumerator_goes_on_where_it_was(store: CheckpointStore) -> Non
     documents = {table.schema: store.document(table.schema) for table in state.followed.values()}
     found = taken_over(last, documents)
     # Of a table that ended its planning is forgotten, as it was when that was sealed.
-    assert {**found, "tables": {}} == {**last.enumerator, "tables": {}}
-    assert found["tables"].items() <= last.enumerator["tables"].items()
+    stored = last.enumerator.to_json()
+    assert {**found, "tables": {}} == {**stored, "tables": {}}
+    assert found["tables"].items() <= stored["tables"].items()
 
 
 @pytest.mark.parametrize("store", ["kafka"], indirect=True)
@@ -180,7 +182,7 @@ def test_stored_partitions_and_their_enumerator_go_on_where_they_were(store: Che
     assert last is not None
     assert len(last.to_splits) == 2
     for stored in last.to_splits.values():
-        assert PartitionState.from_json(stored).to_json() == stored
+        assert PartitionState.of(stored).sealed() == stored
     config = KafkaSourceConfig(bootstrap_servers="k:1", topics=("kept",), format={"type": "maxwell-json"})
     enumerator = KafkaEnumerator(Context(), config, cluster=no_cluster, until=None)
     enumerator.restore(last, document=lambda name: SchemaDocument.from_json(store.document(name)))
@@ -192,7 +194,8 @@ def test_simulated_states_of_every_kind_go_on_where_they_were() -> None:
     documents = stored["documents"]
     states = []
     for kept in stored["states"]:
-        manifest = Manifest(1, 1, 0, from_splits={}, to_splits=kept["to_splits"], enumerator=kept["enumerator"])
+        splits = {split: SealedSplit.from_json(state) for split, state in kept["to_splits"].items()}
+        manifest = Manifest(1, 1, 0, {}, splits, EnumeratorState.from_json(kept["enumerator"]))
         if (state := stream_of(manifest)) is None:
             continue
         states.append(state)

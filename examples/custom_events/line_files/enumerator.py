@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from raycdc.checkpoint.manifest import TableEpoch
+from raycdc.checkpoint.opaque import EnumeratorState, SealedSplit
 from raycdc.errors import ProtocolError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.schema import CreateTableEvent
@@ -60,9 +60,11 @@ class LineFilesEnumerator:
         self._context = context
         self._path = path
         self._bounded = start.until is not None
-        self._announced = start.last is not None and bool(start.last.enumerator.get("announced"))
+        self._announced = start.last is not None and bool(start.last.enumerator.to_json().get("announced"))
         #: The position of each file in the last manifest, its size at the last look, and what a reader told of it.
-        self._sealed = {} if start.last is None else {s: int(d["position"]) for s, d in start.last.to_splits.items()}
+        self._sealed = (
+            {} if start.last is None else {name: bytes_read(state) for name, state in start.last.to_splits.items()}
+        )
         self._sizes: dict[str, int] = {}
         self._read: dict[str, int] = {}
         #: Where a bounded run ends; None before the first look.
@@ -83,7 +85,7 @@ class LineFilesEnumerator:
         for split in splits:
             if not isinstance(split, PartitionSplit):
                 raise ProtocolError(f"{split.split_id} is none of this enumerator's splits")
-            self._sealed[split.split_id] = int(split.state["position"])
+            self._sealed[split.split_id] = bytes_read(split.state)
         self._assigner.back(split.split_id for split in splits)
 
     def handle_source_event(self, subtask_id: int, event: SourceEvent) -> None:
@@ -93,9 +95,9 @@ class LineFilesEnumerator:
             case _:
                 raise ProtocolError(f"The enumerator does not know the event {type(event).__name__}")
 
-    def epoch_sealed(self, epoch: int, splits: Mapping[str, Any]) -> EpochShare:
+    def epoch_sealed(self, epoch: int, splits: Mapping[str, SealedSplit]) -> EpochShare:
         """The first manifest creates the table; a bounded run's last one holds all that was there at its start."""
-        self._sealed.update({name: int(state["position"]) for name, state in splits.items()})
+        self._sealed.update({name: bytes_read(state) for name, state in splits.items()})
         self._assigner.balance()
         self._final = self._all_read()
         fingerprint = SCHEMA.fingerprint()
@@ -111,8 +113,8 @@ class LineFilesEnumerator:
         """A bounded run that has nothing to read still ends with an epoch."""
         return self._all_read() and not self._final
 
-    def snapshot_state(self, checkpoint_id: int) -> dict[str, Any]:
-        return {"kind": "line-files", "announced": self._announced}
+    def snapshot_state(self, checkpoint_id: int) -> EnumeratorState:
+        return EnumeratorState.from_json({"kind": "line-files", "announced": self._announced})
 
     def statistics(self) -> EnumeratorStatistics:
         done = sum(self._read.get(name, self._sealed.get(name, 0)) >= size for name, size in self._sizes.items())
@@ -145,7 +147,17 @@ class LineFilesEnumerator:
         return self._ends is not None and all(self._sealed.get(name, 0) >= end for name, end in self._ends.items())
 
     def _split(self, name: str) -> PartitionSplit:
-        return PartitionSplit(name, {"position": self._sealed.get(name, 0)})
+        return PartitionSplit(name, sealed(self._sealed.get(name, 0)))
+
+
+def sealed(bytes_read: int) -> SealedSplit:
+    """The state of a file of which so much was read."""
+    return SealedSplit.from_json({"position": bytes_read})
+
+
+def bytes_read(state: SealedSplit) -> int:
+    """Inverse of `sealed`."""
+    return int(state.to_json()["position"])
 
 
 def sizes_of(path: str) -> dict[str, int]:

@@ -9,14 +9,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from line_files.enumerator import SCHEMA, TABLE, FileGrown, FileRead
+from line_files.enumerator import SCHEMA, TABLE, FileGrown, FileRead, bytes_read, sealed
 from raycdc.checkpoint.manifest import TableEpoch
+from raycdc.checkpoint.opaque import SealedSplit
 from raycdc.model import RowKind, changelog_schema
 from raycdc.source.protocol.api import ReaderOutput
 from raycdc.source.protocol.source_event import SourceEvent
@@ -58,8 +58,8 @@ class FileState:
     asked: int
     ended: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        return {"position": self.position}
+    def sealed(self) -> SealedSplit:
+        return sealed(self.position)
 
 
 class LineSplitReader:
@@ -135,7 +135,7 @@ class LineFilesReader(PartitionSourceReader[FileRange, Lines, FileState]):
         self._sizes: dict[str, int] = {}
 
     def initialized_state(self, split: PartitionSplit) -> FileState:
-        position = int(split.state["position"])
+        position = bytes_read(split.state)
         return FileState(split.split_id, position, asked=position)
 
     def to_fetch(self, state: FileState) -> Sequence[FileRange]:

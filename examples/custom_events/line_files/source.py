@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from line_files.enumerator import SCHEMA, TABLE, LineFilesEnumerator, sizes_of
+from line_files.enumerator import SCHEMA, TABLE, LineFilesEnumerator, bytes_read, sizes_of
 from line_files.plugin import LineFilesConfig
 from line_files.reader import LineFilesReader, LinesEmitter, LineSplitReader
 from raycdc.checkpoint.manifest import Manifest
@@ -25,7 +25,7 @@ class LineFilesSource(Source[LineFilesConfig]):
     def preflight(self, last: Manifest | None) -> None:
         sizes = sizes_of(self.config.path)
         for name, state in ({} if last is None else last.to_splits).items():
-            if sizes.get(name, 0) < state["position"]:
+            if sizes.get(name, 0) < bytes_read(state):
                 raise LogLostError(f"{name} is shorter than what was read of it: it was cut off or deleted.")
 
     def tables(self) -> dict[TableId, SourceTable]:

@@ -22,6 +22,7 @@ import pyarrow.csv
 
 from csv_files.plugin import CsvFilesConfig
 from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.opaque import PlannerState, Position
 from raycdc.errors import LogLostError
 from raycdc.model import Column, LogicalType, RowKind, TableId, TableSchema, TypeKind, changelog_schema
 from raycdc.schema import CreateTableEvent
@@ -65,7 +66,7 @@ class CsvFilesSource(IncrementalSource[CsvFilesConfig]):
 
     def preflight(self, last: Manifest | None) -> None:
         if (state := stream_of(last)) is not None:
-            _require_kept(self.config, state.position)
+            _require_kept(self.config, bytes_read(state.position))
 
     def tables(self) -> dict[TableId, SourceTable]:
         return {table: SourceTable(_schema(file)) for table, file in _files(self.config).items()}
@@ -74,7 +75,7 @@ class CsvFilesSource(IncrementalSource[CsvFilesConfig]):
         return CsvFilesDialect(self.config, self.context)
 
     def log_reader(self, split: StreamSplit) -> CsvFilesLog:
-        _require_kept(self.config, split.state.position)
+        _require_kept(self.config, bytes_read(split.state.position))
         return CsvFilesLog(self.config, self.context, split)
 
     def chunk_reader(self) -> NoReturn:
@@ -95,17 +96,15 @@ class CsvFilesDialect:
 
     def start_point(self) -> StartPoint:
         files = _files(self._config)
-        position = {file.name: _header_bytes(file) for file in files.values()}
+        read = {file.name: _header_bytes(file) for file in files.values()}
         plans = []
         for table, file in files.items():
             document = SchemaDocument.of(_schema(file))
             refused = self._rules.refusal(table, _schema(file))
             plans.append(TablePlan(table, document.fingerprint, document, snapshot=None, refused=refused))
-        return StartPoint(position, sum(position.values()), tuple(plans), parks=self._rules.parks)
+        return StartPoint(Position.from_json(read), sum(read.values()), tuple(plans), parks=self._rules.parks)
 
-    def plan(
-        self, document: SchemaDocument, table: TableId, planner: dict[str, Any], first_index: int
-    ) -> PlannedChunks:
+    def plan(self, document: SchemaDocument, table: TableId, planner: PlannerState, first_index: int) -> PlannedChunks:
         return PlannedChunks((), None, 0)
 
     def current_ordinal(self) -> int:
@@ -139,7 +138,7 @@ class CsvFilesLog:
     def __init__(self, config: CsvFilesConfig, context: SourceContext, split: StreamSplit) -> None:
         self._config = config
         self._rules = context.rules
-        self._read: dict[str, int] = dict(split.state.position)
+        self._read = bytes_read(split.state.position)
         self._rows = 0
         #: Nothing is told of these tables.
         self._parked = set(split.state.parked)
@@ -237,7 +236,12 @@ class CsvFilesLog:
 
     def _place(self) -> LogPlace:
         now_ms = time.time_ns() // 1_000_000
-        return LogPlace(dict(self._read), sum(self._read.values()), now_ms, now_ms)
+        return LogPlace(Position.from_json(dict(self._read)), sum(self._read.values()), now_ms, now_ms)
+
+
+def bytes_read(position: Position) -> dict[str, int]:
+    """How many bytes of each file were read."""
+    return dict(position.to_json())
 
 
 def _files(config: CsvFilesConfig) -> dict[TableId, Path]:
@@ -271,9 +275,9 @@ def _whole_lines(file: Path, begin: int, end: int | None = None) -> bytes:
             size *= 2
 
 
-def _require_kept(config: CsvFilesConfig, position: Mapping[str, Any]) -> None:
+def _require_kept(config: CsvFilesConfig, bytes_read: Mapping[str, int]) -> None:
     """`LogLostError` for a file that lacks bytes that were read."""
-    for name, read in position.items():
+    for name, read in bytes_read.items():
         file = Path(config.path) / name
         size = file.stat().st_size if file.exists() else 0
         if size < read:

@@ -16,14 +16,15 @@ import random
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from raycdc.checkpoint.manifest import STREAM_SPLIT_ID, Manifest
+from raycdc.checkpoint.opaque import PlannerState, Position
 from raycdc.connectors.datagen.generator import ABSENT, Changes, Generator, Numbers
 from raycdc.connectors.datagen.plugin import DatagenSourceConfig
 from raycdc.errors import LogLostError, SourceUnavailableError
@@ -65,8 +66,25 @@ _UNIT = 5_000
 _IDLE_S = 0.05
 
 
+@dataclass(frozen=True, slots=True)
+class DatagenPosition:
+    """Where the log stands: how many transactions were read, which is the ordinal, too, and when the log began."""
+
+    transactions: int
+    began_ms: int
+
+    @classmethod
+    def of(cls, position: Position) -> DatagenPosition:
+        """Inverse of `sealed`."""
+        return cls(**position.to_json())
+
+    def sealed(self) -> Position:
+        """As states have it."""
+        return Position.from_json(asdict(self))
+
+
 class DatagenSource(IncrementalSource[DatagenSourceConfig]):
-    """See the module's docstring. A position is ``{"transactions": n, "began_ms": t}``, its ordinal is n."""
+    """See the module's docstring."""
 
     def __init__(self, config: DatagenSourceConfig, context: SourceContext | None = None) -> None:
         super().__init__(config, context)
@@ -87,7 +105,7 @@ class DatagenSource(IncrementalSource[DatagenSourceConfig]):
 
     def preflight(self, last: Manifest | None) -> None:
         if (state := stream_of(last)) is not None:
-            _require_kept(self.config.faults.acknowledged, state.position)
+            _require_kept(self.config.faults.acknowledged, DatagenPosition.of(state.position))
 
     def tables(self) -> dict[TableId, SourceTable]:
         chunks = -(-self._generator.keys // self.config.chunk_rows)
@@ -96,32 +114,33 @@ class DatagenSource(IncrementalSource[DatagenSourceConfig]):
     def selection(self) -> Selection:
         return Selection("source.tables", self._tables, self._tables, self._tables)
 
-    def acknowledge(self, positions: Mapping[str, Any]) -> None:
+    def acknowledge(self, positions: Mapping[str, Position]) -> None:
         if self.config.faults.acknowledged and STREAM_SPLIT_ID in positions:
             path = Path(self.config.faults.acknowledged)
             written = path.with_suffix(".new")
-            written.write_text(json.dumps(positions[STREAM_SPLIT_ID]))
+            written.write_text(json.dumps(positions[STREAM_SPLIT_ID].to_json()))
             written.replace(path)
 
     def restart(self, last: Manifest) -> Restart | None:
         state = stream_of(last)
         if state is None:
             return None
-        began_ms = state.position["began_ms"]
+        began_ms = DatagenPosition.of(state.position).began_ms
         end = self._generator.end(began_ms)
-        return Restart(_position(end, began_ms), end, self.config.tables)
+        return Restart(DatagenPosition(end, began_ms).sealed(), end, self.config.tables)
 
     def create_enumerator(self, context: SplitEnumeratorContext, start: EnumeratorStart) -> SplitEnumerator:
         state = stream_of(start.last)
         # A server keeps its own time; here the state has to say when the log began.
-        self._began_ms = time.time_ns() // 1_000_000 if state is None else state.position["began_ms"]
+        now_ms = time.time_ns() // 1_000_000
+        self._began_ms = now_ms if state is None else DatagenPosition.of(state.position).began_ms
         return super().create_enumerator(context, start)
 
     def enumerator_dialect(self) -> DatagenDialect:
         return DatagenDialect(self.config, self.context, self._began_ms)
 
     def log_reader(self, split: StreamSplit) -> DatagenLog:
-        _require_kept(self.config.faults.acknowledged, split.state.position)
+        _require_kept(self.config.faults.acknowledged, DatagenPosition.of(split.state.position))
         return DatagenLog(self.config, self.context, split)
 
     def chunk_reader(self) -> DatagenChunks:
@@ -154,11 +173,9 @@ class DatagenDialect:
             TablePlan(table, document.fingerprint, document, unread("id"), self._rules.refusal(table, schema))
             for table in tables
         )
-        return StartPoint(_position(0, self._began_ms), 0, plans, parks=self._rules.parks)
+        return StartPoint(DatagenPosition(0, self._began_ms).sealed(), 0, plans, parks=self._rules.parks)
 
-    def plan(
-        self, document: SchemaDocument, table: TableId, planner: dict[str, Any], first_index: int
-    ) -> PlannedChunks:
+    def plan(self, document: SchemaDocument, table: TableId, planner: PlannerState, first_index: int) -> PlannedChunks:
         cuts = [None, *range(self._config.chunk_rows, self._generator.keys, self._config.chunk_rows), None]
         splits = tuple(SnapshotSplit(table, first_index + n, "id", *each) for n, each in enumerate(pairwise(cuts)))
         return PlannedChunks(splits, None, len(splits))
@@ -177,8 +194,9 @@ class DatagenLog:
         self._config = config
         self._rules = context.rules
         self._generator = Generator(config)
-        self._began_ms: int = split.state.position["began_ms"]
-        self._first = self._next = int(split.state.position["transactions"])
+        start = DatagenPosition.of(split.state.position)
+        self._began_ms = start.began_ms
+        self._first = self._next = start.transactions
         self._again = [table for table, state in split.state.parked.items() if state.again and config.captures(table)]
         self._versions = {table: self._versions_of(table) for table in split.state.followed}
         self._woken = threading.Event()
@@ -242,19 +260,22 @@ class DatagenLog:
         if why := self._rules.refusal(table, schema):
             return SchemaChange(self._place(), (self._parked(table, why),))
         self._versions[table] = self._versions_of(table)
-        place = Place({}, self._next, self._generator.time_ms(self._began_ms, self._next))
+        place = Place(self._position(), self._next, self._generator.time_ms(self._began_ms, self._next))
         version = TableVersion(schema, SchemaDocument.of(schema))
         change = begin(table, version, unread("id"), place, seq=(self._next - self._first) * 4)
         return SchemaChange(self._place(), (change.update,), change.rows)
 
     def _parked(self, table: TableId, why: str) -> TableParked:
         ts_ms = self._generator.time_ms(self._began_ms, self._next)
-        return TableParked(table, Parking(why, _position(self._next, self._began_ms), ts_ms))
+        return TableParked(table, Parking(why, self._position(), ts_ms))
 
     def _place(self) -> LogPlace:
         """Where the log is now."""
         event_ms = self._generator.time_ms(self._began_ms, self._next)
-        return LogPlace(_position(self._next, self._began_ms), self._next, event_ms, time.time_ns() // 1_000_000)
+        return LogPlace(self._position(), self._next, event_ms, time.time_ns() // 1_000_000)
+
+    def _position(self) -> Position:
+        return DatagenPosition(self._next, self._began_ms).sealed()
 
     def _versions_of(self, table: TableId) -> Numbers:
         return self._generator.versions(table, 0, self._generator.keys, self._next)
@@ -269,10 +290,10 @@ class DatagenChunks:
         self._seen = 0
 
     def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: SchemaDocument) -> Iterator[pa.RecordBatch]:
-        opened: int = opened_at.position["transactions"]
-        end = self._generator.end(opened_at.position["began_ms"])
+        opened = DatagenPosition.of(opened_at.position)
+        end = self._generator.end(opened.began_ms)
         # As late as the table still is as `document` describes it.
-        self._seen = max(opened, min(end, self._generator.next_alter(opened)))
+        self._seen = max(opened.transactions, min(end, self._generator.next_alter(opened.transactions)))
         schema, read_ms = changelog_schema(document.schema), time.time_ns() // 1_000_000
         upper = self._generator.keys if split.upper is None else split.upper
         rows = 0
@@ -291,7 +312,7 @@ class DatagenChunks:
         return HighWatermark(self._seen, exact=True, log_end=self._seen)
 
     def log_end(self, opened_at: OpenedAt) -> HighWatermark:
-        end = self._generator.end(opened_at.position["began_ms"])
+        end = self._generator.end(DatagenPosition.of(opened_at.position).began_ms)
         return HighWatermark(end, exact=False, log_end=end)
 
     def wake_up(self) -> None:
@@ -318,19 +339,15 @@ class DatagenKeyOrder:
         return cells
 
 
-def _position(transactions: int, began_ms: int) -> dict[str, Any]:
-    return {"transactions": transactions, "began_ms": began_ms}
-
-
-def _require_kept(path: str | None, position: Mapping[str, Any]) -> None:
+def _require_kept(path: str | None, position: DatagenPosition) -> None:
     """Raises `LogLostError` where the log before what was acknowledged is asked for."""
     if path is None or not Path(path).exists():
         return
     kept = json.loads(Path(path).read_text())["transactions"]
-    if kept > position["transactions"]:
+    if kept > position.transactions:
         raise LogLostError(
             f"The log begins at transaction {kept}, up to which all was acknowledged ({path}), and the state is at "
-            f"{position['transactions']}: it is an older one. Use the newest state, or take new snapshots with "
+            f"{position.transactions}: it is an older one. Use the newest state, or take new snapshots with "
             'pipeline.on_log_lost = "resnapshot".'
         )
 

@@ -15,10 +15,10 @@ from raycdc.connectors.kafka.held import HeldBatch, ReaderSettings, ReadPartitio
 from raycdc.connectors.kafka.ordering import new_images
 from raycdc.connectors.kafka.schemas import conform, emptied_row, with_hidden_defaults
 from raycdc.connectors.kafka.schemas_of_reader import SchemasOfReader
+from raycdc.connectors.kafka.split import DecoderState
 from raycdc.connectors.kafka.statements import Emptied, refusal
 from raycdc.formats.api import ChangeItem, Decoded
 from raycdc.model import TableId, key_hashes
-from raycdc.schema import event_to_json
 from raycdc.source.protocol.api import ReaderOutput
 
 
@@ -40,7 +40,7 @@ class KafkaRecordEmitter:
         if batch.decoded is not None:
             self._emit_items(batch, batch.decoded, output)
             if not decoder_state or any(isinstance(item, ChangeItem) for item in batch.decoded.items):
-                decoder_state = state.decoder.snapshot_state()
+                decoder_state = DecoderState.from_json(state.decoder.snapshot_state())
         fetched = batch.fetched
         if fetched.next_offset > state.state.offset:
             last = state.state.last if fetched.batch is None else fetched.last
@@ -77,7 +77,7 @@ class KafkaRecordEmitter:
             ts_ms = self._wall_ms() if times is None else int(times[item.message])
             row = emptied_row(schema, ts_ms=ts_ms, place=f"{split_id}:{offset}:0")
             self._collect(output, event.table, row, split_id)
-            self.news.emptied(TableEmptied(event.table, split_id, offset, event_to_json(event)))
+            self.news.emptied(TableEmptied(event.table, split_id, offset, event))
 
     def _collect(
         self,

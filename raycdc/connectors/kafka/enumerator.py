@@ -10,10 +10,13 @@ to nobody), and the tables' schemas. The positions of the others are the manifes
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, assert_never
+from dataclasses import replace
+from typing import assert_never
 
 from raycdc.checkpoint.manifest import Manifest, TableEpoch
+from raycdc.checkpoint.opaque import EnumeratorState, SealedSplit
 from raycdc.connectors.kafka.discovery import ClusterQuestions, Discovery, discover
+from raycdc.connectors.kafka.enumerator_state import SealedTopics
 from raycdc.connectors.kafka.events import (
     AlignWatermarks,
     CheckKeys,
@@ -32,19 +35,16 @@ from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.connectors.kafka.schemas import SchemaRegistry, Update
 from raycdc.connectors.kafka.split import PartitionState
 from raycdc.connectors.kafka.watermark import Alignment
-from raycdc.errors import ProtocolError, SourceUnavailableError, StateError
+from raycdc.errors import ProtocolError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.model.until import Until
-from raycdc.schema import event_from_json
+from raycdc.schema import SchemaChangeEvent
 from raycdc.source.parking import Refusal
 from raycdc.source.partitions.assigner import PartitionAssigner
 from raycdc.source.protocol.api import EnumeratorStatistics, EpochShare, SplitEnumeratorContext, TableProgress
 from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import PartitionSplit, SourceSplit
-
-#: Version of this enumerator's state.
-STATE_VERSION = 1
 
 
 class KafkaEnumerator:
@@ -82,19 +82,14 @@ class KafkaEnumerator:
 
     def restore(self, last: Manifest, *, document: Callable[[str], SchemaDocument]) -> None:
         """Go on as `last` says; called once, before `start`."""
-        state = last.enumerator
-        if state.get("kind") != "kafka" or state["version"] > STATE_VERSION:
-            raise StateError(
-                "The state was written by another kind of source or a newer raycdc. "
-                "Use another pipeline.name, or that version."
-            )
-        known = [PartitionState.from_json(data) for data in (*last.to_splits.values(), *state["waiting"])]
-        self._partitions.restore(known, found_once=state["found_once"])
-        tables = {TableId.parse(t): document(fp).schema for t, fp in state["tables"].items()}
+        state = SealedTopics.of(last.enumerator)
+        known = [*map(PartitionState.of, last.to_splits.values()), *state.waiting]
+        self._partitions.restore(known, found_once=state.found_once)
+        tables = {table: document(fingerprint).schema for table, fingerprint in state.tables.items()}
         self._schemas = SchemaRegistry(tables, open_epoch=lambda: self._context.open_epoch)
         # Who passes over DDL messages from now on has no use for what one of them emptied before.
         follows = self._config.format.get("ddl", "follow") == "follow"
-        self._homes = TableHomes(state if follows else {**state, "emptied": {}})
+        self._homes = TableHomes(state.homes if follows else replace(state.homes, emptied={}))
 
     def start(self) -> None:
         """Look at the cluster now; nothing is given out before."""
@@ -160,7 +155,7 @@ class KafkaEnumerator:
         for split in splits:
             if not isinstance(split, PartitionSplit):
                 raise ProtocolError(f"{split.split_id} is none of this enumerator's splits")
-            self._partitions.keep(PartitionState.from_json(split.state))
+            self._partitions.keep(PartitionState.of(split.state))
         ended = [split.split_id for split in splits if self._partitions.ended(split.split_id)]
         self._assigner.forget(ended)
         self._assigner.back(split.split_id for split in splits if split.split_id not in ended)
@@ -200,26 +195,24 @@ class KafkaEnumerator:
 
     # -- epochs
 
-    def epoch_sealed(self, epoch: int, splits: Mapping[str, Any]) -> EpochShare:
+    def epoch_sealed(self, epoch: int, splits: Mapping[str, SealedSplit]) -> EpochShare:
         """Schemas that begin with this epoch; whether everything was read; balance again."""
-        for data in splits.values():
-            self._partitions.keep(PartitionState.from_json(data))
-        emptied = self._homes.sealed(splits)
+        for state in splits.values():
+            self._partitions.keep(PartitionState.of(state))
+        emptied = self._homes.take(splits)
         tables, documents = _tables(self._schemas, self._schemas.sealed(epoch), emptied)
         self._assigner.forget([split_id for split_id in splits if self._partitions.ended(split_id)])
         self._finished = self._bounded and self._partitions.looked and not self._partitions.to_read()
         self._assigner.balance()
         return EpochShare(tables, documents, final=self._finished)
 
-    def snapshot_state(self, checkpoint_id: int) -> dict[str, Any]:
-        return {
-            "kind": "kafka",
-            "version": STATE_VERSION,
-            "found_once": self._partitions.found_once,
-            "waiting": [state.to_json() for state in self._partitions.unreported(self._assigner.waiting)],
-            "tables": {str(table): schema.fingerprint() for table, schema in self._schemas.tables.items()},
-            **self._homes.to_json(),
-        }
+    def snapshot_state(self, checkpoint_id: int) -> EnumeratorState:
+        return SealedTopics(
+            self._partitions.found_once,
+            tuple(self._partitions.unreported(self._assigner.waiting)),
+            {table: schema.fingerprint() for table, schema in self._schemas.tables.items()},
+            self._homes.sealed(),
+        ).sealed()
 
     @property
     def wants_seal(self) -> bool:
@@ -248,12 +241,12 @@ class KafkaEnumerator:
 
 
 def _tables(
-    registry: SchemaRegistry, update: Update, emptied: Mapping[TableId, Sequence[Mapping[str, Any]]]
+    registry: SchemaRegistry, update: Update, emptied: Mapping[TableId, Sequence[SchemaChangeEvent]]
 ) -> tuple[dict[TableId, TableEpoch], dict[str, SchemaDocument]]:
     """Tables whose schema begins with an epoch, or that it empties; and the schemas' documents."""
     tables = {}
     for table in (*update.schemas, *(table for table in emptied if table not in update.schemas)):
-        changes = (*map(event_from_json, emptied.get(table, ())), *update.changes.get(table, ()))
+        changes = (*emptied.get(table, ()), *update.changes.get(table, ()))
         tables[table] = TableEpoch(registry.tables[table].fingerprint(), snapshot=False, changes=changes)
     documents = {schema.fingerprint(): SchemaDocument.of(schema) for schema in update.schemas.values()}
     return tables, documents

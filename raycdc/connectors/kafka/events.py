@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from raycdc.model import TableId, TableSchema
+from raycdc.schema import DropTableEvent, TruncateTableEvent
 from raycdc.source.protocol.source_event import SourceEvent
 
 
@@ -80,12 +80,12 @@ class TableHome(SourceEvent):
 
 @dataclass(frozen=True, slots=True)
 class TableEmptied(SourceEvent):
-    """The message at `offset` did it; `change` is the schema change event for the manifest, as JSON."""
+    """The message at `offset` did it; `change` is the schema change event for the manifest."""
 
     table: TableId
     split_id: str
     offset: int
-    change: Mapping[str, Any]
+    change: TruncateTableEvent | DropTableEvent
 
 
 #: The events that the enumerator acts on.

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from raycdc.checkpoint.opaque import SealedSplit
 from raycdc.connectors.kafka.messages import Fetched, PartitionRecords, PartitionStart
 from raycdc.connectors.kafka.schemas import merge
 from raycdc.connectors.kafka.split import PartitionState
@@ -60,8 +60,8 @@ class ReadPartition:
     def ended(self) -> bool:
         return self.state.ended(self.until)
 
-    def to_json(self) -> dict[str, Any]:
-        return self.state.to_json()
+    def sealed(self) -> SealedSplit:
+        return self.state.sealed()
 
     @property
     def end(self) -> int | None:

@@ -6,13 +6,14 @@ manifest; tables and partitions are remembered in the state, two partitions of a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+from raycdc.checkpoint.opaque import SealedSplit
 from raycdc.connectors.kafka.split import PartitionState
 from raycdc.errors import DataError
 from raycdc.model import TableId
+from raycdc.schema import SchemaChangeEvent
 
 #: More partitions than one are all the same to us.
 REMEMBERED = 2
@@ -23,16 +24,24 @@ class _Told:
     table: TableId
     split_id: str
     offset: int
-    change: Mapping[str, Any]
+    change: SchemaChangeEvent
+
+
+@dataclass(frozen=True, slots=True)
+class SealedHomes:
+    """The partitions that have rows of each table, `REMEMBERED` at most, and the one that emptied it, as sealed."""
+
+    homes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    emptied: Mapping[str, str] = field(default_factory=dict)
 
 
 class TableHomes:
-    """See the module's docstring; `state` is what `to_json` gave."""
+    """See the module's docstring. It goes on from what was `sealed`."""
 
-    def __init__(self, state: Mapping[str, Any] | None = None) -> None:
-        state = state or {}
-        self._homes: dict[str, list[str]] = {table: list(splits) for table, splits in state.get("homes", {}).items()}
-        self._emptied: dict[str, str] = dict(state.get("emptied", {}))
+    def __init__(self, sealed: SealedHomes | None = None) -> None:
+        before = sealed or SealedHomes()
+        self._homes = {table: list(splits) for table, splits in before.homes.items()}
+        self._emptied = dict(before.emptied)
         self._open: list[_Told] = []
 
     def read(self, table: TableId, split_id: str) -> None:
@@ -42,25 +51,26 @@ class TableHomes:
             homes.append(split_id)
         self._check(str(table))
 
-    def emptied(self, table: TableId, split_id: str, *, offset: int, change: Mapping[str, Any]) -> None:
+    def emptied(self, table: TableId, split_id: str, *, offset: int, change: SchemaChangeEvent) -> None:
         """A message emptied `table`. Raises `DataError` where its rows are not all in this partition."""
         self.read(table, split_id)
         self._emptied[str(table)] = split_id
         self._open.append(_Told(table, split_id, offset, change))
         self._check(str(table))
 
-    def sealed(self, splits: Mapping[str, Any]) -> dict[TableId, list[Mapping[str, Any]]]:
+    def take(self, splits: Mapping[str, SealedSplit]) -> dict[TableId, list[SchemaChangeEvent]]:
         """The changes of the epoch that ends at `splits`; those that a lost reader had told are not among them."""
-        ends = {told.split_id: PartitionState.from_json(splits[told.split_id]).offset for told in self._open}
-        found: dict[TableId, list[Mapping[str, Any]]] = {}
+        ends = {told.split_id: PartitionState.of(splits[told.split_id]).offset for told in self._open}
+        changes: dict[TableId, list[SchemaChangeEvent]] = {}
         for told in self._open:
             if told.offset < ends[told.split_id]:
-                found.setdefault(told.table, []).append(told.change)
+                changes.setdefault(told.table, []).append(told.change)
         self._open.clear()
-        return found
+        return changes
 
-    def to_json(self) -> dict[str, Any]:
-        return {"homes": self._homes, "emptied": self._emptied}
+    def sealed(self) -> SealedHomes:
+        """The state after the epoch that is being sealed."""
+        return SealedHomes({table: tuple(splits) for table, splits in self._homes.items()}, dict(self._emptied))
 
     def _check(self, table: str) -> None:
         others = [split_id for split_id in self._homes[table] if split_id != self._emptied.get(table)]

@@ -54,7 +54,7 @@ class KnownPartitions:
             self._unsealed.discard(sealed.split_id)
 
     def split(self, split_id: str) -> PartitionSplit:
-        return PartitionSplit(split_id, self._states[split_id].to_json(), self._ends.get(split_id))
+        return PartitionSplit(split_id, self._states[split_id].sealed(), self._ends.get(split_id))
 
     def ended(self, split_id: str) -> bool:
         return self._states[split_id].ended(self._ends.get(split_id))

@@ -91,9 +91,9 @@ class KafkaReader(PartitionSourceReader[PartitionStart, PartitionRecords, ReadPa
     # -- splits
 
     def initialized_state(self, split: PartitionSplit) -> ReadPartition:
-        state = PartitionState.from_json(split.state)
+        state = PartitionState.of(split.state)
         decoder = self._make_decoder()
-        decoder.restore_state(state.decoder)
+        decoder.restore_state(state.decoder.to_json())
         self._alignment.add(split.split_id)
         return ReadPartition(state, split.until, decoder)
 

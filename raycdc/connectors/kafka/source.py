@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.opaque import Position
 from raycdc.connectors.kafka.checks import check_source, tables_of_last_messages
 from raycdc.connectors.kafka.client import Cluster
 from raycdc.connectors.kafka.decoding import keeps_dead_letters, open_format
@@ -19,7 +19,7 @@ from raycdc.connectors.kafka.offsets import in_range
 from raycdc.connectors.kafka.partition_reader import KafkaPartitionReader
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.connectors.kafka.reader import KafkaReader
-from raycdc.connectors.kafka.split import PartitionState, partition_of
+from raycdc.connectors.kafka.split import PartitionState, offset_of, partition_of
 from raycdc.connectors.kafka.statements import Statements
 from raycdc.errors import SourceError
 from raycdc.formats.warm_up import compile_all
@@ -46,7 +46,7 @@ class KafkaSource(Source[KafkaSourceConfig]):
         compile_all()
 
     def check(self, last: Manifest | None, *, names_told: bool) -> SourceFindings:
-        states = None if last is None else [PartitionState.from_json(data) for data in last.to_splits.values()]
+        states = None if last is None else [PartitionState.of(state) for state in last.to_splits.values()]
         now_ms, hides = time.time_ns() // 1_000_000, bool(self.context.hiding.masks)
         return SourceFindings(*check_source(self.config, states, now_ms=now_ms, hides=hides))
 
@@ -55,10 +55,10 @@ class KafkaSource(Source[KafkaSourceConfig]):
         schemas = tables_of_last_messages(self.config, hides=bool(self.context.hiding.masks))
         return {table: SourceTable(schema) for table, schema in sorted(schemas.items())}
 
-    def acknowledge(self, positions: Mapping[str, Any]) -> None:
+    def acknowledge(self, positions: Mapping[str, Position]) -> None:
         """Set the group's offsets, which show others the progress."""
         if self.config.group_id is not None:
-            offsets = {partition_of(split_id): position["offset"] for split_id, position in positions.items()}
+            offsets = {partition_of(split_id): offset_of(position) for split_id, position in positions.items()}
             Cluster(self.config).commit(offsets)
 
     def preflight(self, last: Manifest | None) -> None:
@@ -72,7 +72,7 @@ class KafkaSource(Source[KafkaSourceConfig]):
             )
         if last is None or self.config.on_out_of_range != "fail":
             return
-        states = [PartitionState.from_json(data) for data in last.to_splits.values()]
+        states = [PartitionState.of(state) for state in last.to_splits.values()]
         identities = {(topic.name, number): topic.identity for topic in topics for number in topic.partitions}
         in_range(
             cluster,

@@ -6,10 +6,24 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from raycdc.checkpoint.opaque import Opaque, Position, SealedSplit
 from raycdc.errors import StateError
 
 #: Version of the state below.
 STATE_VERSION = 1
+
+
+class DecoderState(Opaque):
+    """The knowledge of a format's decoder behind the last message that was read (`raycdc.formats.api`)."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        """Whether a message was read."""
+        return bool(self._json)
+
+
+NO_DECODER_STATE = DecoderState({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +43,7 @@ class PartitionState:
     identity: str
     offset: int
     stop: int | None = None
-    decoder: Mapping[str, Any] = field(default_factory=dict)
+    decoder: DecoderState = NO_DECODER_STATE
     resets: int = 0
     dropped: Mapping[str, Collection[str]] = field(default_factory=dict)
     last: tuple[int, int] | None = None
@@ -42,11 +56,20 @@ class PartitionState:
         """Whether everything before the end was read; `until` ends this run."""
         return any(self.offset >= end for end in (self.stop, until) if end is not None)
 
-    def moved(self, offset: int, decoder: Mapping[str, Any], last: tuple[int, int] | None = None) -> Self:
+    def moved(self, offset: int, decoder: DecoderState, last: tuple[int, int] | None = None) -> Self:
         return replace(self, offset=offset, decoder=decoder, last=last)
 
     def reset(self, offset: int) -> Self:
         return replace(self, offset=offset, resets=self.resets + 1, last=None)
+
+    @classmethod
+    def of(cls, state: SealedSplit) -> Self:
+        """Inverse of `sealed`; raises as `from_json`."""
+        return cls.from_json(state.to_json())
+
+    def sealed(self) -> SealedSplit:
+        """As manifests and messages have it."""
+        return SealedSplit.from_json(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -54,7 +77,7 @@ class PartitionState:
             "position": {"topic": self.topic, "partition": self.partition, "offset": self.offset},
             "identity": self.identity,
             "stop": self.stop,
-            "decoder": dict(self.decoder),
+            "decoder": self.decoder.to_json(),
             **({"resets": self.resets} if self.resets else {}),
             **({"dropped": {table: sorted(names) for table, names in self.dropped.items()}} if self.dropped else {}),
             **({"last": list(self.last)} if self.last else {}),
@@ -73,9 +96,14 @@ class PartitionState:
                 f"raycdc knows ({STATE_VERSION}). Upgrade raycdc."
             )
         topic, partition, offset = position["topic"], position["partition"], position["offset"]
-        rest = (data["stop"], data["decoder"], data.get("resets", 0), data.get("dropped", {}))
+        rest = (data["stop"], DecoderState.from_json(data["decoder"]), data.get("resets", 0), data.get("dropped", {}))
         last = data.get("last")
         return cls(topic, partition, data["identity"], offset, *rest, last=(last[0], last[1]) if last else None)
+
+
+def offset_of(position: Position) -> int:
+    """The first offset that was not read, by a position of `PartitionState.sealed`."""
+    return int(position.to_json()["offset"])
 
 
 def partition_of(split_id: str) -> tuple[str, int]:

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any
 
+from raycdc.checkpoint.opaque import PlannerState
 from raycdc.connectors.mongodb.catalog import discover, layout_of, require_followable
 from raycdc.connectors.mongodb.client import Client, ServerInfo, connect, probe
 from raycdc.connectors.mongodb.layout import ID
@@ -44,13 +44,13 @@ class MongoDbEnumeratorDialect:
             if self._config.bounded:
                 plans = self._plans(client, discover(client, self._selector))
                 nowhere = NoLogPosition(info.replica_set)
-                return StartPoint(nowhere.to_json(), NO_LOG, plans, parks=self._rules.parks)
+                return StartPoint(nowhere.sealed(), NO_LOG, plans, parks=self._rules.parks)
             # The place first: what happens to a collection afterwards is in the stream.
             begin = self._begin(client, discover(client, self._selector))
             tables = discover(client, self._selector)
             require_followable(client, tables)
             position = StreamPosition(begin, replica_set=info.replica_set)
-            return StartPoint(position.to_json(), begin, self._plans(client, tables), parks=self._rules.parks)
+            return StartPoint(position.sealed(), begin, self._plans(client, tables), parks=self._rules.parks)
 
     def _plans(self, client: Client, tables: Mapping[TableId, str]) -> tuple[TablePlan, ...]:
         snapshot = self._config.startup.takes_snapshot
@@ -71,9 +71,7 @@ class MongoDbEnumeratorDialect:
         with client.start_session(causal_consistency=True) as session:
             return seen_by(client, session, next(iter(tables)))
 
-    def plan(
-        self, document: SchemaDocument, table: TableId, planner: dict[str, Any], first_index: int
-    ) -> PlannedChunks:
+    def plan(self, document: SchemaDocument, table: TableId, planner: PlannerState, first_index: int) -> PlannedChunks:
         """All chunks of a collection at once: bounds that were asked for later would be others."""
         with self._server() as (client, info):
             cuts = cut(client, info, table, self._config.snapshot)

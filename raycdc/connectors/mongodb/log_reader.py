@@ -22,6 +22,7 @@ from typing import assert_never
 import numpy as np
 
 from raycdc.checkpoint.missing import MissingRow
+from raycdc.checkpoint.opaque import LogNotes
 from raycdc.connectors.mongodb.bson import code_loops as codes
 from raycdc.connectors.mongodb.stream.change_rows import ChangeRows
 from raycdc.connectors.mongodb.stream.document_reads import DocumentReads
@@ -84,8 +85,8 @@ class ChangeStreamReader:
         if not self._units and not self._closed.is_set():
             self._read()
         if not self._units and not self._open and self._told < self._ordinal:
-            state = self._document_reads.state()
-            self._units.append(Progress(LogPlace(self._position.to_json(), self._ordinal, source_state=state)))
+            notes = _notes(self._document_reads)
+            self._units.append(Progress(LogPlace(self._position.sealed(), self._ordinal, notes=notes)))
         if not self._units:
             return None
         unit = self._units.pop(0)
@@ -131,8 +132,8 @@ class ChangeStreamReader:
         moved_to = max(reached.cluster_time, before)
         self._position = replace(self._position, token=reached.token, cluster_time=moved_to)
         if moved_to != before:
-            state = self._document_reads.state()
-            place = LogPlace(self._position.to_json(), self._ordinal, fetched_ms=_now_ms(), source_state=state)
+            notes = _notes(self._document_reads)
+            place = LogPlace(self._position.sealed(), self._ordinal, fetched_ms=_now_ms(), notes=notes)
             self._units.append(Progress(place))
 
     # -- passing on
@@ -142,7 +143,7 @@ class ChangeStreamReader:
         rows = self._rows_of(part.batch, rank=part.rank)
         if rows:
             self._open = True
-            place = LogPlace(self._position.to_json(), self._ordinal, fetched_ms=_now_ms())
+            place = LogPlace(self._position.sealed(), self._ordinal, fetched_ms=_now_ms())
             self._units.append(TransactionPart(place, rows, _bytes(rows)))
 
     def _pass(self, whole: Whole) -> None:
@@ -162,7 +163,7 @@ class ChangeStreamReader:
     def _pass_up_to(self, part: Batch, behind: ResumeToken, *, rank: int) -> None:
         """Events whose place `behind` is the next one between two transactions."""
         moment, event_ms = int(part.times[-1]), _event_ms(part)
-        place = Place(self._position.to_json(), moment, event_ms)
+        place = Place(self._position.sealed(), moment, event_ms)
         parked: list[TableParked] = []
         abouts, self._late = [*self._late, *_abouts(part)], []
         for batch, number in abouts:
@@ -194,8 +195,8 @@ class ChangeStreamReader:
         """Pass on rows with which no transaction is open any more."""
         self._open = False
         new = self._rows.take_parked(self._place(event_ms or _now_ms()))
-        state = self._document_reads.state()
-        place = LogPlace(self._position.to_json(), self._ordinal, event_ms, _now_ms(), state)
+        notes = _notes(self._document_reads)
+        place = LogPlace(self._position.sealed(), self._ordinal, event_ms, _now_ms(), notes)
         self._units.append(Transactions(place, rows, (*parked, *new), missing, _bytes(rows)))
 
     def _changed(self, changes: Sequence[TableChange], event_ms: int | None) -> None:
@@ -204,7 +205,7 @@ class ChangeStreamReader:
             update = change.update
             if not isinstance(update, TableAltered):
                 self._document_reads.forget(update.table)
-            place = LogPlace(self._position.to_json(), self._ordinal, event_ms, _now_ms())
+            place = LogPlace(self._position.sealed(), self._ordinal, event_ms, _now_ms())
             self._units.append(SchemaChange(place, (update,), change.rows))
 
     def _begin_again(self) -> None:
@@ -247,7 +248,7 @@ class ChangeStreamReader:
         self._changed(self._followed.widenings(self._place(_now_ms())), None)
 
     def _place(self, ts_ms: int) -> Place:
-        return Place(self._position.to_json(), self._position.cluster_time, ts_ms)
+        return Place(self._position.sealed(), self._position.cluster_time, ts_ms)
 
 
 def _abouts(batch: Batch) -> list[tuple[Batch, int]]:
@@ -266,3 +267,9 @@ def _event_ms(batch: Batch) -> int:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _notes(reads: DocumentReads) -> LogNotes | None:
+    """Documents that are still to be read; None where they are as they were when last asked for."""
+    state = reads.state()
+    return None if state is None else LogNotes.from_json(state)

@@ -37,7 +37,7 @@ class QuietLog:
     ) -> None:
         self._look = look
         self._waiting = deque(wanted)
-        self._position = position.to_json()
+        self._position = position.sealed()
         self._rows = 0
         self._woken = threading.Event()
 

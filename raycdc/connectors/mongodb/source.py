@@ -96,7 +96,7 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
             first = last is None or self.config.bounded
             tables = discover(client, self.config.selector(), complete=first)
             if state is not None:
-                require_same_set(info, state.position["replica_set"])
+                require_same_set(info, position_of(state.position).replica_set)
             for table in tables:
                 require_selectable(client, table, self.config.snapshot.selection_of(table))
             followed = set() if state is None else set(state.followed)
@@ -107,7 +107,7 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
                 require_followable(client, judged)
                 opener = self._opener(client)
                 if state is not None:
-                    opener.require_reached(StreamPosition.from_json(state.position))
+                    opener.require_reached(StreamPosition.of(state.position))
                 else:
                     opener.open(StreamPosition(log_end(client), replica_set=info.replica_set)).close()
 
@@ -127,11 +127,11 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
         with connect(self.config.uri) as client:
             info = probe(client)
             if (state := stream_of(last)) is not None:
-                info.owner.require_again(state.position["replica_set"] or MONGOS)
+                info.owner.require_again(position_of(state.position).replica_set or MONGOS)
             begin = log_end(client)
             position = StreamPosition(begin, replica_set=info.replica_set)
             tables = discover(client, self.config.selector(), complete=False)
-            return Restart(position.to_json(), begin, [str(table) for table in tables])
+            return Restart(position.sealed(), begin, [str(table) for table in tables])
 
     def enumerator_dialect(self) -> MongoDbEnumeratorDialect:
         return MongoDbEnumeratorDialect(self.config, self.context.rules)
@@ -153,7 +153,7 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
         )
         client = connect(self.config.uri)
         try:
-            return self._change_stream(client, start, followed, split.state.source)
+            return self._change_stream(client, start, followed, split.state.notes.to_json())
         except BaseException:
             client.close()
             raise

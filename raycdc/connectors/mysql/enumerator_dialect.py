@@ -10,6 +10,7 @@ from typing import Any
 
 from pymysql.connections import Connection
 
+from raycdc.checkpoint.opaque import NO_NOTES, LogNotes, PlannerState, Position
 from raycdc.clients.mysql import is_of_changed_table
 from raycdc.connectors.mysql.binlog.position import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.cascades import refusal_of
@@ -17,7 +18,7 @@ from raycdc.connectors.mysql.catalog import database_charsets, discover_tables, 
 from raycdc.connectors.mysql.checks import check_source, require_ok, unfit, unreadable
 from raycdc.connectors.mysql.client import ServerInfo, current_place, probe, start_position
 from raycdc.connectors.mysql.connections import Connections
-from raycdc.connectors.mysql.ddl.history_state import begin_state
+from raycdc.connectors.mysql.ddl.history_state import StoredHistory, begin_state
 from raycdc.connectors.mysql.failover import is_elsewhere, resume_position
 from raycdc.connectors.mysql.hidden import hidden_table
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig
@@ -68,9 +69,9 @@ class MySqlEnumeratorDialect:
                 then, position = past_point(
                     connection, info, tables, start=start, open_log=open_log, captured=self.captures
                 )
-                source = begin_state(database_charsets(connection))
+                notes = _notes(begin_state(database_charsets(connection)))
                 plans = self._plans(connection, info, then)
-                return StartPoint(position.to_json(), ordinal_of(position), plans, source, parks)
+                return StartPoint(position.sealed(), ordinal_of(position), plans, notes, parks)
             for _ in range(_START_TRIES):
                 before, databases = load_tables(connection, tables), database_charsets(connection)
                 position = start_position(connection, info)
@@ -79,20 +80,19 @@ class MySqlEnumeratorDialect:
                 tables_now = self._discover(connection)
                 if alike and sorted(before) == tables_now == tables:
                     plans = self._plans(connection, info, before)
-                    source = begin_state(databases)
-                    return StartPoint(position.to_json(), ordinal_of(position), plans, source, parks)
+                    notes = _notes(begin_state(databases))
+                    return StartPoint(position.sealed(), ordinal_of(position), plans, notes, parks)
                 tables = tables_now
             raise SourceError(
                 f"The tables on {info.address} changed their shape each time they were looked at. "
                 "Start again when no schema change is under way."
             )
 
-    def plan(
-        self, document: SchemaDocument, table: TableId, planner: dict[str, Any], first_index: int
-    ) -> PlannedChunks:
+    def plan(self, document: SchemaDocument, table: TableId, planner: PlannerState, first_index: int) -> PlannedChunks:
         """The next chunks of a table; `planner` holds only the key at first."""
         described, settings = table_of(document), self._options.chunks(table)
-        opened = self._context.hiding.open_json(planner.get(_SEALED)) or planner
+        state = planner.to_json()
+        opened = self._context.hiding.open_json(state.get(_SEALED)) or state
         begun = ChunkPlan.from_json(opened, described, rows=settings.chunk_rows) if opened else None
         chunks = ChunkPlanner(self._connections.connect, described, settings, begun)
         try:
@@ -113,11 +113,11 @@ class MySqlEnumeratorDialect:
         plan = chunks.plan
         return PlannedChunks(splits, None if plan.done else self._planner(table, plan), plan.estimated_total)
 
-    def _planner(self, table: TableId, plan: ChunkPlan) -> dict[str, Any]:
+    def _planner(self, table: TableId, plan: ChunkPlan) -> PlannerState:
         """The plan as manifests have it."""
         state = plan.to_json()
         sealed = self._context.hiding.seal_json(table, key_names(None if plan.key is None else plan.key.name), state)
-        return state if sealed is state else {_SEALED: sealed}
+        return PlannerState.from_json(state if sealed is state else {_SEALED: sealed})
 
     def captures(self, table: TableId) -> bool:
         return self._selector.matches(table)
@@ -126,9 +126,9 @@ class MySqlEnumeratorDialect:
         with closing(self._connections.connect()) as connection:
             return ordinal_of(current_place(connection, probe(connection)))
 
-    def resume_point(self, position: dict[str, Any]) -> ResumePoint | None:
+    def resume_point(self, position: Position) -> ResumePoint | None:
         """Where the log goes on at the server that answers now; None: it is the one of `position`, or has its log."""
-        before = BinlogOffset.from_json(position)
+        before = BinlogOffset.of(position)
         with closing(self._connections.connect()) as connection:
             info = probe(connection)
             if not is_elsewhere(info, before):
@@ -141,7 +141,7 @@ class MySqlEnumeratorDialect:
             )
             place = resume_position(connection, info, before)
             end = ordinal_of(current_place(connection, info))
-            return ResumePoint(place.to_json(), ordinal_of(place), end)
+            return ResumePoint(place.sealed(), ordinal_of(place), end)
 
     def _discover(self, connection: Connection[Any]) -> list[TableId]:
         tables = discover_tables(connection, self._selector, named=self._selector.plain_names)
@@ -174,3 +174,7 @@ class MySqlEnumeratorDialect:
             state = unread(connection, table, options.chunks(table_id)) if snapshot else None
             plans.append(TablePlan(table_id, document.fingerprint, document, state, refused))
         return tuple(plans)
+
+
+def _notes(state: StoredHistory | None) -> LogNotes:
+    return NO_NOTES if state is None else LogNotes.from_json(state)

@@ -55,7 +55,7 @@ class LogOpening:
 
     @property
     def start(self) -> BinlogOffset:
-        return BinlogOffset.from_json(self.split.state.position)
+        return BinlogOffset.of(self.split.state.position)
 
     def reader(self) -> MySqlLogReader:
         """Connect, and read the log from the split's position. Blocks; raises `LogLostError`."""
@@ -94,7 +94,7 @@ class LogOpening:
             selector=selector,
             server=self._server(),
             terms=ParkingTerms(parked, self._look_at, self.context.rules),
-            state=HistoryState.from_json(self.split.state.source or {}),
+            state=HistoryState.from_json(self.split.state.notes.to_json()),
             snapshots=SnapshotKeys(chunk_keys_of(self.split), self.snapshots_over),
         )
 

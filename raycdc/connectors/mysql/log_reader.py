@@ -26,6 +26,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from raycdc.checkpoint.opaque import LogNotes
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.events import DdlItem, RowsItem
 from raycdc.connectors.mysql.binlog.position import BinlogOffset, ordinal_of
@@ -126,7 +127,7 @@ class MySqlLogReader:
         self._history.begin_again(self._position, time.time_ns() // 1_000_000)
         updates, truncations = self._history.take_updates()
         if updates:
-            place = LogPlace(self._position.to_json(), ordinal_of(self._position))
+            place = LogPlace(self._position.sealed(), ordinal_of(self._position))
             self._units.append(self._as_passed_on(SchemaChange(place, updates, truncations)))
 
     def _rows_unit(
@@ -137,7 +138,7 @@ class MySqlLogReader:
         self._position, self._open = position, in_transaction
         rows = tuple(believed for item in items if (believed := self._believed(item)) is not None)
         parked = () if in_transaction else self._history.take_misfits(self._decoder.cursor.last_ts_ms)
-        place = LogPlace(position.to_json(), ordinal_of(position), self._decoder.cursor.last_ts_ms or None, fetched_ms)
+        place = LogPlace(position.sealed(), ordinal_of(position), self._decoder.cursor.last_ts_ms or None, fetched_ms)
         size = sum(item.batch.nbytes for item in items)
         if in_transaction:
             self._units.append(TransactionPart(place, rows, size))
@@ -170,11 +171,11 @@ class MySqlLogReader:
         # CREATE TABLE … SELECT of MySQL 8.0.21 and later is one transaction with its rows.
         self._position, self._open = item.before if item.in_transaction else item.position, item.in_transaction
         place = LogPlace(
-            self._position.to_json(),
+            self._position.sealed(),
             ordinal_of(self._position),
             item.ts_ms,
             fetched_ms,
-            None if state is None else hidden_state(state, self._hiding.masks).to_json(),
+            None if state is None else LogNotes.from_json(hidden_state(state, self._hiding.masks).to_json()),
         )
         if updates:
             change = SchemaChange(place, updates, truncations, in_transaction=item.in_transaction)

@@ -81,7 +81,7 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
             require_ok(results, info)
             self._options.require_fitting(load_tables(connection, tables))
             if (state := stream_of(last)) is not None:
-                resume_position(connection, info, BinlogOffset.from_json(state.position))
+                resume_position(connection, info, BinlogOffset.of(state.position))
 
     def unfollowable(self, stream: StreamState) -> list[Refusal]:
         if self._options.accept_cascades:
@@ -101,10 +101,10 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
             info = probe(connection)
             state = stream_of(last)
             if state is not None and not info.is_mariadb:
-                info.owner.require_again(BinlogOffset.from_json(state.position).server)
+                info.owner.require_again(BinlogOffset.of(state.position).server)
             position = start_position(connection, info)
             tables = discover_tables(connection, self.config.selector(), named=self.config.selector().plain_names)
-            return Restart(position.to_json(), ordinal_of(position), [str(table) for table in tables])
+            return Restart(position.sealed(), ordinal_of(position), [str(table) for table in tables])
 
     def enumerator_dialect(self) -> MySqlEnumeratorDialect:
         return MySqlEnumeratorDialect(self.config, self._connections, self.context)

@@ -13,8 +13,9 @@ a gap. Each addition therefore has a number, which fetchers put on what they fet
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
+from raycdc.checkpoint.opaque import SealedSplit
 from raycdc.errors import ProtocolError
 from raycdc.source.protocol.source_event import Message, SplitsAdded, SplitsRemoved
 from raycdc.source.split import PartitionSplit, SourceSplit
@@ -23,7 +24,7 @@ S = TypeVar("S")
 
 
 class PartitionSet(Generic[S]):
-    """Splits with the reader's own mutable state of each, which `open_split` makes and `state_of` turns into JSON.
+    """Splits with the reader's own mutable state of each, which `open_split` makes and `state_of` seals.
 
     `open_split` is given the number of the addition too.
     """
@@ -33,7 +34,7 @@ class PartitionSet(Generic[S]):
         send: Callable[[Message], None],
         *,
         open_split: Callable[[PartitionSplit, int], S],
-        state_of: Callable[[S], dict[str, Any]],
+        state_of: Callable[[S], SealedSplit],
         close_split: Callable[[S], None],
     ) -> None:
         self._send = send
@@ -88,7 +89,7 @@ class PartitionSet(Generic[S]):
         if unknown:
             self._send(SplitsRemoved(dict.fromkeys(unknown)))
 
-    def states(self) -> dict[str, Any]:
+    def states(self) -> dict[str, SealedSplit]:
         """For `EpochSealed`, leaving ones included: their rows are in this epoch."""
         return {split_id: self._state_of(split) for split_id, split in self._splits.items()}
 

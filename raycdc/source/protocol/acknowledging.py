@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from raycdc.checkpoint.opaque import Position, SealedSplit, positions_in
 from raycdc.errors import RaycdcError
 
 #: ``(call, handler, after_s)``: run `call` elsewhere, give its result to `handler` on the coordinator's thread.
@@ -17,10 +18,10 @@ class Acknowledgements:
     Commits that come while a call is under way are told by the next one, in which the later stand for the earlier.
     """
 
-    def __init__(self, acknowledge: Callable[[Mapping[str, Any]], None], call_async: CallAsync) -> None:
+    def __init__(self, acknowledge: Callable[[Mapping[str, Position]], None], call_async: CallAsync) -> None:
         self._acknowledge = acknowledge
         self._call_async = call_async
-        self._positions: Mapping[str, Any] | None = None
+        self._positions: Mapping[str, Position] | None = None
         self._under_way = False
         #: The error of the last call, for people; empty when it succeeded.
         self.problems: dict[str, str] = {}
@@ -33,9 +34,9 @@ class Acknowledgements:
         """Whether the source has heard of every commit, or could not be told."""
         return not self._under_way and self._positions is None
 
-    def committed(self, splits: Mapping[str, Any]) -> None:
+    def committed(self, splits: Mapping[str, SealedSplit]) -> None:
         """The sink holds an epoch; `splits` are the unbounded splits' states in its manifest."""
-        positions = {split_id: state["position"] for split_id, state in splits.items()}
+        positions = positions_in(splits)
         if positions:
             self._positions = positions
             self._tell()
@@ -47,7 +48,7 @@ class Acknowledgements:
         self._under_way = True
         self._call_async(lambda: self._problem_of(positions), self._told, 0.0)
 
-    def _problem_of(self, positions: Mapping[str, Any]) -> str:
+    def _problem_of(self, positions: Mapping[str, Position]) -> str:
         try:
             self._acknowledge(positions)
         except RaycdcError as error:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from raycdc.checkpoint.manifest import Manifest, Segment, TableEpoch
+from raycdc.checkpoint.opaque import EnumeratorState, SealedSplit
 from raycdc.model import TableId
 from raycdc.model.until import Until
 from raycdc.source.parking import Refusal, Requests
@@ -141,7 +142,7 @@ class SplitEnumerator(Protocol):
     def handle_splits_finished(self, split_ids: Sequence[str]) -> None:
         """The rows of these bounded splits are part of the epoch whose manifest is being written."""
 
-    def epoch_sealed(self, epoch: int, splits: Mapping[str, Any]) -> EpochShare:
+    def epoch_sealed(self, epoch: int, splits: Mapping[str, SealedSplit]) -> EpochShare:
         """The manifest of `epoch` is being written, `splits` are the unbounded splits' states in it.
 
         Called right before `snapshot_state`.
@@ -151,7 +152,7 @@ class SplitEnumerator(Protocol):
     def wants_seal(self) -> bool:
         """Whether the open epoch should end even if no reader says so."""
 
-    def snapshot_state(self, checkpoint_id: int) -> dict[str, Any]: ...
+    def snapshot_state(self, checkpoint_id: int) -> EnumeratorState: ...
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None: ...
 

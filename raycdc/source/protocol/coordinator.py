@@ -252,7 +252,7 @@ class SourceCoordinator:
         """
         for _, reader in self.readers:
             reader.splits.clear()
-        state = StreamState.from_json(self.epochs.splits[STREAM_SPLIT_ID])
+        state = StreamState.of(self.epochs.splits[STREAM_SPLIT_ID])
         fingerprints = {table.schema for table in state.followed.values()}
         split = StreamSplit(
             state, {f: SchemaDocument.from_json(self._surroundings.writer.document(f)) for f in fingerprints}

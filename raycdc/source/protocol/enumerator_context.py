@@ -35,7 +35,7 @@ class EnumeratorContext:
                 if isinstance(split, PartitionSplit):
                     self._epochs.splits[split.split_id] = split.state
                 if isinstance(split, StreamSplit):
-                    self._epochs.splits[split.split_id] = split.state.to_json()
+                    self._epochs.splits[split.split_id] = split.state.sealed()
                     for fingerprint, document in split.schemas.items():
                         self._writer.put_document(fingerprint, document.to_json())
             reader.link.send(AddSplits(tuple(splits)))

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from raycdc.checkpoint.manifest import Manifest, Segment, TableEpoch
+from raycdc.checkpoint.opaque import SealedSplit
 from raycdc.model import TableId
 from raycdc.source.protocol.source_event import EpochSealed
 from raycdc.source.schema_document import SchemaDocument
@@ -75,7 +75,7 @@ class Sealing:
         ended = [report.end_of_input for report in self.reports if report.splits]
         return bool(ended) and all(ended)
 
-    def states_after(self, before: Mapping[str, Any]) -> dict[str, Any]:
+    def states_after(self, before: Mapping[str, SealedSplit]) -> dict[str, SealedSplit]:
         """States of the unbounded splits behind the epoch."""
         after = dict(before)
         for report in self.reports:
@@ -89,7 +89,7 @@ class Epochs:
     def __init__(self, recovered: Recovered) -> None:
         last = recovered.last
         #: States of the unbounded splits, as they were sealed last.
-        self.splits: dict[str, Any] = dict(last.to_splits) if last else {}
+        self.splits: dict[str, SealedSplit] = dict(last.to_splits) if last else {}
         self.sealed = recovered.first_epoch - 1
         self.committed = recovered.committed
         #: The last epoch of the run, once it is sealed.

@@ -35,6 +35,7 @@ from typing import Any, ClassVar, get_args
 import msgpack
 
 from raycdc.checkpoint.manifest import Segment, TableEpoch
+from raycdc.checkpoint.opaque import SealedSplit
 from raycdc.errors import ProtocolError
 from raycdc.source.protocol import wire
 from raycdc.source.schema_document import SchemaDocument
@@ -116,7 +117,7 @@ class RemoveSplits:
 class SplitsRemoved:
     """The splits stopped; `states` are their states at the reader's last seal, since which nothing was read of them."""
 
-    states: Mapping[str, Any]
+    states: Mapping[str, SealedSplit | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,7 @@ class EpochSealed:
     """
 
     epoch: int
-    splits: Mapping[str, Any]
+    splits: Mapping[str, SealedSplit]
     segments: tuple[Segment, ...]
     tables: Mapping[str, TableEpoch]
     schemas: Mapping[str, SchemaDocument]

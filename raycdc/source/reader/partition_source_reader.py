@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
+from raycdc.checkpoint.opaque import SealedSplit
 from raycdc.source.partitions.partition_set import PartitionSet
 from raycdc.source.reader.context import ReaderContext
 from raycdc.source.reader.fetcher_manager import FetcherManager
@@ -32,7 +33,7 @@ class SplitState(Protocol):
     def ended(self) -> bool:
         """Whether everything before the split's end was emitted; False for one without an end."""
 
-    def to_json(self) -> dict[str, Any]:
+    def sealed(self) -> SealedSplit:
         """The state as manifests keep it, and as a `PartitionSplit` has it again."""
 
 
@@ -56,7 +57,7 @@ class PartitionSourceReader(SourceReaderBase, Generic[SplitT, ItemT, StateT]):
         self.splits: PartitionSet[StateT] = PartitionSet(
             context.send,
             open_split=self._open,
-            state_of=lambda state: state.to_json(),
+            state_of=lambda state: state.sealed(),
             close_split=self._close,
         )
         #: Whether something was emitted since the last cut, and whether that should come soon.

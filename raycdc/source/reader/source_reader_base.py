@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from raycdc.checkpoint.manifest import TableEpoch
+from raycdc.checkpoint.opaque import SealedSplit
 from raycdc.errors import ProtocolError
 from raycdc.failpoints import reach
 from raycdc.source.protocol.api import InputStatus
@@ -51,7 +52,7 @@ from raycdc.source.split import SourceSplit
 class ReaderReport:
     """What `EpochSealed` says beside the segments, in its terms: the reader's part of a checkpoint."""
 
-    splits: Mapping[str, Any] = field(default_factory=dict)
+    splits: Mapping[str, SealedSplit] = field(default_factory=dict)
     tables: Mapping[str, TableEpoch] = field(default_factory=dict)
     schemas: Mapping[str, SchemaDocument] = field(default_factory=dict)
     finished: tuple[str, ...] = ()

@@ -24,8 +24,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, assert_never
+from typing import assert_never
 
+from raycdc.checkpoint.opaque import EnumeratorState, SealedSplit
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
 from raycdc.source.parking import Refusal, Requests, with_refusals, with_requests
@@ -45,6 +46,7 @@ from raycdc.source.snapshot.chunk_events import (
     ParkTable,
     RelayedEvent,
 )
+from raycdc.source.snapshot.enumerator_state import SealedEnumerator
 from raycdc.source.snapshot.run_end import RunEnd
 from raycdc.source.snapshot.snapshot_plan import EnumeratorDialect, StartPoint, first_state
 from raycdc.source.snapshot.snapshot_planning import SnapshotPlanning
@@ -54,15 +56,12 @@ from raycdc.source.split import STREAM_SPLIT_ID, PartitionSplit, SnapshotSplit, 
 
 __all__ = ["IncrementalSnapshotEnumerator", "Restored", "restore_or_create"]
 
-#: Version of this enumerator's state.
-STATE_VERSION = 1
-
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The last manifest's: an enumerator's own `state`, as `snapshot_state` wrote it, and the stream split."""
+    """The last manifest's: the enumerator's own `state`, and the stream split."""
 
-    state: Mapping[str, Any]
+    state: SealedEnumerator
     stream: StreamSplit
 
 
@@ -80,18 +79,16 @@ class IncrementalSnapshotEnumerator:
         self._context, self._dialect = context, dialect
         self._requests = start.requests or Requests()
         self._refusals = list(start.refusals)
-        if restored is not None and restored.state["version"] != STATE_VERSION:
-            version = restored.state["version"]
-            raise ProtocolError(f"Enumerator state has version {version}, this one knows {STATE_VERSION}")
+        state = SealedEnumerator() if restored is None else restored.state
         #: As `LogReader` counts parkings and new beginnings, in the last manifest.
         self._changes = 0
-        self._started = restored is not None and bool(restored.state["started"])
-        self._end = RunEnd(start.until, high=restored.state["high"] if restored else 0, on_known=self._go_on)
+        self._started = state.started
+        self._end = RunEnd(start.until, high=state.high, on_known=self._go_on)
         self._planning = SnapshotPlanning(context, dialect, document=start.document, on_planned=self._go_on)
         self._stream = StreamAssignment(context, dialect, self._end, on_placed=self._go_on)
         self._chunks = ChunkAssignments(context, dialect, self._planning, self._stream)
         if restored is not None:
-            self._planning.restore(restored.state["tables"], restored.state["unfinished"])
+            self._planning.restore(state.tables, state.unfinished)
             self._stream.take_back(self._as_it_goes_on(restored.stream))
 
     def __repr__(self) -> str:
@@ -168,9 +165,9 @@ class IncrementalSnapshotEnumerator:
             self._planning.finished(self._chunks.finish(split_id))
         self._go_on()
 
-    def epoch_sealed(self, epoch: int, splits: Mapping[str, Any]) -> EpochShare:
+    def epoch_sealed(self, epoch: int, splits: Mapping[str, SealedSplit]) -> EpochShare:
         """The log reader reports tables and the end by itself; its state says which tables begin again."""
-        if STREAM_SPLIT_ID in splits and self._follow(StreamState.from_json(splits[STREAM_SPLIT_ID])):
+        if STREAM_SPLIT_ID in splits and self._follow(StreamState.of(splits[STREAM_SPLIT_ID])):
             self._go_on()
         return EpochShare()
 
@@ -178,15 +175,10 @@ class IncrementalSnapshotEnumerator:
     def wants_seal(self) -> bool:
         return False
 
-    def snapshot_state(self, checkpoint_id: int) -> dict[str, Any]:
-        unfinished = [split for split in self._chunks.out if self._planning.is_of_now(split)]
-        return {
-            "version": STATE_VERSION,
-            "started": self._started,
-            "high": self._end.high,
-            "tables": self._planning.to_json(),
-            "unfinished": [split.to_json() for split in (*unfinished, *self._planning.pending)],
-        }
+    def snapshot_state(self, checkpoint_id: int) -> EnumeratorState:
+        out = [split for split in self._chunks.out if self._planning.is_of_now(split)]
+        unfinished = (*out, *self._planning.pending)
+        return SealedEnumerator(self._started, self._end.high, self._planning.sealed(), unfinished).sealed()
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Nothing to clean up at the source: a binlog is not acknowledged."""
@@ -257,12 +249,6 @@ def restore_or_create(
     # A table left out by now has ended: its changes are passed over, so nobody may go on with it as if none were.
     refusals = [refusal for refusal in start.refusals if dialect.captures(refusal.table)]
     documents = {table.schema: start.document(table.schema) for table in state.followed.values()}
-    restored = Restored(_captured(start.last.enumerator, dialect), StreamSplit(state, documents))
+    sealed = SealedEnumerator.of(start.last.enumerator).only(dialect.captures)
+    restored = Restored(sealed, StreamSplit(state, documents))
     return IncrementalSnapshotEnumerator(context, dialect, replace(start, refusals=refusals), restored=restored)
-
-
-def _captured(state: Mapping[str, Any], dialect: EnumeratorDialect) -> dict[str, Any]:
-    """The part of an enumerator's state whose tables are still selected."""
-    tables = {name: table for name, table in state["tables"].items() if dialect.captures(TableId.parse(name))}
-    unfinished = [split for split in state["unfinished"] if dialect.captures(TableId.parse(split["table"]))]
-    return {**state, "tables": tables, "unfinished": unfinished}

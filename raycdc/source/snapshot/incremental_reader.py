@@ -149,7 +149,7 @@ class IncrementalReader(SourceReaderBase):
             return ReaderReport()
         report = self._log.report()
         return ReaderReport(
-            splits={STREAM_SPLIT_ID: self._log.state().to_json()},
+            splits={STREAM_SPLIT_ID: self._log.state().sealed()},
             tables=report.tables,
             schemas=report.schemas,
             finished=report.finished,

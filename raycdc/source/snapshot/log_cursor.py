@@ -14,8 +14,8 @@ class LogCursor:
 
     def __init__(self, state: StreamState) -> None:
         self.position, self.ordinal = state.position, state.ordinal
-        #: The source's own state, passed through; states that were written before there was any have none.
-        self.source_state = state.source
+        #: The source's own notes, passed through; states that were written before there was any have none.
+        self.notes = state.notes
         self.in_transaction = False
         #: Commit time of the last event, and of the last one behind which no transaction is open.
         self.event_ms: int | None = None
@@ -31,8 +31,8 @@ class LogCursor:
         self.in_transaction = in_transaction
         self.moved = self.moved or place.ordinal != self.ordinal
         self.position, self.ordinal = place.position, place.ordinal
-        if place.source_state is not None:
-            self.source_state = place.source_state
+        if place.notes is not None:
+            self.notes = place.notes
         if place.event_ms is not None:
             self.event_ms = place.event_ms
             if not in_transaction:

@@ -177,7 +177,7 @@ class LogReader:
     def metrics(self) -> dict[str, Any]:
         """Figures for people, as a heartbeat has them."""
         cursor = self._cursor
-        place = {"position": cursor.position, "ordinal": cursor.ordinal, "event_ms": cursor.event_ms}
+        place = {"position": cursor.position.to_json(), "ordinal": cursor.ordinal, "event_ms": cursor.event_ms}
         return {**asdict(self._hand_off.statistics()), **place}
 
     def on_unit(self, unit: LogUnit, *, now_s: float) -> None:
@@ -246,7 +246,7 @@ class LogReader:
         followed, parked = self._lives.sealed(self._epoch.tables)
         cursor, changes = self._cursor, self._lives.changes
         return StreamState(
-            cursor.position, cursor.ordinal, followed, parked, changes, cursor.source_state, self._epoch.missing
+            cursor.position, cursor.ordinal, followed, parked, changes, cursor.notes, self._epoch.missing
         )
 
     def report(self) -> LogReport:

@@ -21,11 +21,12 @@ A change of a table is one of four, too, and `SchemaUpdate` is their union:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol, assert_never
+from typing import Protocol, assert_never
 
 from raycdc.checkpoint.missing import MissingRow
+from raycdc.checkpoint.opaque import LogNotes, Position
 from raycdc.model import TableId
 from raycdc.schema.events import SchemaChangeEvent
 from raycdc.source.schema_document import SchemaDocument
@@ -89,16 +90,16 @@ class LogPlace:
     """Where the log stands after a unit, and how late that came.
 
     `position` is in the connector's terms, `ordinal` in the log's total order; inside a transaction they repeat the
-    last boundary. `event_ms` is the commit time of the last event, `fetched_ms` the time when it came. `source_state`
-    is everything that the source itself must know to go on from here, beside position and schemas; None where that is
-    as it was.
+    last boundary. `event_ms` is the commit time of the last event, `fetched_ms` the time when it came. `notes` are
+    everything that the source itself must know to go on from here, beside position and schemas; None where they are as
+    they were.
     """
 
-    position: Mapping[str, Any]
+    position: Position
     ordinal: int
     event_ms: int | None = None
     fetched_ms: int | None = None
-    source_state: Mapping[str, Any] | None = None
+    notes: LogNotes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class TransactionPart:
 
         A unit that begins a transaction and has nothing of it does not tell where that is: it is `NOWHERE`.
         """
-        return NOWHERE if not self.rows and self.place.source_state is None else _last(self.place.ordinal, self.rows)
+        return NOWHERE if not self.rows and self.place.notes is None else _last(self.place.ordinal, self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,7 @@ class SchemaChange:
     @property
     def end(self) -> int:
         """The last place that the unit says anything of; as in `TransactionPart`."""
-        nowhere = self.in_transaction and not self.truncations and self.place.source_state is None
+        nowhere = self.in_transaction and not self.truncations and self.place.notes is None
         return NOWHERE if nowhere else _last(self.place.ordinal, self.truncations)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
+from raycdc.checkpoint.opaque import NO_NOTES, LogNotes, PlannerState, Position
 from raycdc.errors import SchemaError
 from raycdc.model import TableId
 from raycdc.source.schema_document import SchemaDocument
@@ -36,22 +36,22 @@ class TablePlan:
         """The table in the first state of a stream split, unless it is `refused`."""
         return first_table_state(self.fingerprint, self.snapshot)
 
-    def parked(self, start: Mapping[str, Any]) -> Parked:
+    def parked(self, start: Position) -> Parked:
         """The `refused` table in the first state of a stream split that begins at the position `start`."""
         return parked_from(Unknown(), Parking(self.refused, start, 0))
 
 
 @dataclass(frozen=True, slots=True)
 class StartPoint:
-    """Where the log starts and what tables look like there; `source` is the first `LogPlace.source_state`.
+    """Where the log starts and what tables look like there; `notes` are the first `LogPlace.notes`.
 
     `parks` is False where a table that its targets cannot hold is to end the run: `SchemaError`.
     """
 
-    position: Mapping[str, Any]
+    position: Position
     ordinal: int
     tables: tuple[TablePlan, ...]
-    source: Mapping[str, Any] | None = None
+    notes: LogNotes = NO_NOTES
     parks: bool = True
 
     def __post_init__(self) -> None:
@@ -65,7 +65,7 @@ class PlannedChunks:
     """More chunks of a table: splits, the planner's new state (None: planned to the end), estimated total."""
 
     splits: tuple[SnapshotSplit, ...]
-    planner: dict[str, Any] | None
+    planner: PlannerState | None
     estimate: int
 
 
@@ -73,7 +73,7 @@ class PlannedChunks:
 class ResumePoint:
     """Where a log goes on at another server: the place and the log's end, as that server counts them."""
 
-    position: Mapping[str, Any]
+    position: Position
     ordinal: int
     end: int
 
@@ -82,7 +82,7 @@ class ResumePoint:
 class FailoverDialect(Protocol):
     """What a dialect has more if another server may take over: its positions are no places in the old one's log."""
 
-    def resume_point(self, position: Mapping[str, Any]) -> ResumePoint | None:
+    def resume_point(self, position: Position) -> ResumePoint | None:
         """Where the log goes on at the server that answers now; None if that is the one of `position`. Blocks."""
 
 
@@ -92,7 +92,7 @@ class EnumeratorDialect(Protocol):
     def start_point(self) -> StartPoint: ...
 
     def plan(
-        self, document: SchemaDocument, table: TableId, planner: dict[str, Any], first_index: int
+        self, document: SchemaDocument, table: TableId, planner: PlannerState, first_index: int
     ) -> PlannedChunks: ...
 
     def current_ordinal(self) -> int:
@@ -110,4 +110,4 @@ def first_state(start: StartPoint) -> StreamState:
     """The stream split's state where reading begins."""
     followed = {plan.table: plan.followed() for plan in start.tables if not plan.refused}
     parked = {plan.table: plan.parked(start.position) for plan in start.tables if plan.refused}
-    return StreamState(start.position, start.ordinal, followed, parked, source=start.source or {})
+    return StreamState(start.position, start.ordinal, followed, parked, notes=start.notes)

@@ -10,11 +10,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
+from raycdc.checkpoint.opaque import PlannerState
 from raycdc.model import TableId
 from raycdc.source.protocol.api import SplitEnumeratorContext, TableProgress
 from raycdc.source.schema_document import SchemaDocument
+from raycdc.source.snapshot.chunk_key import ChunkKey
+from raycdc.source.snapshot.enumerator_state import SealedPlanning
 from raycdc.source.snapshot.snapshot_plan import PLANNED_AHEAD, EnumeratorDialect, PlannedChunks, StartPoint
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.split import SnapshotSplit
@@ -26,31 +28,13 @@ class TablePlanning:
     """How far a table's planning and reading are, as the enumerator counts."""
 
     fingerprint: str
-    planner: dict[str, Any] | None
+    planner: PlannerState | None
     planned: int = 0
     finished: int = 0
     estimate: int = 0
     incarnation: int = 0
     #: Why the table is not followed, as the stream's state has it.
     parked: Parked | None = None
-
-    def to_json(self, document: SchemaDocument | None) -> dict[str, Any]:
-        """As manifests have it; `document` is the schema's, while it is needed for planning."""
-        return {
-            "schema": self.fingerprint,
-            "document": None if document is None else document.to_json(),
-            "planner": self.planner,
-            "planned": self.planned,
-            "finished": self.finished,
-            "estimate": self.estimate,
-            "incarnation": self.incarnation,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> TablePlanning:
-        """Inverse of `to_json`, but for the document."""
-        counts = data["planned"], data["finished"], data["estimate"]
-        return cls(data["schema"], data["planner"], *counts, incarnation=data.get("incarnation", 0))
 
 
 class SnapshotPlanning:
@@ -77,15 +61,20 @@ class SnapshotPlanning:
     def __repr__(self) -> str:
         return f"SnapshotPlanning(pending={len(self.pending)}, tables={len(self._tables)})"
 
-    def restore(self, tables: Mapping[str, Any], unfinished: Iterable[dict[str, Any]]) -> None:
-        """Go on from `to_json`. Chunks that were under way are read again, as another attempt."""
-        for name, table in tables.items():
-            self._tables[TableId.parse(name)] = TablePlanning.from_json(table)
-            if table["document"] is not None:
-                self._documents[table["schema"]] = SchemaDocument.from_json(table["document"])
-        for data in unfinished:
-            split = SnapshotSplit.from_json(data)
-            self.pending.append(replace(split, attempt=split.attempt + 1))
+    def restore(self, tables: Mapping[TableId, SealedPlanning], unfinished: Iterable[SnapshotSplit]) -> None:
+        """Go on from `sealed`. Chunks that were under way are read again, as another attempt."""
+        for table, sealed in tables.items():
+            self._tables[table] = TablePlanning(
+                sealed.fingerprint,
+                sealed.planner,
+                sealed.planned,
+                sealed.finished,
+                sealed.estimate,
+                sealed.incarnation,
+            )
+            if sealed.document is not None:
+                self._documents[sealed.fingerprint] = sealed.document
+        self.pending.extend(replace(split, attempt=split.attempt + 1) for split in unfinished)
 
     def begin(self, start: StartPoint) -> None:
         """The source told where reading begins, and of which tables."""
@@ -94,7 +83,7 @@ class SnapshotPlanning:
                 self._tables[plan.table] = TablePlanning("", None, parked=plan.parked(start.position))
                 continue
             # The key is settled here: the log reader compares by it from now on, whatever the configuration says later.
-            planner = {"key": plan.snapshot.key} if plan.snapshot is not None else None
+            planner = None if plan.snapshot is None else _cut_by(plan.snapshot.key)
             self._tables[plan.table] = TablePlanning(plan.fingerprint, planner)
             self._documents[plan.fingerprint] = plan.document
 
@@ -114,7 +103,7 @@ class SnapshotPlanning:
             planning = self._tables.get(table)
             if state.incarnation > (planning.incarnation if planning else 0):
                 self._documents[state.schema] = self._document(state.schema)
-                planner = {"key": state.snapshot.key} if isinstance(state, InSnapshot | AsOf) else None
+                planner = _cut_by(state.snapshot.key) if isinstance(state, InSnapshot | AsOf) else None
                 self._tables[table] = TablePlanning(state.schema, planner, incarnation=state.incarnation)
                 ended.append(table)
         return ended
@@ -190,13 +179,26 @@ class SnapshotPlanning:
         counts = Counter(split.table for split in published)
         return {table: _progress(state, counts[table]) for table, state in self._tables.items()}
 
-    def to_json(self) -> dict[str, Any]:
+    def sealed(self) -> dict[TableId, SealedPlanning]:
         """The tables of an enumerator's state."""
         return {
-            str(table): state.to_json(self._documents[state.fingerprint] if state.planner is not None else None)
+            table: SealedPlanning(
+                state.fingerprint,
+                self._documents[state.fingerprint] if state.planner is not None else None,
+                state.planner,
+                state.planned,
+                state.finished,
+                state.estimate,
+                state.incarnation,
+            )
             for table, state in self._tables.items()
             if state.parked is None
         }
+
+
+def _cut_by(key: ChunkKey | None) -> PlannerState:
+    """The planner's state of a table that is not cut yet."""
+    return PlannerState.from_json({"key": key})
 
 
 def _progress(state: TablePlanning, published: int) -> TableProgress:

@@ -13,6 +13,7 @@ from typing import Any
 
 from raycdc.checkpoint.manifest import STREAM_SPLIT_ID, Manifest
 from raycdc.checkpoint.missing import MissingState
+from raycdc.checkpoint.opaque import NO_NOTES, LogNotes, Position, SealedSplit
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
 from raycdc.source.table_life import (
@@ -37,16 +38,16 @@ AS_OF_VERSION = 2
 class StreamState:
     """Where the log stands: `position` in the connector's terms, `ordinal` in the log's total order.
 
-    `followed` and `parked` are all its tables. `changes` counts parkings and new beginnings. `source` is what the
-    connector must know to go on beside position and schemas. `missing` are rows that the source could not give.
+    `followed` and `parked` are all its tables. `changes` counts parkings and new beginnings. `notes` are what
+    the connector must know to go on beside position and schemas. `missing` are rows that the source could not give.
     """
 
-    position: Mapping[str, Any]
+    position: Position
     ordinal: int
     followed: Mapping[TableId, Followed] = field(default_factory=dict)
     parked: Mapping[TableId, Parked] = field(default_factory=dict)
     changes: int = 0
-    source: Mapping[str, Any] = field(default_factory=dict)
+    notes: LogNotes = NO_NOTES
     missing: MissingState = field(default_factory=MissingState)
 
     def __getitem__(self, table: TableId) -> TableState:
@@ -74,14 +75,23 @@ class StreamState:
         """The state as if no others were followed."""
         return replace(self, followed={table: self.followed[table] for table in tables if table in self.followed})
 
+    @classmethod
+    def of(cls, state: SealedSplit) -> StreamState:
+        """The state of the stream split, as manifests and messages have it."""
+        return cls.from_json(state.to_json())
+
+    def sealed(self) -> SealedSplit:
+        """Inverse of `of`."""
+        return SealedSplit.from_json(self.to_json())
+
     def to_json(self) -> dict[str, Any]:
         """As a manifest has it."""
         as_of = any(isinstance(state, AsOf | Behind) for state in self.followed.values())
         return {
             "version": AS_OF_VERSION if as_of else STATE_VERSION,
-            "position": dict(self.position),
+            "position": self.position.to_json(),
             "ordinal": self.ordinal,
-            **({"source": dict(self.source)} if self.source else {}),
+            **({"source": self.notes.to_json()} if self.notes else {}),
             **({"missing": self.missing.to_json()} if self.missing.count else {}),
             "changes": self.changes,
             "parked": {str(table): state.to_json() for table, state in self.parked.items()},
@@ -95,12 +105,12 @@ class StreamState:
             known = f"{STATE_VERSION} and {AS_OF_VERSION}"
             raise ProtocolError(f"Stream split state has version {data['version']}, this reader knows {known}")
         return cls(
-            data["position"],
+            Position.from_json(data["position"]),
             data["ordinal"],
             {TableId.parse(name): followed_from_json(entry) for name, entry in data["tables"].items()},
             {TableId.parse(name): Parked.from_json(entry) for name, entry in data.get("parked", {}).items()},
             data.get("changes", 0),
-            data.get("source", {}),
+            LogNotes.from_json(data.get("source", {})),
             MissingState.from_json(data.get("missing")),
         )
 
@@ -108,4 +118,4 @@ class StreamState:
 def stream_of(manifest: Manifest | None) -> StreamState | None:
     """The state of the log after the epoch of `manifest`; None where the source has none, or nothing was sealed."""
     state = None if manifest is None else manifest.to_splits.get(STREAM_SPLIT_ID)
-    return None if state is None else StreamState.from_json(state)
+    return None if state is None else StreamState.of(state)

@@ -16,6 +16,7 @@ from raycdc.source.snapshot.fold import fold
 from raycdc.source.split import OpenedAt, SnapshotSplit
 from raycdc.testing.simulation.chunks import in_chunk
 from raycdc.testing.simulation.database import Row, RowKey, SimDatabase, SimTable, Visibility, changelog_batch
+from raycdc.testing.simulation.place import SimPlace
 from raycdc.testing.simulation.spool import Author, MemorySegmentWriter, MemorySpool
 
 
@@ -78,9 +79,9 @@ class SimChunkSource:
         return None if task is None or task.snapshot is None or task.view is not None else task.split.table
 
     def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: SchemaDocument) -> None:
-        place = opened_at.position
-        self._asked_elsewhere = self._asked_elsewhere or place["server"] != self._server
-        self._tasks.append(_Task(split, document, place["ordinal"], opened_at.as_of))
+        place = SimPlace.of(opened_at.position)
+        self._asked_elsewhere = self._asked_elsewhere or place.server != self._server
+        self._tasks.append(_Task(split, document, place.ordinal, opened_at.as_of))
 
     def fold(self, *, read: ChunkRead, delta: Sequence[Segment], document: SchemaDocument) -> None:
         self._tasks.append(_Task(read.split, document, read=read, delta=tuple(delta)))

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.manifest import STREAM_SPLIT_ID, Manifest
+from raycdc.checkpoint.opaque import SealedSplit
 from raycdc.model import TableId
+from raycdc.source.snapshot.enumerator_state import SealedEnumerator
+from raycdc.source.snapshot.stream_state import StreamState, stream_of
 from raycdc.source.split import SnapshotSplit
+from raycdc.source.table_life import AsOf, Followed, InSnapshot, SnapshotState
 from raycdc.testing.changelog import check_changelog
 from raycdc.testing.simulation.chunks import all_chunks, in_chunk
 from raycdc.testing.simulation.database import KEYS, SimDatabase, SimTable, TableKind
+from raycdc.testing.simulation.place import SimPlace
 from raycdc.testing.simulation.sinks import ModelSink, Target
 from raycdc.testing.simulation.spool import Author, MemorySpool
 
@@ -38,11 +44,11 @@ class Oracle:
         if previous is not None and not self._continues(manifest, previous):
             self._say(f"epoch {manifest.epoch} does not begin where epoch {previous.epoch} ended")
         boundaries = {0, *(t.ordinal for t in self._database.log)}
-        stream = manifest.to_splits.get("stream")
-        first = manifest.from_splits.get("stream")
-        if first is not None and (self._start is None or first["position"]["ordinal"] < self._start):
-            self._start = first["position"]["ordinal"]
-        if stream is not None and stream["position"]["ordinal"] not in boundaries:
+        stream = stream_of(manifest)
+        first = _ordinal(manifest.from_splits)
+        if first is not None and (self._start is None or first < self._start):
+            self._start = first
+        if stream is not None and SimPlace.of(stream.position).ordinal not in boundaries:
             self._say(f"epoch {manifest.epoch} ends inside a transaction")
         for segment in manifest.segments:
             if segment.table not in manifest.tables or manifest.tables[segment.table].schema != segment.schema:
@@ -53,45 +59,42 @@ class Oracle:
             if segment.path not in self._spool:
                 self._say(f"epoch {manifest.epoch} has a deleted segment {segment}")
         if stream is not None and caught_up:
-            begun = [name for name, table in stream["tables"].items() if table["snapshot"] is not None]
-            begun += [name for name, entry in stream["parked"].items() if entry["again"]]
+            begun = [str(table) for table, state in stream.followed.items() if isinstance(state, InSnapshot | AsOf)]
+            begun += [str(table) for table, parked in stream.parked.items() if parked.again]
             if begun:
                 self._say(f"epoch {manifest.epoch} is said to be the last, but {', '.join(begun)} was begun only")
         if stream is not None:
-            for name, entry in stream["parked"].items():
-                if entry["reason"] == "misfit" and TableId.parse(name) not in self._database.unlogged:
-                    self._say(f"epoch {manifest.epoch}: rows of {name} do not fit, which always fitted the log")
-            for name, table in stream["tables"].items():
-                self._snapshot_state(manifest, TableId.parse(name), table)
+            for table, parked in stream.parked.items():
+                if parked.reason == "misfit" and table not in self._database.unlogged:
+                    self._say(f"epoch {manifest.epoch}: rows of {table} do not fit, which always fitted the log")
+            for table, state in stream.followed.items():
+                self._snapshot_state(manifest, table, state)
 
     def _continues(self, manifest: Manifest, previous: Manifest) -> bool:
         """Whether the epoch begins where the one before ended, or where a request moved the log to."""
-        before, after = previous.to_splits.get("stream"), manifest.from_splits.get("stream")
+        before, after = _ordinal(previous.to_splits), _ordinal(manifest.from_splits)
         if before is None or after is None:
             return before is None
         # The place, whatever the server that answers calls it.
-        return after["position"]["ordinal"] in {before["position"]["ordinal"], *self.starts}
+        return after in {before, *self.starts}
 
-    def _snapshot_state(self, manifest: Manifest, table_id: TableId, stream_table: dict[str, Any]) -> None:
+    def _snapshot_state(self, manifest: Manifest, table_id: TableId, state: Followed) -> None:
         """Every key's chunk is either closed in the stream's state or still to be read, never both or neither."""
-        snapshot = stream_table["snapshot"]
+        snapshot = state.snapshot if isinstance(state, InSnapshot | AsOf) else None
+        enumerator = SealedEnumerator.of(manifest.enumerator)
         table = self._database.tables[table_id]
         told = manifest.tables.get(table_id)
         if told is not None and told.snapshot != (snapshot is not None):
             self._say(f"epoch {manifest.epoch}: {table_id} snapshot={told.snapshot}, but its state is {snapshot}")
-        known = manifest.enumerator["tables"].get(str(table_id))
+        known = enumerator.tables.get(table_id)
         if known is None:
             return
-        incarnation = stream_table["incarnation"]
-        if known["incarnation"] != incarnation:
-            self._say(
-                f"epoch {manifest.epoch}: incarnations of {table_id} are {known['incarnation']} and {incarnation}"
-            )
+        incarnation = state.incarnation
+        if known.incarnation != incarnation:
+            self._say(f"epoch {manifest.epoch}: incarnations of {table_id} are {known.incarnation} and {incarnation}")
         chunks = [replace(chunk, incarnation=incarnation) for chunk in all_chunks(table)]
-        planned = len(chunks) if known["planner"] is None else known["planned"]
-        unread = {c.split_id for c in chunks[planned:]} | {
-            SnapshotSplit.from_json(s).split_id for s in manifest.enumerator["unfinished"]
-        }
+        planned = len(chunks) if known.planner is None else known.planned
+        unread = {c.split_id for c in chunks[planned:]} | {split.split_id for split in enumerator.unfinished}
         values: list[int | None] = [*range(-1, KEYS + 1), None]
         for value in values:
             row = {"id": value, "grp": value}
@@ -204,9 +207,15 @@ def _truncates(event: dict[str, Any]) -> bool:
     return bool(event["type"] == "truncate_table")
 
 
-def _closed(table: SimTable, snapshot: dict[str, Any], value: int | None) -> bool:
+def _ordinal(splits: Mapping[str, SealedSplit]) -> int | None:
+    """Where the log stands in a manifest's splits; None where it is not among them yet."""
+    stream = splits.get(STREAM_SPLIT_ID)
+    return None if stream is None else SimPlace.of(StreamState.of(stream).position).ordinal
+
+
+def _closed(table: SimTable, snapshot: SnapshotState, value: int | None) -> bool:
     if value is None or table.key is None:
-        return bool(snapshot["null_closed"])
+        return snapshot.null_closed
     row = {table.key: value}
-    ranges = [SnapshotSplit(table.id, 0, table.key, low, high) for low, high in snapshot["closed"]]
+    ranges = [SnapshotSplit(table.id, 0, table.key, low, high) for low, high in snapshot.closed]
     return any(in_chunk(table, split, row) for split in ranges)

@@ -21,7 +21,7 @@ from raycdc.source.protocol.coordinator import CoordinatorSettings, Recovered, S
 from raycdc.source.protocol.link import Identity, Link, read_packet
 from raycdc.source.protocol.source_event import Message, ReaderRegistration, Shutdown
 from raycdc.testing.simulation.network import Address, Clock, Datagram, FaultyNetwork
-from raycdc.testing.simulation.partitions import PartitionEnumerator, PartitionReader, Topic
+from raycdc.testing.simulation.partitions import PartitionEnumerator, PartitionReader, Topic, sealed
 from raycdc.testing.simulation.state import CrashError, MemoryState
 from raycdc.testing.simulation.world import SimulationError
 
@@ -357,12 +357,13 @@ class PartitionJob:
                     )
                 self.read[partition] = max(self.read.get(partition, 0), number + 1)
         for partition, state in manifest.to_splits.items():
-            if state["position"] != self.read.get(partition, 0):
+            if state != sealed(self.read.get(partition, 0)):
                 self.problems.append(
-                    f"epoch {manifest.epoch}: {partition} is sealed at {state['position']}, "
+                    f"epoch {manifest.epoch}: {partition} is sealed at {state.position}, "
                     f"but {self.read.get(partition, 0)} records were"
                 )
-        lost = set(self.topic.lengths) & set(before) - set(manifest.to_splits) - set(manifest.enumerator["waiting"])
+        waiting = manifest.enumerator.to_json()["waiting"]
+        lost = set(self.topic.lengths) & set(before) - set(manifest.to_splits) - set(waiting)
         self.problems.extend(f"epoch {manifest.epoch} forgot {partition}" for partition in sorted(lost))
         moved = {p: (before.get(p, 0), n) for p, n in self.read.items() if n != before.get(p, 0)}
         self._note(f"epoch {manifest.epoch} of generation {manifest.generation} sealed: {moved}")

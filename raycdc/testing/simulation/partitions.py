@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raycdc.checkpoint.manifest import Manifest, Segment, TableEpoch
+from raycdc.checkpoint.opaque import EnumeratorState, SealedSplit
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
 from raycdc.model.until import Until
@@ -71,12 +72,12 @@ class PartitionEnumerator:
         self._states: dict[str, int] = {}
         self.assigner = PartitionAssigner(context, self._split)
         if last is not None:
-            self._states = {s: state["position"] for s, state in last.to_splits.items()}
-            self._states |= dict.fromkeys(last.enumerator["waiting"], 0) | self._states
+            self._states = {split: _offset(state) for split, state in last.to_splits.items()}
+            self._states |= dict.fromkeys(last.enumerator.to_json()["waiting"], 0) | self._states
 
     def _split(self, split_id: str) -> PartitionSplit:
         end = None if self._ends is None else self._ends.get(split_id)
-        return PartitionSplit(split_id, {"position": self._states[split_id]}, end)
+        return PartitionSplit(split_id, sealed(self._states[split_id]), end)
 
     def start(self) -> None:
         """Nothing is given out before the first look."""
@@ -100,7 +101,7 @@ class PartitionEnumerator:
     def add_splits_back(self, splits: Sequence[SourceSplit], subtask_id: int) -> None:
         for split in splits:
             assert isinstance(split, PartitionSplit)
-            self._states[split.split_id] = split.state["position"]
+            self._states[split.split_id] = _offset(split.state)
         self.assigner.back(split.split_id for split in splits if isinstance(split, PartitionSplit))
 
     def add_reader(self, subtask_id: int) -> None:
@@ -113,8 +114,8 @@ class PartitionEnumerator:
     def handle_splits_finished(self, split_ids: Sequence[str]) -> None:
         assert not split_ids
 
-    def epoch_sealed(self, epoch: int, splits: Mapping[str, Any]) -> EpochShare:
-        self._states.update({s: state["position"] for s, state in splits.items()})
+    def epoch_sealed(self, epoch: int, splits: Mapping[str, SealedSplit]) -> EpochShare:
+        self._states.update({split: _offset(state) for split, state in splits.items()})
         self.assigner.balance()
         return EpochShare(final=self._ends is not None and all(self._ended(s) for s in self._ends))
 
@@ -122,8 +123,8 @@ class PartitionEnumerator:
     def wants_seal(self) -> bool:
         return self._ends is not None and all(self._ended(s) for s in self._ends)
 
-    def snapshot_state(self, checkpoint_id: int) -> dict[str, Any]:
-        return {"waiting": sorted(self.assigner.waiting)}
+    def snapshot_state(self, checkpoint_id: int) -> EnumeratorState:
+        return EnumeratorState.from_json({"waiting": sorted(self.assigner.waiting)})
 
     def park_tables(self, refusals: Sequence[Refusal]) -> None:
         """A partition is read on for its other tables; the driver drops the rows of these."""
@@ -188,7 +189,7 @@ class PartitionReader:
         self.partitions: PartitionSet[Cursor] = PartitionSet(
             send,
             open_split=self._open,
-            state_of=lambda cursor: {"position": cursor.position},
+            state_of=lambda cursor: sealed(cursor.position),
             close_split=lambda _: None,
         )
 
@@ -213,7 +214,7 @@ class PartitionReader:
                 raise ProtocolError(f"{type(message).__name__} is not a message for a reader")
 
     def _open(self, split: PartitionSplit, addition: int) -> Cursor:
-        position = split.state["position"]
+        position = _offset(split.state)
         self._fetching[split.split_id] = FetchCursor(position, split.until, addition)
         return Cursor(split.split_id, position, split.until)
 
@@ -283,3 +284,14 @@ class PartitionReader:
         self._spool[name] = self._rows
         rows = len(self._rows)
         return [Segment("sim", name, "", TableId("topic", "all"), "f", "", 0, "log", 0, rows, rows * RECORD_BYTES, 0)]
+
+
+def sealed(offset: int) -> SealedSplit:
+    """The state of a partition of which `offset` records were read."""
+    return SealedSplit.from_json({"position": offset})
+
+
+def _offset(state: SealedSplit) -> int:
+    position = state.position
+    assert position is not None
+    return int(position.to_json())

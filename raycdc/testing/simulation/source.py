@@ -9,12 +9,13 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from raycdc.checkpoint.opaque import PlannerState, Position
 from raycdc.model import Column, RowKind, TableId, TableSchema
 from raycdc.schema.events import EVENT_TYPES, CreateTableEvent, TruncateTableEvent, event_from_json
 from raycdc.source.new_beginnings import TableLooks
@@ -48,6 +49,7 @@ from raycdc.testing.simulation.database import (
     Visibility,
     changelog_batch,
 )
+from raycdc.testing.simulation.place import SimPlace
 from raycdc.testing.simulation.spool import Author, MemorySpool
 
 #: Chunks planned per call.
@@ -70,18 +72,17 @@ class SimEnumeratorDialect:
             document = SchemaDocument.of(table.schema)
             plans.append(TablePlan(table.id, document.fingerprint, document, unread(table)))
         database = self._database
-        position = {"ordinal": database.end, "server": database.server}
+        position = SimPlace(database.end, database.server).sealed()
         return StartPoint(position, database.counted(database.end, database.server), tuple(plans))
 
-    def plan(
-        self, document: SchemaDocument, table: TableId, planner: dict[str, Any], first_index: int
-    ) -> PlannedChunks:
+    def plan(self, document: SchemaDocument, table: TableId, planner: PlannerState, first_index: int) -> PlannedChunks:
         chunks = all_chunks(self._database.tables[table], end=self.current_ordinal())
-        first = planner.get("next", 0)
+        first = planner.to_json().get("next", 0)
         assert first == first_index, "planner and index parted"
         taken = chunks if chunks[0].as_of is not None else chunks[first : first + PLANNED_AT_ONCE]
         following = first + len(taken)
-        return PlannedChunks(tuple(taken), {"next": following} if following < len(chunks) else None, len(chunks))
+        more = PlannerState.from_json({"next": following}) if following < len(chunks) else None
+        return PlannedChunks(tuple(taken), more, len(chunks))
 
     def captures(self, table: TableId) -> bool:
         return True
@@ -97,13 +98,14 @@ class SimEnumeratorDialect:
 class SimFailoverDialect(SimEnumeratorDialect):
     """`raycdc.source.snapshot.snapshot_plan.FailoverDialect`: for runs in which servers take over from each other."""
 
-    def resume_point(self, position: dict[str, Any]) -> ResumePoint | None:
+    def resume_point(self, position: Position) -> ResumePoint | None:
         database = self._database
-        if position["server"] == database.server:
+        before = SimPlace.of(position)
+        if before.server == database.server:
             return None
-        place = {**position, "server": database.server}
+        place = replace(before, server=database.server)
         # The beginning of the new server's log, as nobody knows where in it the place is.
-        return ResumePoint(place, database.counted(0, database.server), self.current_ordinal())
+        return ResumePoint(place.sealed(), database.counted(0, database.server), self.current_ordinal())
 
 
 class SimKeyOrder:
@@ -171,8 +173,8 @@ class SimLogSource:
 
     def __init__(self, database: SimDatabase, split: StreamSplit, chance: random.Random) -> None:
         state = split.state
-        ordinal = state.position["ordinal"]
-        self._server = state.position["server"]
+        place = SimPlace.of(state.position)
+        ordinal, self._server = place.ordinal, place.server
         #: At another server than before the place is found anew, and said even if nothing follows.
         self._says_place = state.ordinal != database.counted(ordinal, self._server)
         #: Times nothing comes yet while a new server looks for the place in its log.
@@ -255,8 +257,8 @@ class SimLogSource:
         self._says_place = False
         return self._unit([], self._boundary, None, in_transaction=False)
 
-    def _at(self, ordinal: int) -> dict[str, Any]:
-        return {"ordinal": ordinal, "server": self._server}
+    def _at(self, ordinal: int) -> Position:
+        return SimPlace(ordinal, self._server).sealed()
 
     def _counted(self, ordinal: int) -> int:
         return self._database.counted(ordinal, self._server)
@@ -315,7 +317,7 @@ class SimLogSource:
         if change.schema == self._in_force[change.table]:
             return True
         self._parked.add(change.table)
-        self._misfits.append(TableParked(change.table, Parking("misfit", {"ordinal": self._boundary}, 0)))
+        self._misfits.append(TableParked(change.table, Parking("misfit", self._at(self._boundary), 0)))
         return False
 
     def _schema_change(self, transaction: Transaction) -> LogUnit:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.opaque import Position, positions_in
 from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.errors import FencedError, StateError
 from raycdc.source.parking import Requests
@@ -71,13 +72,12 @@ class MemoryState:
         self.manifests[manifest.epoch] = stored
         self.maybe_crash()
 
-    def acknowledge(self, positions: Mapping[str, Any]) -> None:
+    def acknowledge(self, positions: Mapping[str, Position]) -> None:
         """`raycdc.source.connector.Source.acknowledge`, of a source that keeps its log no longer than it must."""
         told = [
             epoch
             for epoch, manifest in self.manifests.items()
-            if epoch <= self.committed
-            and positions == {split_id: split["position"] for split_id, split in manifest.to_splits.items()}
+            if epoch <= self.committed and positions == positions_in(manifest.to_splits)
         ]
         if not told:
             raise AcknowledgedEarlyError(f"{positions} was acknowledged, and the sink holds epoch {self.committed}")

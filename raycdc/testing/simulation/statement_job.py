@@ -228,8 +228,8 @@ class StatementJob(PartitionJob):
             topic, partition, offset, _ = row["_pos"].split(":")
             change = int(offset), SYMBOLS[RowKind(row["_op"])], table_name
             told.setdefault(f"{topic}:{partition}", []).append(change)
-        for split_id, data in manifest.to_splits.items():
-            sealed = PartitionState.from_json(data).offset
+        for split_id, state in manifest.to_splits.items():
+            sealed = PartitionState.of(state).offset
             first = self._told.get(split_id, 0)
             changes = self.topic.changes[split_id]
             wanted = [change for change in changes[first:] if change[0] < sealed]

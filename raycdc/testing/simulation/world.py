@@ -14,7 +14,7 @@ from raycdc.checkpoint.manifest import Manifest
 from raycdc.errors import FencedError, StateError
 from raycdc.model import TableId
 from raycdc.model.until import Until
-from raycdc.source.parking import TableRequest
+from raycdc.source.parking import LogStart, TableRequest
 from raycdc.source.snapshot.stream_state import stream_of
 from raycdc.source.table_life import AsOf, InSnapshot
 from raycdc.source.table_requests import stream_state
@@ -23,6 +23,7 @@ from raycdc.testing.simulation.database import SimDatabase
 from raycdc.testing.simulation.driver import SimDriver
 from raycdc.testing.simulation.network import Clock
 from raycdc.testing.simulation.oracle import Oracle
+from raycdc.testing.simulation.place import SimPlace
 from raycdc.testing.simulation.settings import CALM, Pace, Settings
 from raycdc.testing.simulation.sinks import ModelSink
 from raycdc.testing.simulation.spool import MemorySpool
@@ -116,7 +117,7 @@ class Simulation:
     def _is_at_the_end(self) -> bool:
         last = self.state.last
         stream = stream_of(last) if last is not None and last.epoch == self.state.committed else None
-        return stream is not None and bool(stream.position["ordinal"] == self.database.end)
+        return stream is not None and SimPlace.of(stream.position).ordinal == self.database.end
 
     def _caught_up(self) -> bool:
         if not self._is_at_the_end():
@@ -142,12 +143,12 @@ class Simulation:
         stream = stream_of(self.state.last)
         if stream is None or not (tables or start is not None):
             return
-        server = self.database.server
-        counted = None if start is None else self.database.counted(start, server)
-        place = None if counted is None else ({"ordinal": start, "server": server}, counted)
         asked = self.state.requests.and_also(tables, TableRequest.RESNAPSHOT, stream)
-        self.state.requests = asked if place is None else replace(asked, start=place)
+        self.state.requests = asked
         if start is not None:
+            place = SimPlace(start, self.database.server)
+            counted = self.database.counted(start, place.server)
+            self.state.requests = replace(asked, start=LogStart(place.sealed(), counted))
             self.oracle.starts.add(start)
         self._note(f"new snapshots asked for: {self.state.requests}")
 
@@ -258,9 +259,8 @@ class Simulation:
 
         Who was connected notices when he next looks; reports already sent arrive.
         """
-        last = self.state.last
-        stream = last.to_splits.get("stream") if last is not None else None
-        self.database.fail_over(stream["position"]["ordinal"] if stream is not None else 0)
+        stream = stream_of(self.state.last)
+        self.database.fail_over(SimPlace.of(stream.position).ordinal if stream is not None else 0)
         self._note(f"server {self.database.server} takes over")
 
     def _guarded(self, action: Callable[[], None]) -> None:
@@ -345,10 +345,11 @@ class Simulation:
         return self.random.choice([None, None, Until.CAUGHT_UP])
 
     def _look_at_manifest(self, manifest: Manifest) -> None:
+        stream = stream_of(manifest)
         self._note(
             f"epoch {manifest.epoch} of generation {manifest.generation} sealed: "
             f"{[(s.kind, str(s.table), s.rows) for s in manifest.segments]} "
-            f"at {manifest.to_splits.get('stream', {}).get('ordinal')}"
+            f"at {None if stream is None else stream.ordinal}"
         )
         asked_to_stop = self.stopped == self.cluster.generation
         self.oracle.manifest(manifest, self.state.last, caught_up=manifest.final and not asked_to_stop)

@@ -18,6 +18,7 @@ from raycdc.bridge import verify_segments
 from raycdc.checkpoint import codec
 from raycdc.checkpoint.folder import LocalFolder
 from raycdc.checkpoint.manifest import STATE_NODE, Manifest, Segment, TableEpoch
+from raycdc.checkpoint.opaque import EnumeratorState, Position, SealedSplit
 from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.checkpoint.store import KEEP_COMMITTED, CheckpointStore, CommitRecord, RoutedTarget
 from raycdc.errors import FencedError, ParkReason, StateError
@@ -32,12 +33,12 @@ ORDERS = TableId("shop", "orders")
 def parked_manifest() -> Manifest:
     """`manifest` with one table that is followed and one that is parked."""
     followed = {"schema": "0123456789abcdef", "announced": True, "incarnation": 2, "snapshot": None}
-    place = {"file": "binlog.000001", "pos": 4, "gtid_set": ""}
+    place = Position.from_json({"file": "binlog.000001", "pos": 4, "gtid_set": ""})
     why = Parking("ALTER TABLE `ä` … cannot be followed", place, 1_700_000_000_000)
     before = Live("0123456789abcdef", announced=True, incarnation=0)
     parked = parked_from(before, why, incarnation=1).to_json()
-    stream = {"position": place, "ordinal": 4, "changes": 2, "tables": {"shop.orders": followed}}
-    return replace(manifest(1), to_splits={"stream": {**stream, "parked": {"shop.ä": parked}}})
+    stream = {"position": place.to_json(), "ordinal": 4, "changes": 2, "tables": {"shop.orders": followed}}
+    return replace(manifest(1), to_splits={"stream": SealedSplit.from_json({**stream, "parked": {"shop.ä": parked}})})
 
 
 def manifest(epoch: int, generation: int = 1) -> Manifest:
@@ -61,8 +62,8 @@ def manifest(epoch: int, generation: int = 1) -> Manifest:
         generation=generation,
         created_ms=1_700_000_000_000,
         from_splits={},
-        to_splits={"log": {"position": {"file": "binlog.000001", "pos": 4, "gtid_set": "ä"}}},
-        enumerator={"planned": []},
+        to_splits={"log": SealedSplit.from_json({"position": {"file": "binlog.000001", "pos": 4, "gtid_set": "ä"}})},
+        enumerator=EnumeratorState.from_json({"planned": []}),
         segments=(segment,),
         tables={ORDERS: TableEpoch("0123456789abcdef", snapshot=True, unknown=({"type": "create_table"},))},
         watermark_ms=None,
@@ -120,7 +121,7 @@ def test_golden_commit_records_with_and_without_routes_and_parked_targets_are_re
                 "refused",
                 1_700_000_000_000,
                 {"shop.items": 4},
-                {"stream": {"file": "binlog.000001", "pos": 4}},
+                {"stream": Position.from_json({"file": "binlog.000001", "pos": 4})},
             )
         },
     )
@@ -137,7 +138,7 @@ def test_a_stream_state_of_version_2_has_no_parked_tables() -> None:
     document = {**manifest(1).to_json(), "version": 2, "to_splits": {"stream": old}}
     stream = codec.decode_manifest(codec.encode(document), origin="here").to_splits["stream"]
     table = {"schema": "f", "snapshot": None, "incarnation": 0}
-    assert stream == {**old, "changes": 0, "parked": {}, "tables": {"shop.a": table}}
+    assert stream.to_json() == {**old, "changes": 0, "parked": {}, "tables": {"shop.a": table}}
 
 
 def test_golden_manifest_of_version_1_is_read_with_its_segments_in_the_spool_of_the_state(

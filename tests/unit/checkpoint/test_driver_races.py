@@ -15,6 +15,7 @@ import pytest
 from raycdc.checkpoint.folder import LocalFolder
 from raycdc.checkpoint.generations import OwnGeneration
 from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.opaque import EnumeratorState, Position, SealedSplit
 from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord
 from raycdc.epochs.parked_targets import ParkedTargets, Parks
@@ -76,7 +77,8 @@ def test_a_record_is_written_however_often_the_generation_rises(store: Checkpoin
 
 
 def manifest_of(epoch: int) -> Manifest:
-    return Manifest(epoch, 1, 0, {"log": {"position": {"offset": epoch}}}, {"log": {}}, {})
+    before = SealedSplit.from_json({"position": {"offset": epoch}})
+    return Manifest(epoch, 1, 0, {"log": before}, {"log": SealedSplit.from_json({})}, EnumeratorState.from_json({}))
 
 
 def refused(parked: ParkedTargets, epoch: int) -> ParkedTarget:
@@ -89,7 +91,7 @@ def test_a_target_that_refuses_two_epochs_at_once_does_without_the_first(order: 
     """One is committed while the next is staged, and each may be refused before the other."""
     parked = ParkedTargets({}, Parks())
     entry = [refused(parked, epoch) for epoch in order][-1]
-    assert (entry.epoch, entry.positions) == (3, {"log": {"offset": 3}})
+    assert (entry.epoch, entry.positions) == (3, {"log": Position.from_json({"offset": 3})})
     assert "refuses 3" in entry.text
     assert parked.taking_part(manifest_of(3), {ORDERS: [ORDERS]}) == {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from raycdc.checkpoint.manifest import STREAM_SPLIT_ID, Manifest
+from raycdc.checkpoint.opaque import EnumeratorState, SealedSplit
 from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.errors import ParkReason
 from raycdc.model import TableId
@@ -12,7 +13,8 @@ ONE, TWO, LATER = (TableId("shop", name) for name in ("one", "two", "later"))
 
 def manifest(epoch: int, **incarnations: int) -> Manifest:
     tables = {f"shop.{name}": {"incarnation": number} for name, number in incarnations.items()}
-    return Manifest(epoch, 1, 0, {}, {STREAM_SPLIT_ID: {"tables": tables}}, {})
+    stream = SealedSplit.from_json({"tables": tables})
+    return Manifest(epoch, 1, 0, {}, {STREAM_SPLIT_ID: stream}, EnumeratorState.from_json({}))
 
 
 def parked(**sources: int) -> ParkedTarget:

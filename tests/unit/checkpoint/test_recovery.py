@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raycdc.checkpoint.manifest import Manifest, TableEpoch
+from raycdc.checkpoint.opaque import EnumeratorState
 from raycdc.checkpoint.recovery import (
     STEP_APPEND,
     STEP_LAST,
@@ -39,7 +40,7 @@ MANIFEST = Manifest(
     created_ms=0,
     from_splits={},
     to_splits={},
-    enumerator={},
+    enumerator=EnumeratorState.from_json({}),
     tables={A: TableEpoch("f", snapshot=False), B: TableEpoch("f", snapshot=False)},
 )
 

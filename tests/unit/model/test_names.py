@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raycdc.checkpoint.opaque import Position
 from raycdc.config import SinkConfig, config_from_dict
 from raycdc.errors import SchemaError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
@@ -183,11 +184,12 @@ def test_rows_that_are_kept_beside_the_state_lie_in_tables_of_deltas() -> None:
 
 
 def test_a_start_parks_what_is_refused_or_ends_where_nothing_is_parked() -> None:
+    here = Position.from_json({"at": 1})
     fine, odd = (
         TablePlan(T, "f1", SchemaDocument({}), None),
         TablePlan(TableId("shop", "odd"), "", SchemaDocument({}), None, "it has no key"),
     )
-    assert StartPoint({"at": 1}, 1, (fine, odd)).tables[1].parked({"at": 1}).to_json() == {
+    assert StartPoint(here, 1, (fine, odd)).tables[1].parked(here).to_json() == {
         "schema": None,
         "announced": False,
         "incarnation": 0,
@@ -198,4 +200,4 @@ def test_a_start_parks_what_is_refused_or_ends_where_nothing_is_parked() -> None
         "ts_ms": 0,
     }
     with pytest.raises(SchemaError, match="it has no key"):
-        StartPoint({"at": 1}, 1, (fine, odd), parks=False)
+        StartPoint(here, 1, (fine, odd), parks=False)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.opaque import Position, SealedSplit
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import SourceConfig
 from raycdc.errors import SourceError, SourceUnavailableError
@@ -31,10 +32,10 @@ class ToldSource(Source[SourceConfig]):
 
     def __init__(self) -> None:
         super().__init__(SourceConfig(type="told"))
-        self.told: list[dict[str, Any]] = []
+        self.told: list[dict[str, Position]] = []
         self.failures: list[Exception] = []
 
-    def acknowledge(self, positions: Mapping[str, Any]) -> None:
+    def acknowledge(self, positions: Mapping[str, Position]) -> None:
         if self.failures:
             raise self.failures.pop(0)
         self.told.append(dict(positions))
@@ -66,7 +67,7 @@ class Dialect:
         if self.failures:
             raise self.failures.pop(0)
         self.answered.set()
-        return StartPoint({"at": 1}, 1, ())
+        return StartPoint(Position.from_json({"at": 1}), 1, ())
 
     def plan(self, *_: object) -> PlannedChunks:
         raise AssertionError("there are no tables")
@@ -166,8 +167,12 @@ class Elsewhere:
             handler(call())
 
 
-def at(position: int) -> dict[str, Any]:
-    return {"stream": {"version": 2, "position": {"at": position}, "tables": {}}}
+def at(position: int) -> dict[str, SealedSplit]:
+    return {"stream": SealedSplit.from_json({"version": 2, "position": {"at": position}, "tables": {}})}
+
+
+def told_of(position: int) -> dict[str, Position]:
+    return {"stream": Position.from_json({"at": position})}
 
 
 def test_the_newest_commit_stands_for_those_before_it_while_the_source_is_told() -> None:
@@ -177,7 +182,7 @@ def test_the_newest_commit_stands_for_those_before_it_while_the_source_is_told()
         told.committed(at(position))
     assert (len(elsewhere.calls), told.idle) == (1, False)
     elsewhere.run()
-    assert source.told == [{"stream": {"at": 1}}, {"stream": {"at": 3}}]
+    assert source.told == [told_of(1), told_of(3)]
     assert told.idle
 
 
@@ -190,7 +195,7 @@ def test_a_source_that_cannot_be_told_is_a_problem_until_the_next_commit() -> No
     assert (told.problems, told.idle, source.told) == ({"acknowledge": "the broker is away"}, True, [])
     told.committed(at(2))
     elsewhere.run()
-    assert (told.problems, source.told) == ({}, [{"stream": {"at": 2}}])
+    assert (told.problems, source.told) == ({}, [told_of(2)])
 
 
 def test_an_epoch_without_a_log_is_told_to_nobody() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from raycdc.checkpoint.opaque import Position
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
 from raycdc.source.protocol.source_event import AddSplits, decode, encode
@@ -52,7 +53,7 @@ def test_the_place_is_that_of_the_log_reader_where_it_is_further() -> None:
     reader.open(FIRST)
     (opened,) = reader.said
     assert isinstance(opened, ChunkOpened)
-    assert opened.opened_at == OpenedAt({"at": 100}, as_of=100)
+    assert opened.opened_at == OpenedAt(Position.from_json({"at": 100}), as_of=100)
 
 
 def test_the_log_stands_before_what_comes_later_until_all_chunks_are_out() -> None:
@@ -100,7 +101,7 @@ def test_a_unit_with_rows_behind_the_place_waits_as_a_whole() -> None:
 
 def test_a_transaction_that_begins_with_rows_of_nobody_waits_as_well() -> None:
     reader = begun()
-    reader.log.on_unit(TransactionPart(LogPlace({"at": 100}, 100)), now_s=0.0)
+    reader.log.on_unit(TransactionPart(LogPlace(Position.from_json({"at": 100}), 100)), now_s=0.0)
     assert (reader.log.ready, reader.log.can_cut) == (True, True)
     reader.rows(1, at=101, in_transaction=True)
     assert (reader.log.ready, reader.log.can_cut) == (False, True)
@@ -155,7 +156,7 @@ def test_a_table_that_is_another_one_is_left_to_the_log() -> None:
     reader.log.on_time(now_s=1.0)
     assert reader.said == []
     reader.cut()
-    reader.log.on_unit(SchemaChange(LogPlace({"at": 120}, 120), (TableDropped(TABLE),)), now_s=1.0)
+    reader.log.on_unit(SchemaChange(LogPlace(Position.from_json({"at": 120}), 120), (TableDropped(TABLE),)), now_s=1.0)
     reader.log.on_time(now_s=1.0)
     (voided,) = reader.said
     assert isinstance(voided, ChunkVoided)

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from raycdc.checkpoint.opaque import Position
 from raycdc.model.until import Until
 from raycdc.source.protocol.api import EnumeratorStart
 from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.chunk_events import StopAt
 from raycdc.source.snapshot.enumerator import IncrementalSnapshotEnumerator, Restored
+from raycdc.source.snapshot.enumerator_state import SealedEnumerator
 from raycdc.source.snapshot.snapshot_plan import ResumePoint
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.split import SourceSplit, StreamSplit
 from tests.protocol.pair import Dialect
 
-HERE, THERE = {"server": "a", "at": 900}, {"server": "b", "at": 4}
+HERE = Position.from_json({"server": "a", "at": 900})
+THERE = Position.from_json({"server": "b", "at": 4})
 
 
 class Context:
@@ -56,8 +59,8 @@ class Context:
 class TwoServers(Dialect):
     """Server b answers; positions of it count from 4 to 50."""
 
-    def resume_point(self, position: dict[str, Any]) -> ResumePoint | None:
-        return ResumePoint(THERE, 4, 50) if position["server"] == "a" else None
+    def resume_point(self, position: Position) -> ResumePoint | None:
+        return ResumePoint(THERE, 4, 50) if position == HERE else None
 
     def current_ordinal(self) -> int:
         return 900  # Asked while a still answered.
@@ -68,7 +71,7 @@ def unknown(fingerprint: str) -> SchemaDocument:
 
 
 def restored(context: Context, *, until: Until | None) -> IncrementalSnapshotEnumerator:
-    state = {"version": 1, "started": True, "high": 950, "tables": {}, "unfinished": []}
+    state = SealedEnumerator(started=True, high=950)
     start = EnumeratorStart(until, None, unknown)
     restored = Restored(state, StreamSplit(StreamState(HERE, 900)))
     enumerator = IncrementalSnapshotEnumerator(context, TwoServers(), start, restored=restored)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.opaque import EnumeratorState, SealedSplit
 from raycdc.model import TableId
 from raycdc.source.protocol.api import EnumeratorStart
 from raycdc.source.protocol.source_event import SourceEvent
@@ -55,20 +56,24 @@ def test_a_table_left_out_meanwhile_has_ended_and_its_chunks_are_forgotten() -> 
         created_ms=0,
         from_splits={},
         to_splits={
-            STREAM_SPLIT_ID: {
+            STREAM_SPLIT_ID: SealedSplit.from_json(
+                {
+                    "version": 1,
+                    "position": {"at": 5},
+                    "ordinal": 5,
+                    "tables": {str(t): {"schema": "f", "announced": True, "snapshot": None} for t in (KEPT, LEFT_OUT)},
+                }
+            )
+        },
+        enumerator=EnumeratorState.from_json(
+            {
                 "version": 1,
-                "position": {"at": 5},
-                "ordinal": 5,
-                "tables": {str(t): {"schema": "f", "announced": True, "snapshot": None} for t in (KEPT, LEFT_OUT)},
+                "started": True,
+                "high": 0,
+                "tables": {str(t): counts for t in (KEPT, LEFT_OUT)},
+                "unfinished": [chunk.to_json() for chunk in chunks],
             }
-        },
-        enumerator={
-            "version": 1,
-            "started": True,
-            "high": 0,
-            "tables": {str(t): counts for t in (KEPT, LEFT_OUT)},
-            "unfinished": [chunk.to_json() for chunk in chunks],
-        },
+        ),
         segments=(),
         tables={},
         watermark_ms=None,

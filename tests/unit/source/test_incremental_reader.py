@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 
 from raycdc.checkpoint.manifest import Segment
+from raycdc.checkpoint.opaque import Position
 from raycdc.connectors.kafka.events import CheckKeys
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
@@ -137,7 +138,7 @@ class Harness:
         self.reader.handle(SourceEventWrapper(event))
 
     def open(self, split: SnapshotSplit = CHUNK) -> None:
-        self.event(ChunkOpened(split.chunk_id, OpenedAt({}), DOCUMENT))
+        self.event(ChunkOpened(split.chunk_id, OpenedAt(Position.unknown()), DOCUMENT))
 
     def void(self, split: SnapshotSplit = CHUNK) -> None:
         self.event(ChunkVoided(split.chunk_id, "a test says so"))

@@ -13,6 +13,7 @@ import pytest
 
 from raycdc.checkpoint.manifest import Manifest, Segment, TableEpoch
 from raycdc.checkpoint.missing import MissingRow, missing_rows
+from raycdc.checkpoint.opaque import EnumeratorState, Position
 from raycdc.model import Column, LogicalType, RowKind, TableId, TypeKind
 from raycdc.schema.events import AddColumnEvent
 from raycdc.source.protocol.source_event import SourceEvent
@@ -109,6 +110,10 @@ def altered(at: int) -> AddColumnEvent:
     return AddColumnEvent(TABLE, Column(f"at{at}", LogicalType(TypeKind.INT64)))
 
 
+def place_at(at: int, event_ms: int | None = None) -> LogPlace:
+    return LogPlace(Position.from_json({"at": at}), at, event_ms)
+
+
 class Reader:
     """A log reader of one table in snapshot, and what it said."""
 
@@ -140,7 +145,7 @@ class Reader:
         batch = pa.record_batch([pa.array(ids, pa.int64()), pa.array([RowKind.INSERT] * len(ids), pa.int8())], SCHEMA)
         rows = LogRows(TABLE, batch, np.full(len(ids), at, np.int64))
         ordinal = self.log.state().ordinal if in_transaction else at
-        place = LogPlace({"at": ordinal}, ordinal, event_ms=at)
+        place = place_at(ordinal, event_ms=at)
         self.log.on_unit(
             TransactionPart(place, (rows,)) if in_transaction else Transactions(place, (rows,)), now_s=now_s
         )
@@ -150,12 +155,15 @@ class Reader:
         batch = pa.record_batch([pa.array(ids, pa.int64()), pa.array([RowKind.DELETE] * len(ids), pa.int8())], SCHEMA)
         rows = LogRows(TABLE, batch, np.full(len(ids), at, np.int64))
         told = tuple(MissingRow(TABLE, f'{{"id": {number}}}', "not found", 0, str(at)) for number in ids)
-        self.log.on_unit(Transactions(LogPlace({"at": at}, at), (rows,), missing=told), now_s=0.0)
+        self.log.on_unit(Transactions(place_at(at), (rows,), missing=told), now_s=0.0)
 
     def alter(self, at: int) -> None:
         document = SchemaDocument.from_json({"fingerprint": f"f{at}", "columns": [], "primary_key": ["id"]})
         change = altered(at)
-        self.log.on_unit(SchemaChange(LogPlace({"at": at}, at), (TableAltered(TABLE, (change,), document),)), now_s=0.0)
+        self.log.on_unit(
+            SchemaChange(place_at(at), (TableAltered(TABLE, (change,), document),)),
+            now_s=0.0,
+        )
 
     def open(self, split: SnapshotSplit, *, now_s: float = 0.0) -> None:
         self.log.on_event(OpenChunk(split), now_s=now_s)
@@ -190,7 +198,7 @@ def test_a_chunk_is_opened_at_the_position_of_the_log() -> None:
     reader.open(CHUNK)
     (answer,) = reader.said
     document = SchemaDocument.from_json({"fingerprint": "f1", "columns": [], "primary_key": ["id"]})
-    assert answer == ChunkOpened(CHUNK.chunk_id, OpenedAt({"at": 110}), document)
+    assert answer == ChunkOpened(CHUNK.chunk_id, OpenedAt(Position.from_json({"at": 110})), document)
 
 
 def test_events_wait_for_the_end_of_a_transaction() -> None:
@@ -202,7 +210,7 @@ def test_events_wait_for_the_end_of_a_transaction() -> None:
     reader.rows(2, at=110)
     (answer,) = reader.said
     assert isinstance(answer, ChunkOpened)
-    assert answer.opened_at == OpenedAt({"at": 110})
+    assert answer.opened_at == OpenedAt(Position.from_json({"at": 110}))
 
 
 def test_a_chunk_and_what_follows_it_enter_the_epoch_together() -> None:
@@ -273,7 +281,7 @@ def test_a_table_that_is_read_for_nothing_again_and_again_is_parked_with_all_its
         if attempt == 2:
             # Of the same table, and decided about in the same step.
             reader.open(REST)
-            reader.log.on_unit(TransactionPart(LogPlace({"at": 150}, 150)), now_s=0.0)
+            reader.log.on_unit(TransactionPart(place_at(150)), now_s=0.0)
             reader.close(REST, high=100)
         reader.misfit(split, high=100, reason="no b")
     reader.said.clear()
@@ -335,7 +343,7 @@ def test_the_first_epoch_creates_every_table_and_no_other_does() -> None:
 def test_a_chunk_of_a_table_that_was_dropped_is_gone() -> None:
     reader = Reader()
     update = TableDropped(TABLE)
-    reader.log.on_unit(SchemaChange(LogPlace({"at": 120}, 120), (update,)), now_s=0.0)
+    reader.log.on_unit(SchemaChange(place_at(120), (update,)), now_s=0.0)
     reader.open(CHUNK)
     assert reader.said == [ChunkVoided(CHUNK.chunk_id, "the table was dropped", Fate.TABLE_GONE)]
 
@@ -390,28 +398,28 @@ def test_a_chunk_that_cannot_be_folded_waits_for_a_quiet_table_but_not_for_ever(
 
 def test_missing_rows_are_told_once_and_not_of_chunks_that_are_still_to_be_read() -> None:
     reader = Reader()
-    before = reader.log.state().to_json()
+    before = reader.log.state().sealed()
     reader.open(CHUNK)
     reader.missing(3, 15, at=101)
     reader.close(CHUNK, high=102)
     reader.rows(20, at=103)
     states = [before]
     for at in (104, 105):
-        states.append(reader.log.state().to_json())
+        states.append(reader.log.state().sealed())
         reader.cut()
         reader.missing(4, at=at)
     # A state that comes again without news, as where nobody reads for an epoch.
-    states += [reader.log.state().to_json()] * 2
+    states += [reader.log.state().sealed()] * 2
     told = []
     for epoch, (first, last) in enumerate(itertools.pairwise(states), start=1):
-        manifest = Manifest(epoch, 1, 0, {"stream": first}, {"stream": last}, {})
+        manifest = Manifest(epoch, 1, 0, {"stream": first}, {"stream": last}, EnumeratorState.from_json({}))
         told.append([row.key for row in missing_rows(manifest)])
     assert told == [['{"id": 3}'], ['{"id": 4}'], ['{"id": 4}'], []]
 
 
 def park(reader: Reader, at: int) -> None:
-    why = Parking("a test says so", {"at": at}, 0)
-    reader.log.on_unit(SchemaChange(LogPlace({"at": at}, at), (TableParked(TABLE, why),)), now_s=0.0)
+    why = Parking("a test says so", Position.from_json({"at": at}), 0)
+    reader.log.on_unit(SchemaChange(place_at(at), (TableParked(TABLE, why),)), now_s=0.0)
 
 
 def test_a_stop_of_somebody_who_does_not_know_of_a_parking_does_not_count() -> None:
@@ -430,7 +438,7 @@ def test_a_chunk_of_an_earlier_beginning_is_not_opened() -> None:
     document = SchemaDocument.from_json({"fingerprint": "f1", "columns": [], "primary_key": ["id"]})
     begun = TableBegun(TABLE, (), document, SnapshotState("id", foldable=True, needs_null=False))
     reader.cut()
-    reader.log.on_unit(SchemaChange(LogPlace({"at": 120}, 120), (begun,)), now_s=0.0)
+    reader.log.on_unit(SchemaChange(place_at(120), (begun,)), now_s=0.0)
     reader.open(CHUNK)
     fates = [event.fate for event in reader.said if isinstance(event, ChunkVoided)]
     assert fates == [Fate.NEXT_MANIFEST, Fate.NEXT_MANIFEST]

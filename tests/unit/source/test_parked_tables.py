@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from raycdc.checkpoint.opaque import Position
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.routes import Route, Router
 from raycdc.schema.events import DropTableEvent, SchemaChangeEvent, TruncateTableEvent
@@ -14,12 +15,12 @@ from raycdc.transform.followed import TargetRules
 
 ONE, TWO, THREE = (TableId("shop", f"item_{number}") for number in (1, 2, 3))
 MERGED = TargetRules(router=Router((Route(r"shop\.item_\d", "lake.items"),)), upsert=True)
-HERE = Place({"at": 1}, 1, 0)
+HERE = Place(Position.from_json({"at": 1}), 1, 0)
 SCHEMA = TableSchema((Column("id", LogicalType(TypeKind.INT64), nullable=False),), ("id",))
 
 
 def parked(*, announced: bool, phase: Phase = Phase.PARKED) -> Parked:
-    return Parked("f", announced, 1, phase, "why", {"at": 0}, 0)
+    return Parked("f", announced, 1, phase, "why", Position.from_json({"at": 0}), 0)
 
 
 def tables(*followed: TableId, rules: TargetRules = MERGED, **others: Parked) -> ParkedTables[str]:

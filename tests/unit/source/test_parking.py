@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import pytest
 
+from raycdc.checkpoint.opaque import NO_NOTES, LogNotes, Position
 from raycdc.errors import StateError
 from raycdc.model import TableId
 from raycdc.source.new_beginnings import TableLooks
-from raycdc.source.parking import Refusal, Requests, TableRequest, with_refusals, with_requests
+from raycdc.source.parking import LogStart, Refusal, Requests, TableRequest, with_refusals, with_requests
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.table_life import Live, Phase
 
@@ -19,8 +20,8 @@ ORDERS, NEW = TableId("shop", "orders"), TableId("shop", "new")
 def state(**tables: int) -> StreamState:
     """A stream's state of followed tables with their incarnations."""
     followed = {TableId("shop", name): Live("f", announced=True, incarnation=n) for name, n in tables.items()}
-    position = {"file": "binlog.000002", "pos": 4}
-    return StreamState(position, 9, followed, changes=max(tables.values()), source={"shadows": {}})
+    position = Position.from_json({"file": "binlog.000002", "pos": 4})
+    return StreamState(position, 9, followed, changes=max(tables.values()), notes=LogNotes.from_json({"shadows": {}}))
 
 
 def test_a_request_parks_its_table_once_and_leaves_the_others() -> None:
@@ -32,7 +33,7 @@ def test_a_request_parks_its_table_once_and_leaves_the_others() -> None:
         (NEW, True, False),
         (ORDERS, True, True),
     ]
-    assert after.source == before.source
+    assert after.notes == before.notes
     assert with_requests(after, requests) is after
 
 
@@ -42,10 +43,10 @@ def test_a_paused_table_does_not_begin_again_by_itself() -> None:
 
 
 def test_a_log_read_from_elsewhere_forgets_what_was_noted_of_it() -> None:
-    start = {"file": "binlog.000009", "pos": 4}
-    requests = Requests(0, {"shop.orders": TableRequest.RESNAPSHOT}, (start, 99))
+    start = Position.from_json({"file": "binlog.000009", "pos": 4})
+    requests = Requests(0, {"shop.orders": TableRequest.RESNAPSHOT}, LogStart(start, 99))
     after = with_requests(state(orders=0), requests)
-    assert (after.position, after.ordinal, after.source) == (start, 99, {})
+    assert (after.position, after.ordinal, after.notes) == (start, 99, NO_NOTES)
     assert with_requests(after, requests) is after
 
 
@@ -73,7 +74,7 @@ def test_a_table_that_is_gone_is_said_once() -> None:
 
 
 def test_a_refusal_acts_on_the_beginning_that_was_refused_and_on_those_before_it() -> None:
-    refusal = Refusal(ORDERS, 2, "the target says no", {"at": 1}, 0)
+    refusal = Refusal(ORDERS, 2, "the target says no", Position.from_json({"at": 1}), 0)
     live = [Live("f", announced=True, incarnation=number) for number in (1, 2, 3)]
     assert [refusal.acts_on(state) for state in live] == [True, True, False]
     parked = with_refusals(state(orders=2), [refusal])

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raycdc.checkpoint.missing import MissingRow, MissingState
+from raycdc.checkpoint.opaque import LogNotes, Position, SealedSplit
 from raycdc.connectors.kafka.events import EnumeratorEvent, ReaderEvent
 from raycdc.errors import ProtocolError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
@@ -68,6 +69,9 @@ def field_values(hint: Any) -> st.SearchStrategy[Any]:
         SchemaDocument: st.dictionaries(st.text(max_size=5), values, max_size=3).map(
             lambda own: SchemaDocument.from_json({**own, "fingerprint": "f"})
         ),
+        Position: st.builds(Position, values),
+        SealedSplit: st.builds(SealedSplit, values),
+        LogNotes: st.builds(LogNotes, st.dictionaries(st.text(max_size=5), values, max_size=3)),
         SnapshotState: st.builds(SnapshotState, st.none() | names, st.booleans(), st.booleans(), st.booleans(), bounds),
         MissingState: st.just(MissingState()) | st.builds(MissingState, st.integers(1, 99), missing),
         SourceEvent: st.deferred(lambda: st.one_of(*(dataclass_values(kind) for kind in EVENTS))),

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import raycdc
+from raycdc.checkpoint.opaque import Position
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
 from raycdc.source.snapshot.open_chunk import CHUNK_TRANSITIONS
@@ -35,7 +36,8 @@ from raycdc.source.table_life import (
 
 TABLE = TableId("shop", "orders")
 SNAPSHOT = SnapshotState("id", foldable=True, needs_null=False)
-WHY = Parking("a test says so", {"at": 7}, 0)
+HERE = Position.from_json({"at": 1})
+WHY = Parking("a test says so", Position.from_json({"at": 7}), 0)
 
 STATES: dict[type[TableState], TableState] = {
     Unknown: Unknown(),
@@ -43,7 +45,7 @@ STATES: dict[type[TableState], TableState] = {
     AsOf: AsOf("f1", announced=True, incarnation=2, snapshot=SNAPSHOT, at=5),
     Behind: Behind("f1", announced=True, incarnation=2, at=5),
     Live: Live("f1", announced=True, incarnation=2),
-    Parked: Parked("f1", True, 2, Phase.PARKED, "a test says so", {"at": 7}, 0),
+    Parked: Parked("f1", True, 2, Phase.PARKED, "a test says so", Position.from_json({"at": 7}), 0),
     Gone: Gone("f1", announced=True, incarnation=2),
 }
 
@@ -117,7 +119,7 @@ followed: st.SearchStrategy[Followed] = st.one_of(
 @given(followed)
 @settings(max_examples=200)
 def test_a_followed_table_comes_back_from_a_manifest_as_it_was(state: Followed) -> None:
-    stream = StreamState({"at": 1}, 1, {TABLE: state}, changes=9)
+    stream = StreamState(HERE, 1, {TABLE: state}, changes=9)
     document = stream.to_json()
     assert StreamState.from_json(document) == stream
     assert document["version"] == (2 if isinstance(state, AsOf | Behind) else 1)
@@ -125,13 +127,13 @@ def test_a_followed_table_comes_back_from_a_manifest_as_it_was(state: Followed) 
 
 def test_a_state_of_a_newer_version_is_refused() -> None:
     with pytest.raises(ProtocolError, match="has version 3, this reader knows 1 and 2"):
-        StreamState.from_json({**StreamState({}, 0).to_json(), "version": 3})
+        StreamState.from_json({**StreamState(Position.unknown(), 0).to_json(), "version": 3})
 
 
 def test_a_state_of_before_tables_could_be_parked_is_read() -> None:
     table = {"schema": "f", "announced": True, "snapshot": None}
     old = {"version": 1, "position": {"at": 1}, "ordinal": 1, "tables": {str(TABLE): table}}
-    assert StreamState.from_json(old) == StreamState({"at": 1}, 1, {TABLE: Live("f", announced=True, incarnation=0)})
+    assert StreamState.from_json(old) == StreamState(HERE, 1, {TABLE: Live("f", announced=True, incarnation=0)})
 
 
 def test_nothing_but_table_life_makes_a_state() -> None:

@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 
 from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.opaque import EnumeratorState, Position
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.model import TableId
-from raycdc.source.parking import TableRequest, with_requests
+from raycdc.source.parking import LogStart, TableRequest, with_requests
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.split import STREAM_SPLIT_ID
 from raycdc.source.table_life import Live
 from raycdc.source.table_requests import ask, ask_for_lost_rows, ask_to_begin_again, requests_of, settle, stream_state
 
+NO_STATE = EnumeratorState.from_json({})
 A, B, C = "shop.a", "shop.b", "shop.c"
 
 
@@ -24,9 +26,11 @@ def store(tmp_path: Path) -> CheckpointStore:
     """A pipeline that follows three tables and stands still."""
     store = CheckpointStore(tmp_path, pipeline="shop")
     followed = {TableId.parse(name): Live("x", announced=True, incarnation=0) for name in (A, B, C)}
-    stream = StreamState({}, 9, followed, changes=4).to_json()
+    stream = StreamState(Position.unknown(), 9, followed, changes=4).sealed()
     generation = store.generations.next()
-    store.write_manifest(Manifest(1, generation, 0, from_splits={}, to_splits={STREAM_SPLIT_ID: stream}, enumerator={}))
+    store.write_manifest(
+        Manifest(1, generation, 0, from_splits={}, to_splits={STREAM_SPLIT_ID: stream}, enumerator=NO_STATE)
+    )
     return store
 
 
@@ -39,10 +43,11 @@ def last(store: CheckpointStore) -> Manifest:
 def test_a_table_that_is_to_leave_is_not_read_again_as_its_log_was_purged(store: CheckpointStore) -> None:
     ask(store, [A], TableRequest.REMOVE)
     ask(store, [B], TableRequest.PAUSE)
-    ask_to_begin_again(store, last(store), {"place": 1}, 77, [A, B, C])
+    start = LogStart(Position.from_json({"place": 1}), 77)
+    ask_to_begin_again(store, last(store), start, [A, B, C])
     asked = requests_of(store)
     assert asked.tables == {A: TableRequest.REMOVE, B: TableRequest.PAUSE, C: TableRequest.RESNAPSHOT}
-    assert asked.start == ({"place": 1}, 77)
+    assert asked.start == start
 
 
 def test_a_table_that_is_to_leave_is_not_read_again_as_its_rows_are_lost(store: CheckpointStore) -> None:
@@ -75,5 +80,5 @@ def test_a_request_that_is_done_does_not_act_on_a_table_that_is_dropped_and_made
 
 
 def seal(store: CheckpointStore, stream: StreamState) -> None:
-    before, after = last(store), {STREAM_SPLIT_ID: stream.to_json()}
-    store.write_manifest(Manifest(before.epoch + 1, before.generation, 0, before.to_splits, after, enumerator={}))
+    before, after = last(store), {STREAM_SPLIT_ID: stream.sealed()}
+    store.write_manifest(Manifest(before.epoch + 1, before.generation, 0, before.to_splits, after, enumerator=NO_STATE))

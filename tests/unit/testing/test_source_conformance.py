@@ -15,9 +15,17 @@ import pyarrow.compute as pc
 import pytest
 
 from raycdc.checkpoint.manifest import STREAM_SPLIT_ID, Manifest
+from raycdc.checkpoint.opaque import PlannerState, Position
 from raycdc.connectors.datagen.generator import ABSENT, Generator
 from raycdc.connectors.datagen.plugin import DatagenSourceConfig
-from raycdc.connectors.datagen.source import DatagenChunks, DatagenDialect, DatagenKeyOrder, DatagenLog, DatagenSource
+from raycdc.connectors.datagen.source import (
+    DatagenChunks,
+    DatagenDialect,
+    DatagenKeyOrder,
+    DatagenLog,
+    DatagenPosition,
+    DatagenSource,
+)
 from raycdc.errors import RaycdcError
 from raycdc.model import RowKind, TableId
 from raycdc.source.checks import CheckResult
@@ -112,7 +120,7 @@ def test_a_log_that_grows_while_it_is_asked_for_its_end_loses_no_transaction(
 ) -> None:
     source = DatagenConformance().new_source(tmp_path)
     start = source.enumerator_dialect().start_point()
-    state = replace(first_state(start), position={**start.position, "transactions": 40}, ordinal=40)
+    state = replace(first_state(start), position=moved(start.position, 40), ordinal=40)
     log = source.log_reader(StreamSplit(state, {plan.fingerprint: plan.document for plan in start.tables}))
     ends = iter([40, 60])
     monkeypatch.setattr(Generator, "end", lambda *_: next(ends, 60))
@@ -208,12 +216,17 @@ class MixesTwoTables(FaultyLog):
         return each_batch(unit, lambda rows: replace(rows, table=TableId.parse(TABLES[0])))
 
 
+def moved(position: Position, transactions: int) -> Position:
+    """The same log after another number of transactions."""
+    return replace(DatagenPosition.of(position), transactions=transactions).sealed()
+
+
 class RepeatsAPosition(DatagenSource):
     """A log that is opened again begins with what it told last."""
 
     def log_reader(self, split: StreamSplit) -> DatagenLog:
-        position = split.state.position
-        again = {**position, "transactions": max(0, position["transactions"] - 1)}
+        read = DatagenPosition.of(split.state.position).transactions
+        again = moved(split.state.position, max(0, read - 1))
         return super().log_reader(replace(split, state=replace(split.state, position=again)))
 
 
@@ -221,8 +234,8 @@ class SkipsAPosition(DatagenSource):
     """A log that is opened again leaves out what it had not told yet."""
 
     def log_reader(self, split: StreamSplit) -> DatagenLog:
-        position = split.state.position
-        beyond = {**position, "transactions": position["transactions"] + bool(position["transactions"])}
+        read = DatagenPosition.of(split.state.position).transactions
+        beyond = moved(split.state.position, read + bool(read))
         return super().log_reader(replace(split, state=replace(split.state, position=beyond)))
 
 
@@ -269,7 +282,7 @@ class AcknowledgesEarly(FaultyLog):
     """The source is told that all is safe as soon as it is read."""
 
     def changed(self, unit: LogUnit) -> LogUnit:
-        self.acknowledge({STREAM_SPLIT_ID: dict(unit.place.position)})
+        self.acknowledge({STREAM_SPLIT_ID: unit.place.position})
         return unit
 
 
@@ -359,7 +372,7 @@ class ReadsWhatWas(DatagenSource):
         def read(
             self, split: SnapshotSplit, *, opened_at: OpenedAt, document: SchemaDocument
         ) -> Iterator[pa.RecordBatch]:
-            before = {**opened_at.position, "transactions": opened_at.position["transactions"] - 20}
+            before = moved(opened_at.position, DatagenPosition.of(opened_at.position).transactions - 20)
             self._generator = Stale(self._config)
             yield from super().read(split, opened_at=replace(opened_at, position=before), document=document)
 
@@ -370,9 +383,7 @@ class ReadsWhatWas(DatagenSource):
 class FaultyPlan(DatagenDialect):
     """Chunks that are changed after they were planned."""
 
-    def plan(
-        self, document: SchemaDocument, table: TableId, planner: dict[str, Any], first_index: int
-    ) -> PlannedChunks:
+    def plan(self, document: SchemaDocument, table: TableId, planner: PlannerState, first_index: int) -> PlannedChunks:
         planned = super().plan(document, table, planner, first_index)
         return replace(planned, splits=tuple(map(self.changed, planned.splits)))
 

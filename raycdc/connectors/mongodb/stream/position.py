@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from raycdc.checkpoint.opaque import Position
 from raycdc.connectors.mongodb.stream.resume_token import ResumeToken
 from raycdc.errors import ConfigError
 
@@ -25,10 +25,14 @@ class StreamPosition:
         token = None if self.token is None else self.token.to_json()
         return {"cluster_time": self.cluster_time, "token": token, "replica_set": self.replica_set}
 
+    def sealed(self) -> Position:
+        """As states have it."""
+        return Position.from_json(self.to_json())
+
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> StreamPosition:
-        """Inverse of `to_json`. Raises `ConfigError` for the place of a source that followed no log."""
-        position = position_of(data)
+    def of(cls, sealed: Position) -> StreamPosition:
+        """Inverse of `sealed`. Raises `ConfigError` for the place of a source that followed no log."""
+        position = position_of(sealed)
         if isinstance(position, NoLogPosition):
             raise ConfigError(
                 'pipeline.state was begun with source.startup = "snapshot", which follows no changes. Put that back, '
@@ -46,9 +50,14 @@ class NoLogPosition:
     def to_json(self) -> dict[str, Any]:
         return {"log": "none", "replica_set": self.replica_set}
 
+    def sealed(self) -> Position:
+        """As states have it."""
+        return Position.from_json(self.to_json())
 
-def position_of(data: Mapping[str, Any]) -> StreamPosition | NoLogPosition:
+
+def position_of(position: Position) -> StreamPosition | NoLogPosition:
     """The position that a state has."""
+    data = position.to_json()
     if data.get("log") == "none":
         return NoLogPosition(data["replica_set"])
     token = None if data["token"] is None else ResumeToken.from_json(data["token"])

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import total_ordering
 from typing import Any, NotRequired, TypedDict
 
+from raycdc.checkpoint.opaque import Position
+
 #: The advice about a lost place, within the messages that say why it is lost.
 READ_ANEW = (
     'To read all tables anew set pipeline.on_log_lost = "resnapshot" and start again (at a first start: startup.mode = '
@@ -98,6 +100,15 @@ class BinlogOffset:
             data.get("skip_events", 0),
             data.get("skip_rows", 0),
         )
+
+    @classmethod
+    def of(cls, position: Position) -> BinlogOffset:
+        """Inverse of `sealed`."""
+        return cls.from_json(position.to_json())
+
+    def sealed(self) -> Position:
+        """As states have it."""
+        return Position.from_json(self.to_json())
 
 
 #: Room for positions within one file; the file's number is above it.

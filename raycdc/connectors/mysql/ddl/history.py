@@ -370,5 +370,5 @@ class DdlHistory:
 
 def place_of(position: BinlogOffset, ts_ms: int) -> Place:
     """A place of the log, as people are shown it."""
-    shown_position = {"file": position.file, "pos": position.pos, "gtid_set": position.gtid_set}
-    return Place(shown_position, ordinal_of(position), ts_ms)
+    shown_position = BinlogOffset(position.file, position.pos, position.gtid_set)
+    return Place(shown_position.sealed(), ordinal_of(position), ts_ms)

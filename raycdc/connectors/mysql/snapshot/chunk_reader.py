@@ -47,7 +47,7 @@ class MySqlChunkReader:
         self._read: ChunkRead | None = None
 
     def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: SchemaDocument) -> Iterator[pa.RecordBatch]:
-        position = BinlogOffset.from_json(opened_at.position)
+        position = BinlogOffset.of(opened_at.position)
         require_same_server(self._connection, self._info, position)
         table = table_of(document)
         capture = capture_of(document)
@@ -76,7 +76,7 @@ class MySqlChunkReader:
         return HighWatermark(ordinal_of(end.high_watermark), exact=end.exact, log_end=ordinal_of(end.log_end))
 
     def log_end(self, opened_at: OpenedAt) -> HighWatermark:
-        require_same_server(self._connection, self._info, BinlogOffset.from_json(opened_at.position))
+        require_same_server(self._connection, self._info, BinlogOffset.of(opened_at.position))
         end = ordinal_of(current_place(self._connection, self._info))
         return HighWatermark(end, exact=False, log_end=end)
 

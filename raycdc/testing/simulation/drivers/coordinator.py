@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from raycdc.checkpoint.manifest import STATE_NODE, STREAM_SPLIT_ID, Manifest, Segment, TableEpoch, seq_base
+from raycdc.checkpoint.opaque import EnumeratorState
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.model import TableId
 from raycdc.runtime.coordinator_host import CoordinatorStart
@@ -35,6 +36,7 @@ from raycdc.source.table_life import InSnapshot, Live, Parked, SnapshotState, Ta
 from raycdc.source.table_requests import refusals_of, requests_of
 from raycdc.testing.simulation.drivers.fibers import Fibers, FiberThreads, Process
 from raycdc.testing.simulation.drivers.log import Row, SourceLog
+from raycdc.testing.simulation.place import SimPlace
 
 #: Sealed epochs that may wait for the sink.
 IN_FLIGHT_MAX = 3
@@ -213,7 +215,7 @@ class SimCoordinator:
         final = self._until_caught_up and end == self._source.end and not reading
         if not rows and not tables and end == begin and not final:
             return
-        self._write(replace(stream, ordinal=end, position={"ordinal": end}), tables, rows, final=final)
+        self._write(replace(stream, ordinal=end, position=SimPlace(end).sealed()), tables, rows, final=final)
 
     def _begin(
         self,
@@ -274,8 +276,8 @@ class SimCoordinator:
             generation=self.generation,
             created_ms=int(self._threads.now_s() * 1000),
             from_splits=self._before,
-            to_splits={STREAM_SPLIT_ID: stream.to_json()},
-            enumerator={},
+            to_splits={STREAM_SPLIT_ID: stream.sealed()},
+            enumerator=EnumeratorState.from_json({}),
             segments=tuple(segments),
             tables=tables,
             final=final,
@@ -326,7 +328,7 @@ def _entries(before: Row | None, after: Row | None) -> list[Entry]:
 
 
 def _stream(last: Manifest | None) -> StreamState:
-    return stream_of(last) or StreamState({"ordinal": 0}, 0)
+    return stream_of(last) or StreamState(SimPlace(0).sealed(), 0)
 
 
 def _with(stream: StreamState, table: TableId, state: InSnapshot | Live) -> StreamState:

@@ -52,7 +52,7 @@ def counted(tmp_path: Path) -> dict[str, int]:
 def absent(tmp_path: Path) -> list[Any]:
     manifest = CheckpointStore(tmp_path / "state", pipeline="shop").last_manifest()
     assert manifest is not None
-    return list(manifest.to_splits["stream"].get("source", {}).get("absent", ()))
+    return list(manifest.to_splits["stream"].to_json().get("source", {}).get("absent", ()))
 
 
 def test_what_was_updated_and_then_deleted_is_no_letter(mongodb: MongoDb, database: str, tmp_path: Path) -> None:

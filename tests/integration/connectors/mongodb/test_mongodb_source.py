@@ -18,6 +18,7 @@ from bson import json_util
 from pymongo.cursor import RawBatchCursor
 from pymongo.errors import OperationFailure
 
+from raycdc.checkpoint.opaque import PlannerState
 from raycdc.config import config_from_dict
 from raycdc.connectors.mongodb.checks import check_source
 from raycdc.connectors.mongodb.client import connect, probe
@@ -37,7 +38,7 @@ from raycdc.testing.servers import MongoDb, MongoDbServer
 pytestmark = pytest.mark.server
 
 #: Where a source without a log opens its chunks.
-NOWHERE = OpenedAt(NoLogPosition("rs0").to_json())
+NOWHERE = OpenedAt(NoLogPosition("rs0").sealed())
 
 #: Keys of many types: some are equal for Python and are not for BSON, some are near one another, most are of one type.
 KEYS: list[Any] = [
@@ -264,7 +265,7 @@ def test_a_server_that_is_away_for_a_moment_is_waited_for(
 def first_chunk(config: MongoDbSourceConfig) -> Iterator[tuple[MongoDbChunkReader, Any, SchemaDocument]]:
     dialect = MongoDbEnumeratorDialect(config)
     (plan,) = dialect.start_point().tables
-    chunk = dialect.plan(plan.document, plan.table, {"key": "_id"}, 0).splits[0]
+    chunk = dialect.plan(plan.document, plan.table, PlannerState.from_json({"key": "_id"}), 0).splits[0]
     reader = MongoDbChunkReader(connect(config.uri))
     try:
         yield reader, chunk, plan.document

@@ -13,6 +13,7 @@ import pytest
 
 from raycdc.checkpoint.changelog import FullBy
 from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.opaque import SealedSplit
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import Secret
 from raycdc.connectors.mongodb.client import connect
@@ -97,12 +98,15 @@ def test_a_server_that_was_set_back_is_told_by_its_time(mongodb: MongoDb, databa
     store = CheckpointStore(job.config.pipeline.state, pipeline="shop")
     last = store.last_manifest()
     assert last is not None
-    (state,) = last.to_splits.values()
+    (stream,) = last.to_splits.values()
+    state = stream.to_json()
     source = source_of(job)
     source.preflight(last)
 
     def moved(**position: Any) -> Manifest:
-        return replace(last, to_splits={"stream": {**state, "position": {**state["position"], **position}}})
+        return replace(
+            last, to_splits={"stream": SealedSplit.from_json({**state, "position": {**state["position"], **position}})}
+        )
 
     with pytest.raises(LogLostError, match="was restored, or is another replica set of the same name"):
         source.preflight(moved(cluster_time=state["position"]["cluster_time"] + (3600 << 32)))

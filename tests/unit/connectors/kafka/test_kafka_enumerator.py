@@ -8,15 +8,18 @@ from typing import Any
 import pytest
 
 from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.opaque import SealedSplit
 from raycdc.connectors.kafka.client import Topic
 from raycdc.connectors.kafka.enumerator import KafkaEnumerator
+from raycdc.connectors.kafka.enumerator_state import SealedTopics
 from raycdc.connectors.kafka.events import SchemaChangeRequest, SchemasInForce, TableEmptied, TableHome
 from raycdc.connectors.kafka.offsets import Partition
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig, StopMode, StopOptions
-from raycdc.connectors.kafka.split import PartitionState
+from raycdc.connectors.kafka.split import NO_DECODER_STATE, PartitionState
 from raycdc.errors import DataError, LogLostError, SourceUnavailableError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.until import Until
+from raycdc.schema import TruncateTableEvent
 from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import PartitionSplit, SourceSplit
@@ -117,16 +120,22 @@ def start(
     return enumerator, context
 
 
-def states(context: Context, **offsets: int) -> dict[str, Any]:
+def states(context: Context, **offsets: int) -> dict[str, SealedSplit]:
     """What a manifest has of all assigned partitions; `offsets` by partition number."""
     found = {s: split.state for splits in context.assigned.values() for s, split in splits.items()}
-    return {
-        split_id: PartitionState.from_json(state).moved(offsets.get(f"p{split_id.split(':')[1]}", 10), {}).to_json()
-        for split_id, state in found.items()
-    }
+    return {split_id: moved(state, offsets.get(f"p{split_id.split(':')[1]}", 10)) for split_id, state in found.items()}
 
 
-def seal(enumerator: KafkaEnumerator, context: Context, splits: dict[str, Any], epoch: int = 1) -> Manifest:
+def moved(state: SealedSplit, offset: int) -> SealedSplit:
+    """The state of a partition that was read up to `offset`."""
+    return PartitionState.of(state).moved(offset, NO_DECODER_STATE).sealed()
+
+
+def offset_in(split: PartitionSplit) -> int:
+    return PartitionState.of(split.state).offset
+
+
+def seal(enumerator: KafkaEnumerator, context: Context, splits: dict[str, SealedSplit], epoch: int = 1) -> Manifest:
     share = enumerator.epoch_sealed(epoch, splits)
     context.open_epoch = epoch + 1
     return Manifest(
@@ -148,8 +157,8 @@ def test_partitions_are_shared_and_new_ones_found_later_begin_at_their_beginning
     cluster.partitions["m"] = 5
     context.run()
     new = context.assigned[1]["m:4"]
-    assert new.state["position"]["offset"] == 10
-    assert context.assigned[0]["m:0"].state["position"]["offset"] == 100
+    assert offset_in(new) == 10
+    assert offset_in(context.assigned[0]["m:0"]) == 100
     assert context.finished == []
     assert repr(enumerator)
 
@@ -171,10 +180,10 @@ def test_a_reader_that_joins_gets_its_share_after_the_next_seal() -> None:
     assert context.removed == [(0, "m:3"), (0, "m:2")]
     for _, split_id in context.removed:
         split = context.assigned[0].pop(split_id)
-        sealed = PartitionState.from_json(split.state).moved(42, {}).to_json()
+        sealed = moved(split.state, 42)
         enumerator.add_splits_back([PartitionSplit(split_id, sealed)], 0)
     assert context.owned() == {0: ["m:0", "m:1"], 1: ["m:2", "m:3"]}
-    assert context.assigned[1]["m:3"].state["position"]["offset"] == 42
+    assert offset_in(context.assigned[1]["m:3"]) == 42
 
 
 def test_a_lost_readers_partitions_go_to_the_others() -> None:
@@ -191,10 +200,10 @@ def test_a_restart_goes_on_from_the_manifest_and_keeps_what_was_given_to_nobody(
     context.readers.clear()
     context.run()
     last = seal(enumerator, context, states(context, p0=20, p1=30))
-    assert [s["position"]["partition"] for s in last.enumerator["waiting"]] == [2]
+    assert [state.partition for state in SealedTopics.of(last.enumerator).waiting] == [2]
     cluster.partitions["m"] = 4
     _, again = start(cluster, last=last, start="latest")
-    offsets = {s: split.state["position"]["offset"] for s, split in again.assigned[0].items()}
+    offsets = {s: offset_in(split) for s, split in again.assigned[0].items()}
     assert offsets == {"m:0": 20, "m:1": 30, "m:2": 10, "m:3": 10}
 
 
@@ -219,7 +228,7 @@ def test_a_sealed_position_that_a_partition_does_not_have_is_refused_or_set_by_p
     for policy in ("earliest", "latest"):
         _, again = start(cluster, last=last, until=Until.CAUGHT_UP, on_out_of_range=policy)
         found = again.assigned.get(0, {}).get("m:0")
-        moved[policy] = None if found is None else found.state["position"]["offset"]
+        moved[policy] = None if found is None else offset_in(found)
     # From the end there is nothing to read in a run up to the end.
     assert moved == {"earliest": low, "latest": None}
 
@@ -235,8 +244,8 @@ def test_a_position_set_anew_is_in_the_state_before_anybody_read_from_there() ->
     # Had the position been kept, what comes now up to it would be passed over in silence.
     cluster.high = 60
     _, later = start(cluster, last=last, on_out_of_range="latest")
-    assert later.assigned[0]["m:0"].state["position"]["offset"] == 30
-    assert PartitionState.from_json(later.assigned[0]["m:0"].state).resets == 1
+    assert offset_in(later.assigned[0]["m:0"]) == 30
+    assert PartitionState.of(later.assigned[0]["m:0"].state).resets == 1
     assert "did not have its position 1 times" in again.statistics().problems["m:0"]
 
 
@@ -267,7 +276,7 @@ def test_a_run_that_began_at_the_end_and_read_nothing_is_gone_on_from_there() ->
     assert last.final
     cluster.high = 120
     _, again = start(cluster, until=Until.CAUGHT_UP, start="latest", last=last)
-    assert again.assigned[0]["m:0"].state["position"]["offset"] == 100
+    assert offset_in(again.assigned[0]["m:0"]) == 100
 
 
 def test_a_cluster_that_is_away_later_is_looked_for_again() -> None:
@@ -298,8 +307,7 @@ def know(enumerator: KafkaEnumerator) -> None:
 
 
 def empty(enumerator: KafkaEnumerator, *, offset: int, split: str = "m:0") -> None:
-    change = {"type": "truncate_table", "db": "shop", "table": "product"}
-    enumerator.handle_source_event(0, TableEmptied(PRODUCT, split, offset, change))
+    enumerator.handle_source_event(0, TableEmptied(PRODUCT, split, offset, TruncateTableEvent(PRODUCT)))
 
 
 def test_a_truncation_is_in_the_epoch_that_passes_it_and_not_in_that_of_a_lost_reader() -> None:
@@ -340,7 +348,7 @@ def test_a_truncation_is_forgotten_where_ddl_messages_are_passed_over_since() ->
         again.handle_source_event(0, row)
     ignoring, context = start(cluster, last=last, format={"type": "maxwell-json", "ddl": "ignore"})
     ignoring.handle_source_event(0, row)
-    assert ignoring.snapshot_state(2)["emptied"] == {}
+    assert SealedTopics.of(ignoring.snapshot_state(2)).homes.emptied == {}
 
 
 def test_rows_that_come_from_elsewhere_after_a_truncation_are_refused() -> None:

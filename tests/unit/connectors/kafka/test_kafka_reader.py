@@ -24,6 +24,7 @@ from raycdc.formats.api import MessageBatch, Origin
 from raycdc.formats.plugins import load_format
 from raycdc.model import RowKind, TableId
 from raycdc.model.mask import Masks
+from raycdc.schema import DropTableEvent
 from raycdc.source.protocol.source_event import (
     AddSplits,
     EpochSealed,
@@ -161,7 +162,7 @@ class Rig:
 
     def add(self, *, offset: int = 0, stop: int | None = None, partition: int = 0, until: int | None = None) -> None:
         state = PartitionState("m", partition, "id", offset, stop)
-        self.reader.handle(AddSplits((PartitionSplit(state.split_id, state.to_json(), until),)))
+        self.reader.handle(AddSplits((PartitionSplit(state.split_id, state.sealed(), until),)))
 
     def bring(
         self, *messages: bytes | None, first: int = 0, partition: int = 0, next_offset: int | None = None
@@ -198,7 +199,7 @@ class Rig:
         return [m for m in self.sent if isinstance(m, EpochSealed) and m.epoch == epoch][-1]
 
     def offset(self, report: EpochSealed, split: str = "m:0") -> int:
-        return int(report.splits[split]["position"]["offset"])
+        return PartitionState.of(report.splits[split]).offset
 
 
 def told(sent: Sequence[Message]) -> list[SourceEvent]:
@@ -259,7 +260,8 @@ def test_a_partition_that_is_taken_away_is_answered_after_its_positions_were_sea
     assert ([row["id"] for row in rig.output.sealed[1]], rig.offset(report)) == ([1], 1)
     (removed,) = [m for m in rig.sent if isinstance(m, SplitsRemoved)]
     assert rig.sent.index(removed) > rig.sent.index(report)
-    assert removed.states["m:0"]["position"]["offset"] == 1
+    assert removed.states["m:0"] is not None
+    assert PartitionState.of(removed.states["m:0"]).offset == 1
     assert list(rig.seal(2).splits) == ["m:1"]
 
 
@@ -280,7 +282,8 @@ def test_what_was_fetched_of_a_partition_before_it_left_is_dropped_when_it_comes
     rig.reader.handle(SealEpoch(1))
     rig.reader.poll_next()
     (removed,) = [m for m in rig.sent if isinstance(m, SplitsRemoved)]
-    assert removed.states["m:0"]["position"]["offset"] == 1
+    assert removed.states["m:0"] is not None
+    assert PartitionState.of(removed.states["m:0"]).offset == 1
     rig.add(offset=1)
     rig.queue(named(1), named(2), named(3), first=1)
     rig.work()
@@ -374,7 +377,7 @@ def test_a_dropped_table_is_a_row_in_its_place_and_told_with_the_seal() -> None:
     product = TableId("shop", "product")
     assert [event for event in before if isinstance(event, TableHome | TableEmptied)] == [
         TableHome(product, "m:0"),
-        TableEmptied(product, "m:0", 1, {"type": "drop_table", "db": "shop", "table": "product"}),
+        TableEmptied(product, "m:0", 1, DropTableEvent(product)),
     ]
 
 

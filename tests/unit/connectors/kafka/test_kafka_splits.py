@@ -16,7 +16,7 @@ from raycdc.connectors.kafka.messages import Fetched, binary, within
 from raycdc.connectors.kafka.offsets import Partition, Policy, in_range, new_states
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig, StartMode, StartOptions, StopMode, StopOptions
 from raycdc.connectors.kafka.schemas import SchemaRegistry, conform, fits, merge, wider
-from raycdc.connectors.kafka.split import PartitionState
+from raycdc.connectors.kafka.split import DecoderState, PartitionState
 from raycdc.connectors.kafka.watermark import Alignment, Watermarks
 from raycdc.errors import ConfigError, LogLostError, SchemaError, SourceError, StateError
 from raycdc.formats.api import MessageBatch, Origin
@@ -172,7 +172,7 @@ def test_offsets_that_cannot_be_meant_are_refused_by_name() -> None:
 
 
 def test_a_state_survives_the_wire_and_a_foreign_or_newer_one_is_refused() -> None:
-    state = PartitionState("a", 3, "id", 7, 9, {"version": 1})
+    state = PartitionState("a", 3, "id", 7, 9, DecoderState.from_json({"version": 1}))
     assert PartitionState.from_json(state.to_json()) == state
     assert (state.split_id, state.ended(), state.ended(until=7)) == ("a:3", False, True)
     with pytest.raises(StateError, match="not that of a Kafka source"):

@@ -8,6 +8,7 @@ import tomllib
 import pytest
 
 from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.opaque import EnumeratorState, SealedSplit
 from raycdc.checkpoint.store import CommitRecord
 from raycdc.connectors.kafka.decoding import DEAD_LETTERS
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
@@ -23,9 +24,8 @@ ORDERS = TableId("shop", "orders")
 
 def test_the_text_says_with_which_keys_another_pipeline_begins_where_it_was_parked() -> None:
     splits = [PartitionState("changes", number, "id", offset) for number, offset in ((0, 42), (1, 0))]
-    manifest = Manifest(
-        3, 1, 0, {s.split_id: s.to_json() for s in splits}, {s.split_id: s.to_json() for s in splits}, {}
-    )
+    states = {split.split_id: split.sealed() for split in splits}
+    manifest = Manifest(3, 1, 0, states, states, EnumeratorState.from_json({}))
     parked = ParkedTargets({}, Parks())
     parked.park(ORDERS, [ORDERS], manifest, ValueRefusedError("shop.orders: 'x' is no date."), None)
     text = parked.entries["shop.orders"].text
@@ -43,7 +43,9 @@ def test_the_text_says_with_which_keys_another_pipeline_begins_where_it_was_park
 
 
 def test_what_the_format_leaves_out_owes_nothing() -> None:
-    manifest = Manifest(3, 1, 0, {}, {"changes:0": {"position": {"offset": 7}}}, {})
+    manifest = Manifest(
+        3, 1, 0, {}, {"changes:0": SealedSplit.from_json({"position": {"offset": 7}})}, EnumeratorState.from_json({})
+    )
     parked = ParkedTargets({}, Parks())
     parked.park(ORDERS, [ORDERS], manifest, ValueRefusedError("shop.orders: 'x' is no date."), None)
     record = CommitRecord(3, 1, 0, {}, parked=parked.entries)

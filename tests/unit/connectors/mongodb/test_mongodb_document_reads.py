@@ -53,7 +53,7 @@ def missing_of(unit: LogUnit) -> tuple[MissingRow, ...]:
 
 def waiting(passed: list[LogUnit]) -> list[int]:
     """Keys of the changes that wait behind what was passed, as state has it."""
-    state = [unit.place.source_state for unit in passed if unit.place.source_state is not None]
+    state = [unit.place.notes.to_json() for unit in passed if unit.place.notes is not None]
     entries = state[-1].get("absent", []) if state else []
     return [bson.decode(document_reads.Absent.from_json(entry).key)["_id"] for entry in entries]
 
@@ -114,8 +114,8 @@ def test_a_reader_that_goes_on_settles_what_waited(left: int) -> None:
     passed = units(reader(script, read_documents=Server(30)), script)[: left + 1]
     state: Mapping[str, Any] = {}
     for unit in passed:
-        state = state if unit.place.source_state is None else unit.place.source_state
-    begin = StreamPosition.from_json(passed[-1].place.position)
+        state = state if unit.place.notes is None else unit.place.notes.to_json()
+    begin = StreamPosition.of(passed[-1].place.position)
     rest = [
         answer(*(e for e in events if e["clusterTime"].time > begin.cluster_time >> 32), behind=behind)
         for events, behind in [

@@ -9,6 +9,7 @@ import bson
 import numpy as np
 import pytest
 
+from raycdc.checkpoint.opaque import Position
 from raycdc.connectors.mongodb.bson.decoder import DocumentDecoder
 from raycdc.connectors.mongodb.layout import Layout, OnConflict, OnMisfit, Spelling, declared, parse_type
 from raycdc.connectors.mongodb.stream.drift import Widening, added, kinds_of, widened
@@ -180,7 +181,7 @@ def test_a_collection_that_widens_all_the_time_does_so_less_often() -> None:
             assert writer is not None
             (rows,) = writer.rows(batch.data, batch.events, numbers=numbers, ranks=numbers)
             again = followed.widen(ORDERS, batch.data, at_once=True)
-        told = followed.widenings(Place({}, 1, 0))
+        told = followed.widenings(Place(Position.unknown(), 1, 0))
         altered = [one.update for one in told if isinstance(one.update, TableAltered)]
         assert len(altered) == len(told)
         return rows.batch.num_columns, [

@@ -168,7 +168,7 @@ def test_a_later_token_shows_that_all_before_it_is_whole() -> None:
     passed = units(stream, script)
     assert [told(unit) for unit in passed] == [([1, 2], 11, False), ([], 15, False)]
     assert passed[-1].place.ordinal == ordinal_of(15, 1) - 1
-    assert StreamPosition.from_json(passed[-1].place.position).token == token(15)
+    assert StreamPosition.of(passed[-1].place.position).token == token(15)
 
 
 def test_behind_a_mongos_silence_shows_nothing() -> None:
@@ -187,7 +187,7 @@ def test_a_quiet_stream_keeps_its_place() -> None:
     script = Script(answer(behind=token(20)), answer(behind=token(20)), answer(behind=token(30)))
     passed = units(reader(script), script)
     assert [told(unit) for unit in passed] == [([], 20, False), ([], 30, False)]
-    assert StreamPosition.from_json(passed[-1].place.position) == StreamPosition(ordinal_of(30, 1), token(30), "rs0")
+    assert StreamPosition.of(passed[-1].place.position) == StreamPosition(ordinal_of(30, 1), token(30), "rs0")
 
 
 def test_a_time_that_has_not_come_has_not_passed() -> None:
@@ -275,8 +275,8 @@ def test_an_event_in_parts_is_one() -> None:
     passed = units(stream, script)
     assert [told(unit) for unit in passed] == [([1], 11, False), ([2], 12, False), ([], 13, False)]
     # Nothing is gone on from behind a part.
-    assert StreamPosition.from_json(passed[0].place.position).token == token(11, 1)
-    assert StreamPosition.from_json(passed[1].place.position).token == token(12, 2)
+    assert StreamPosition.of(passed[0].place.position).token == token(11, 1)
+    assert StreamPosition.of(passed[1].place.position).token == token(12, 2)
 
 
 def test_parts_are_asked_for_again_when_the_stream_broke_between_them() -> None:

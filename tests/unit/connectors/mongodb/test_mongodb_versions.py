@@ -82,7 +82,7 @@ def test_servers_before_4_0_7_are_warned_of(
     monkeypatch.setattr("raycdc.connectors.mongodb.source.connect", lambda _: FakeClient(*version))
     config = {"type": "mongodb", "uri": "mongodb://db", "collections": ["shop.orders"]}
     source = MongoDbSource(MongoDbSourceConfig.model_validate(config))
-    position = StreamPosition(ordinal_of(*PLACE), replica_set="rs0").to_json()
+    position = StreamPosition(ordinal_of(*PLACE), replica_set="rs0").sealed()
     with pytest.raises(AskedError):
         source.log_reader(StreamSplit(StreamState(position, 0)))
     assert len([r for r in caplog.records if "a quiet stream keeps no place" in r.message]) == warned

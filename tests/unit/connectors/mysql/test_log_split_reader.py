@@ -76,7 +76,7 @@ def test_a_schema_change_never_follows_a_unit_that_leaves_a_transaction_open() -
         (False, False),
         (False, True),
     ]
-    assert [unit.place.position["pos"] for unit in units] == [boundary, boundary, log.position]
+    assert [BinlogOffset.of(unit.place.position).pos for unit in units] == [boundary, boundary, log.position]
 
 
 def test_a_table_created_with_its_rows_is_no_place_to_start_from_before_they_end() -> None:
@@ -87,7 +87,10 @@ def test_a_table_created_with_its_rows_is_no_place_to_start_from_before_they_end
 
     units = units_of(log.take())
 
-    assert [(unit.place.position["pos"], in_transaction(unit), isinstance(unit, SchemaChange)) for unit in units] == [
+    assert [
+        (BinlogOffset.of(unit.place.position).pos, in_transaction(unit), isinstance(unit, SchemaChange))
+        for unit in units
+    ] == [
         (boundary, False, False),
         (boundary, True, True),
         (log.position, False, False),

@@ -1,0 +1,67 @@
+"""The figures that readers tell with their heartbeats, for people and for the number of readers; nothing else depends
+on them.
+
+Lags are milliseconds, and None while there is nothing to measure; the names behind them are FLIP-33's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class LogMetrics:
+    """A reader's figures of the one log: how far it is, the time of its last event, and how late that was fetched."""
+
+    ordinal: int
+    event_ms: int | None = None
+    fetch_lag_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetrics:
+    """A reader's figures of all its partitions together. `paused` are those that wait for slower ones."""
+
+    #: ``currentFetchEventTimeLag``
+    fetch_lag_ms: int | None = None
+    #: ``currentEmitEventTimeLag``
+    emit_lag_ms: int | None = None
+    #: ``sourceIdleTime``
+    idle_ms: int | None = None
+    #: ``watermarkLag``
+    watermark_lag_ms: int | None = None
+    #: ``pendingRecords``: messages that are still to be read.
+    pending_records: int | None = None
+    #: Messages that could not be decoded.
+    bad_messages: int = 0
+    paused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderMetrics:
+    """The figures of one reader: of the log if it reads that, and of partitions if it is a reader of such."""
+
+    log: LogMetrics | None = None
+    partitions: PartitionMetrics | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CutProgress:
+    """Of the files that the cut of `epoch` has to sync so many are on disk; `bytes` of the log are, in all."""
+
+    epoch: int
+    synced: int
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessMetrics:
+    """The figures of a reader's process since it began: where its `seconds` went, and what its source counts by table
+    (`raycdc.source.connector.Source.statistics`). `sealing` is a cut that takes long.
+    """
+
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    source: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    sealing: CutProgress | None = None

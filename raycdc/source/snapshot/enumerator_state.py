@@ -1,0 +1,100 @@
+"""The state of the enumerator of incremental snapshots, as manifests have it, and its JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from raycdc.checkpoint.opaque import EnumeratorState, PlannerState
+from raycdc.errors import ProtocolError
+from raycdc.model import TableId
+from raycdc.source.schema_document import SchemaDocument
+from raycdc.source.split import SnapshotSplit
+
+#: Version of this state.
+STATE_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SealedPlanning:
+    """How far a table's planning and reading are; `document` is that of its schema, while planning needs it.
+
+    `planner` is None once all chunks of the table are planned.
+    """
+
+    fingerprint: str
+    document: SchemaDocument | None
+    planner: PlannerState | None
+    planned: int
+    finished: int
+    estimate: int
+    incarnation: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": self.fingerprint,
+            "document": None if self.document is None else self.document.to_json(),
+            "planner": None if self.planner is None else self.planner.to_json(),
+            "planned": self.planned,
+            "finished": self.finished,
+            "estimate": self.estimate,
+            "incarnation": self.incarnation,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> SealedPlanning:
+        """Inverse of `to_json`; states that were written before tables could begin again have no incarnation."""
+        document, planner = data["document"], data["planner"]
+        return cls(
+            data["schema"],
+            None if document is None else SchemaDocument.from_json(document),
+            None if planner is None else PlannerState.from_json(planner),
+            data["planned"],
+            data["finished"],
+            data["estimate"],
+            data.get("incarnation", 0),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SealedEnumerator:
+    """The state after an epoch: `started` once the start point is known; `high` is the greatest H of all chunks.
+
+    `unfinished` are the chunks that were planned and are in no manifest.
+    """
+
+    started: bool = False
+    high: int = 0
+    tables: Mapping[TableId, SealedPlanning] = field(default_factory=dict)
+    unfinished: tuple[SnapshotSplit, ...] = ()
+
+    def only(self, captures: Callable[[TableId], bool]) -> SealedEnumerator:
+        """The state as if there were no tables but those that are captured."""
+        tables = {table: planning for table, planning in self.tables.items() if captures(table)}
+        return replace(self, tables=tables, unfinished=tuple(s for s in self.unfinished if captures(s.table)))
+
+    def sealed(self) -> EnumeratorState:
+        """As a manifest has it."""
+        return EnumeratorState.from_json(
+            {
+                "version": STATE_VERSION,
+                "started": self.started,
+                "high": self.high,
+                "tables": {str(table): planning.to_json() for table, planning in self.tables.items()},
+                "unfinished": [split.to_json() for split in self.unfinished],
+            }
+        )
+
+    @classmethod
+    def of(cls, state: EnumeratorState) -> SealedEnumerator:
+        """Inverse of `sealed`. Raises `ProtocolError` for a version that is not known here."""
+        data = state.to_json()
+        if data["version"] != STATE_VERSION:
+            raise ProtocolError(f"Enumerator state has version {data['version']}, this one knows {STATE_VERSION}")
+        return cls(
+            bool(data["started"]),
+            data["high"],
+            {TableId.parse(name): SealedPlanning.from_json(table) for name, table in data["tables"].items()},
+            tuple(map(SnapshotSplit.from_json, data["unfinished"])),
+        )

@@ -92,7 +92,7 @@ class MySqlEnumeratorDialect:
         """The next chunks of a table; `planner` holds only the key at first."""
         described, settings = table_of(document), self._options.chunks(table)
         state = planner.to_json()
-        opened = self._context.hiding.open_json(state.get(_SEALED)) or state
+        opened: Any = self._context.hiding.open_json(state.get(_SEALED)) or state
         begun = ChunkPlan.from_json(opened, described, rows=settings.chunk_rows) if opened else None
         chunks = ChunkPlanner(self._connections.connect, described, settings, begun)
         try:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import TypedDict
 
 from raycdc.connectors.mysql.snapshot import keys
-from raycdc.connectors.mysql.snapshot.chunk_range import ChunkRange
+from raycdc.connectors.mysql.snapshot.chunk_range import ChunkRange, StoredRange
 from raycdc.connectors.mysql.snapshot.key_columns import KeyColumns
-from raycdc.connectors.mysql.snapshot.keys import Bound
+from raycdc.connectors.mysql.snapshot.keys import Bound, StoredBound
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import StateError
-from raycdc.source.snapshot.chunk_key import key_from_json
+from raycdc.source.snapshot.chunk_key import ChunkKey, key_from_json
 
 STATE_VERSION = 1
 
@@ -29,6 +29,22 @@ class Phase(StrEnum):
     UNEVEN = "uneven"
     SAMPLED = "sampled"
     DONE = "done"
+
+
+class StoredPlan(TypedDict, total=False):
+    """A plan as the state has it: the key alone before it begins; older ones have no `factor`."""
+
+    version: int
+    phase: str
+    key: ChunkKey | list[str] | None
+    queue: list[StoredRange]
+    next: StoredBound | None
+    max: StoredBound | None
+    step: int
+    rows: int
+    planned: int
+    estimate: int
+    factor: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +110,7 @@ class ChunkPlan:
         chunks = list(self.queue[:count])
         return chunks, replace(self, queue=self.queue[count:], planned=self.planned + len(chunks))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> StoredPlan:
         return {
             "version": STATE_VERSION,
             "phase": self.phase.value,
@@ -110,7 +126,7 @@ class ChunkPlan:
         }
 
     @classmethod
-    def from_json(cls, data: dict[str, Any], table: MySqlTable, *, rows: int) -> ChunkPlan:
+    def from_json(cls, data: StoredPlan, table: MySqlTable, *, rows: int) -> ChunkPlan:
         """The plan in the state, whose key counts, whatever the configuration says now.
 
         Before the first chunk the state has the key alone, because the log's reader compares by it already: the plan

@@ -6,16 +6,26 @@ The planner makes ranges, state and messages have them as splits, and the chunk'
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from raycdc.connectors.mysql.snapshot import keys
 from raycdc.connectors.mysql.snapshot.key_columns import KeyColumns
-from raycdc.connectors.mysql.snapshot.keys import Bound
+from raycdc.connectors.mysql.snapshot.keys import Bound, StoredBound
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.model import TableId
 from raycdc.source.snapshot.chunk_key import ChunkKey, key_from_json, key_names
 from raycdc.source.split import SnapshotSplit
 from raycdc.transform.hiding import Hiding
+
+
+class StoredRange(TypedDict):
+    """A range as the state has it."""
+
+    lower: StoredBound | None
+    upper: StoredBound | None
+    includes_null: bool
+    only_null: bool
+    key: ChunkKey | list[str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +57,7 @@ class ChunkRange:
         condition = columns.range_condition(self.lower, self.upper)
         return f"({condition} OR {columns.null_condition()})" if self.includes_null else condition
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> StoredRange:
         return {
             "lower": keys.bound_to_json(self.lower),
             "upper": keys.bound_to_json(self.upper),
@@ -57,7 +67,7 @@ class ChunkRange:
         }
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> ChunkRange:
+    def from_json(cls, data: StoredRange) -> ChunkRange:
         return cls(
             keys.bound_from_json(data["lower"]),
             keys.bound_from_json(data["upper"]),

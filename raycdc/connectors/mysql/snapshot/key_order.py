@@ -20,7 +20,7 @@ from pymysql.connections import Connection
 from raycdc.clients.mysql import close_quietly
 from raycdc.connectors.mysql.snapshot import keys, sort_keys
 from raycdc.connectors.mysql.snapshot.key_columns import KeyColumns
-from raycdc.connectors.mysql.snapshot.keys import BoundJson, KeyKind, KeyValue
+from raycdc.connectors.mysql.snapshot.keys import KeyKind, KeyValue, StoredBound
 from raycdc.connectors.mysql.values.documents import table_of
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import SourceUnavailableError
@@ -99,7 +99,7 @@ class MySqlKeyOrder:
         self._keys.pop(table, None)
         self.over[table] = self._used[table]
 
-    def bound(self, table: TableId, raw: BoundJson) -> BoundKey:
+    def bound(self, table: TableId, raw: StoredBound) -> BoundKey:
         """Sort key of a bound as `bound_to_json` wrote it, or as `hiding` sealed that."""
         columns = self._columns(table)
         value = keys.bound_from_json(self._hiding.open_json(raw))

@@ -30,8 +30,8 @@ KeyValue = int | float | str | bytes
 #: begins, so it stands before the first row with these values.
 Bound = KeyValue | tuple[KeyValue, ...]
 #: A key value in state and messages: bytes and floats are tagged, so that they come back exactly.
-ValueJson = int | str | dict[str, str]
-BoundJson = ValueJson | list[ValueJson] | tuple[ValueJson, ...]
+StoredValue = int | str | dict[str, str]
+StoredBound = StoredValue | list[StoredValue] | tuple[StoredValue, ...]
 
 #: An ENUM of more labels makes no key: conditions list them.
 LABELS_MAX = 1000
@@ -188,24 +188,24 @@ def beyond(column: MySqlColumn, operator: Literal["<", ">", ">="], value: KeyVal
 
 
 @overload
-def bound_to_json(bound: Bound) -> BoundJson: ...
+def bound_to_json(bound: Bound) -> StoredBound: ...
 @overload
 def bound_to_json(bound: None) -> None: ...
-def bound_to_json(bound: Bound | None) -> BoundJson | None:
-    """`bound` for state and messages; see `ValueJson`."""
+def bound_to_json(bound: Bound | None) -> StoredBound | None:
+    """`bound` for state and messages; see `StoredValue`."""
     if isinstance(bound, tuple):
         return [_value_to_json(value) for value in bound]
     return None if bound is None else _value_to_json(bound)
 
 
-def bound_from_json(data: BoundJson | None) -> Bound | None:
+def bound_from_json(data: StoredBound | None) -> Bound | None:
     """Inverse of `bound_to_json`."""
     if isinstance(data, list | tuple):
         return tuple(_value_from_json(value) for value in data)
     return None if data is None else _value_from_json(data)
 
 
-def _value_to_json(value: KeyValue) -> ValueJson:
+def _value_to_json(value: KeyValue) -> StoredValue:
     match value:
         case bytes():
             return {"bytes": value.hex()}
@@ -215,7 +215,7 @@ def _value_to_json(value: KeyValue) -> ValueJson:
             return value
 
 
-def _value_from_json(data: ValueJson) -> KeyValue:
+def _value_from_json(data: StoredValue) -> KeyValue:
     match data:
         case {"bytes": text}:
             return bytes.fromhex(text)

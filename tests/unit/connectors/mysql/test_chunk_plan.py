@@ -25,7 +25,7 @@ def chunk(lower: Any, upper: Any, key: Any, *, only_null: bool = False) -> dict[
 
 
 #: As the state has plans: of one column, of several, by estimates, and cut to the end with chunks to return.
-STORED: list[dict[str, Any]] = [
+STORED: list[Any] = [
     {
         "version": 1, "phase": "even", "key": "id", "queue": [chunk(None, 1, "id"), chunk(900, None, "id")],
         "next": 101, "max": 900, "step": 100, "rows": 100, "planned": 32, "estimate": 41, "factor": 0.0,
@@ -48,13 +48,13 @@ STORED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("stored", STORED, ids=[f"{stored['phase']}" for stored in STORED])
-def test_a_stored_plan_is_read_and_written_as_it_is(stored: dict[str, Any]) -> None:
+def test_a_stored_plan_is_read_and_written_as_it_is(stored: Any) -> None:
     plan = ChunkPlan.from_json(stored, TABLE, rows=7)
     assert json.loads(json.dumps(plan.to_json())) == stored
 
 
 def test_a_plan_of_before_there_was_a_factor_has_none() -> None:
-    stored = {name: value for name, value in STORED[0].items() if name != "factor"}
+    stored: Any = {name: value for name, value in STORED[0].items() if name != "factor"}
     assert ChunkPlan.from_json(stored, TABLE, rows=7) == ChunkPlan.from_json(STORED[0], TABLE, rows=7)
 
 
@@ -65,8 +65,9 @@ def test_a_state_that_has_the_key_alone_begins_the_plan() -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("version", 2), ("phase", "backwards")])
 def test_a_plan_that_nobody_can_read_is_a_named_error(name: str, value: Any) -> None:
+    stored: Any = {**STORED[0], name: value}
     with pytest.raises(StateError, match=r"shop\.orders: the chunk plan has"):
-        ChunkPlan.from_json({**STORED[0], name: value}, TABLE, rows=7)
+        ChunkPlan.from_json(stored, TABLE, rows=7)
 
 
 def test_an_even_inside_is_cut_into_steps_without_a_connection_left_open() -> None:

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import asdict
 
 from raycdc.epochs.outcomes import EpochStatistics
 from raycdc.errors import RaycdcError
@@ -28,6 +28,7 @@ from raycdc.run_events import (
     Warned,
 )
 from raycdc.source.protocol.job_status import JobStatus, ReaderStatus, TableStatus
+from raycdc.source.protocol.metrics import PartitionMetrics
 
 #: So many tables are reported of as often as a caller wants; looking at ten times as many costs ten times as much.
 TABLES_PER_LOOK = 100
@@ -149,16 +150,16 @@ class ProgressReporter:
 
     def _lags(self, readers: Sequence[ReaderStatus], now_s: float) -> Lags | PartitionLags:
         """The lags of the log, or those of all partitions together."""
-        partitioned = [reader.metrics for reader in readers if "pendingRecords" in reader.metrics]
-        if partitioned:
-            return _lags_of_partitions(partitioned)
+        partitions = [reader.metrics.partitions for reader in readers if reader.metrics.partitions is not None]
+        if partitions:
+            return _lags_of_partitions(partitions)
         fetch_lag_ms = None
         for reader in readers:
-            log = reader.metrics.get("log")
+            log = reader.metrics.log
             if log is not None:
-                fetch_lag_ms = reader.metrics.get("fetch_lag_ms")
-                if log["ordinal"] != self._ordinal:
-                    self._ordinal, self._moved_s = log["ordinal"], now_s
+                fetch_lag_ms = log.fetch_lag_ms
+                if log.ordinal != self._ordinal:
+                    self._ordinal, self._moved_s = log.ordinal, now_s
         return Lags(fetch_lag_ms, self._emit_lag_ms, round((now_s - self._moved_s) * 1000))
 
     def _tell(self, event: RunEvent) -> None:
@@ -171,14 +172,14 @@ def _by_name(tables: Mapping[TableId, TableStatus]) -> list[tuple[str, TableStat
 
 
 def _figures_of(reader: ReaderStatus) -> ReaderFigures:
-    metrics = reader.metrics
+    partitions, process = reader.metrics.partitions, reader.process
     return ReaderFigures(
         reader.subtask,
         reader.pid,
         reader.splits,
-        metrics.get("seconds", {}),
-        sealing=metrics.get("sealing"),
-        paused=tuple(metrics["waiting"]) if "waiting" in metrics else None,
+        process.seconds,
+        sealing=None if process.sealing is None else asdict(process.sealing),
+        paused=None if partitions is None else partitions.paused,
     )
 
 
@@ -186,24 +187,24 @@ def _counts_of(readers: Sequence[ReaderStatus], table: str) -> dict[str, int]:
     """The sources' figures about a table, in all readers since these began; empty where there are none."""
     total: Counter[str] = Counter()
     for reader in readers:
-        for name, counts in reader.metrics.get("source", {}).items():
+        for name, counts in reader.process.source.items():
             total[name] += counts.get(table, 0)
     return {name: count for name, count in total.items() if count}
 
 
-def _lags_of_partitions(metrics: Sequence[Mapping[str, Any]]) -> PartitionLags:
+def _lags_of_partitions(readers: Sequence[PartitionMetrics]) -> PartitionLags:
     """Those of all readers together: the worst lag, how long nobody has read anything, what is still to be read."""
 
-    def known(name: str) -> list[int]:
-        return [figures[name] for figures in metrics if figures[name] is not None]
+    def known(of: Callable[[PartitionMetrics], int | None]) -> list[int]:
+        return [figure for figure in map(of, readers) if figure is not None]
 
-    pending = known("pendingRecords")
+    pending = known(lambda metrics: metrics.pending_records)
     return PartitionLags(
         Lags(
-            fetch_ms=max(known("currentFetchEventTimeLag"), default=None),
-            emit_ms=max(known("currentEmitEventTimeLag"), default=None),
-            idle_ms=min(known("sourceIdleTime"), default=None),
+            fetch_ms=max(known(lambda metrics: metrics.fetch_lag_ms), default=None),
+            emit_ms=max(known(lambda metrics: metrics.emit_lag_ms), default=None),
+            idle_ms=min(known(lambda metrics: metrics.idle_ms), default=None),
         ),
         pending_records=sum(pending) if pending else None,
-        watermark_ms=max(known("watermarkLag"), default=None),
+        watermark_ms=max(known(lambda metrics: metrics.watermark_lag_ms), default=None),
     )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import replace
 
-from raycdc.runtime.open_epoch import CutProgress
 from raycdc.runtime.stopwatch import Stopwatch
 from raycdc.source.protocol.api import SourceReader
+from raycdc.source.protocol.metrics import CutProgress, ProcessMetrics
 from raycdc.source.protocol.source_event import Heartbeat
 
 #: A reader that has nothing to say still speaks this often, so that the coordinator knows it lives and how much it has
@@ -17,12 +16,12 @@ HEARTBEAT_S = 0.25
 
 
 class Heartbeats:
-    """See the module's docstring. `figures` are the connector's own. Owned by the reader's thread."""
+    """See the module's docstring. `statistics` are the source's own. Owned by the reader's thread."""
 
-    def __init__(self, stopwatch: Stopwatch, figures: Callable[[], Mapping[str, Any]]) -> None:
+    def __init__(self, stopwatch: Stopwatch, statistics: Callable[[], Mapping[str, Mapping[str, int]]]) -> None:
         self._stopwatch = stopwatch
-        self._figures = figures
-        self._told = Heartbeat(0, wants_seal=False, metrics={})
+        self._statistics = statistics
+        self._told = Heartbeat()
         self._told_matters: tuple[bool, bool] | None = None
         #: When the next one is due even if nothing has changed.
         self.due_s = 0.0
@@ -32,10 +31,9 @@ class Heartbeats:
         matters = reader.seal_matters
         if now_s < self.due_s and matters == self._told_matters:
             return None
-        heartbeat = reader.heartbeat()
-        further = {"seconds": self._stopwatch.seconds(), "source": self._figures()}
+        process = ProcessMetrics(self._stopwatch.seconds(), self._statistics())
         self._told_matters = matters
-        self._told = replace(heartbeat, metrics={**heartbeat.metrics, **further})
+        self._told = replace(reader.heartbeat(), process=process)
         self.due_s = now_s + HEARTBEAT_S
         return self._told
 
@@ -47,4 +45,4 @@ class Heartbeats:
         if now_s < self.due_s:
             return None
         self.due_s = now_s + HEARTBEAT_S
-        return replace(self._told, metrics={**self._told.metrics, "sealing": asdict(progress)})
+        return replace(self._told, process=replace(self._told.process, sealing=progress))

@@ -16,6 +16,7 @@ import pyarrow as pa
 from raycdc.checkpoint.manifest import SEQ_COUNTER_BITS, Segment, seq_base
 from raycdc.errors import DataError
 from raycdc.model import TableId
+from raycdc.source.protocol.metrics import CutProgress
 
 #: A table's rows of one epoch go on in a new segment beyond this, so that several tasks can share them.
 SEGMENT_BYTES_MAX = 64 << 20
@@ -34,16 +35,6 @@ class OpenSegment(Protocol):
     def finish(self, *, seq_base: int = 0) -> Segment: ...
 
     def abort(self) -> None: ...
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class CutProgress:
-    """Of the files that the cut of `epoch` has to sync so many are on disk; `bytes` of the log are, in all."""
-
-    epoch: int
-    synced: int
-    files: int
-    bytes: int
 
 
 class OpenEpoch:

@@ -28,8 +28,9 @@ from raycdc.errors import StateError
 from raycdc.model import TableId
 from raycdc.model.mask import Masks
 from raycdc.runtime.held_file import HeldFile
-from raycdc.runtime.open_epoch import CutProgress, OpenEpoch, OpenSegment
+from raycdc.runtime.open_epoch import OpenEpoch, OpenSegment
 from raycdc.runtime.stopwatch import Stopwatch
+from raycdc.source.protocol.metrics import CutProgress
 from raycdc.source.snapshot.hand_off import LogRows
 from raycdc.source.snapshot.held_rows import SpilledRows
 from raycdc.transform.masking import masked

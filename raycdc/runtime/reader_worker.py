@@ -28,13 +28,13 @@ from raycdc.runtime.client import CoordinatorClient
 from raycdc.runtime.coordinator_connection import CoordinatorConnection
 from raycdc.runtime.fetcher_threads import TimedThreads
 from raycdc.runtime.heartbeats import Heartbeats
-from raycdc.runtime.open_epoch import CutProgress
 from raycdc.runtime.output import EpochOutput, SpoolAddress
 from raycdc.runtime.stopwatch import Stopwatch
 from raycdc.runtime.unexpected import unexpected
 from raycdc.source.connector import Source
 from raycdc.source.protocol.api import InputStatus
 from raycdc.source.protocol.link import Identity, Link
+from raycdc.source.protocol.metrics import CutProgress
 from raycdc.source.protocol.source_event import ReaderFailed, ReaderRegistration, Shutdown
 from raycdc.source.reader.availability import Availability
 from raycdc.source.reader.context import ReaderContext

@@ -229,8 +229,8 @@ class Source(ABC, Generic[ConfigT]):
     def warm_up(self) -> None:
         """Load, ahead of any work, what reading needs (compiled loops): some hundred milliseconds."""
 
-    def statistics(self) -> dict[str, Any]:
-        """Figures of this process since it began, JSON-able, for people."""
+    def statistics(self) -> Mapping[str, Mapping[str, int]]:
+        """Counts of this process since it began, by their names and tables, for people."""
         return {}
 
 

@@ -13,7 +13,7 @@ from tests.protocol.pair import SETTINGS, FakeReader, Job
 
 
 def heartbeat(open_bytes: int, *, wants_seal: bool = False, dirty: bool = False) -> Heartbeat:
-    return Heartbeat(open_bytes, wants_seal=wants_seal, metrics={"dirty": dirty})
+    return Heartbeat(open_bytes, wants_seal=wants_seal, dirty=dirty)
 
 
 def test_an_epoch_is_sealed_when_every_reader_has_reported_it() -> None:

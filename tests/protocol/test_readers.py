@@ -9,6 +9,7 @@ import pytest
 from raycdc.checkpoint.opaque import SealedSplit
 from raycdc.errors import FencedError, ProtocolError
 from raycdc.source.protocol.link import Identity
+from raycdc.source.protocol.metrics import CutProgress, ProcessMetrics
 from raycdc.source.protocol.source_event import (
     PROTOCOL_VERSION,
     CheckpointComplete,
@@ -339,7 +340,7 @@ def test_a_reader_with_nothing_to_do_can_be_retired_and_one_with_a_chunk_cannot(
     log.published(split)
     assert job.coordinator.retire(1)
     with pytest.raises(FencedError):
-        chunks.send(Heartbeat(0, wants_seal=False, metrics={}))
+        chunks.send(Heartbeat())
 
 
 def test_a_reader_whose_chunk_was_voided_by_the_log_readers_death_can_be_retired() -> None:
@@ -379,7 +380,7 @@ def test_a_reader_that_tells_of_its_cut_is_not_given_up_and_one_that_tells_nothi
     job.begin_seal()
     for synced in range(20):
         job.now_s += 9
-        reader.send(Heartbeat(0, wants_seal=False, metrics={"sealing": {"synced": synced}}))
+        reader.send(Heartbeat(process=ProcessMetrics(sealing=CutProgress(1, synced, 20, 0))))
         job.coordinator.tick(now_s=job.now_s)
     for _ in range(4):
         job.now_s += 9

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from raycdc.model import TableId
 from raycdc.progress import ProgressReporter
 from raycdc.run_events import Lags, PartitionLags, Progress, RunEvent, Warned
 from raycdc.source.protocol.api import TableProgress
 from raycdc.source.protocol.job_status import JobStatus, ReaderStatus, TableStatus
+from raycdc.source.protocol.metrics import PartitionMetrics, ProcessMetrics, ReaderMetrics
 
 
-def reader(**metrics: Any) -> ReaderStatus:
-    return ReaderStatus(0, 1, 1, "", ("m:0",), metrics=metrics)
+def reader(partitions: PartitionMetrics | None = None, **source: dict[str, int]) -> ReaderStatus:
+    metrics, process = ReaderMetrics(partitions=partitions), ProcessMetrics(source=source)
+    return ReaderStatus(0, 1, 1, "", ("m:0",), metrics=metrics, process=process)
 
 
 def status(*readers: ReaderStatus, tables: tuple[str, ...] = (), problems: dict[str, str] | None = None) -> JobStatus:
@@ -29,11 +29,11 @@ def told(*statuses: JobStatus) -> list[RunEvent]:
 
 
 def test_lags_are_the_worst_of_all_readers_and_what_is_pending_is_added_up() -> None:
-    slow = {"currentFetchEventTimeLag": 500, "currentEmitEventTimeLag": 900, "sourceIdleTime": 4000}
-    quick = {"currentFetchEventTimeLag": 5, "currentEmitEventTimeLag": None, "sourceIdleTime": 10}
+    slow = PartitionMetrics(500, 900, 4000, 900, pending_records=70, paused=("m:1",))
+    quick = PartitionMetrics(5, None, 10, None, pending_records=2)
     readers = [
-        reader(**slow, pendingRecords=70, watermarkLag=900, waiting=["m:1"]),
-        reader(**quick, pendingRecords=2, watermarkLag=None, waiting=[]),
+        reader(slow),
+        reader(quick),
         reader(),
     ]
     (event,) = told(status(*readers))
@@ -52,9 +52,9 @@ def test_a_problem_of_the_source_is_a_warning_until_it_is_gone() -> None:
 
 def test_what_sources_count_of_a_table_is_added_up_over_readers() -> None:
     readers = [
-        reader(source={"large_documents": {"shop.orders": 2, "shop.users": 1}}),
-        reader(source={"large_documents": {"shop.orders": 3}}),
-        reader(source={}),
+        reader(large_documents={"shop.orders": 2, "shop.users": 1}),
+        reader(large_documents={"shop.orders": 3}),
+        reader(),
     ]
     (event,) = told(status(*readers, tables=("shop.orders", "shop.items")))
     assert isinstance(event, Progress)

@@ -1,10 +1,11 @@
-"""Figures of a reader of partitions, under FLIP-33's names."""
+"""The lags of a reader of partitions, as FLIP-33 defines them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from raycdc.connectors.kafka.messages import Fetched
+from raycdc.source.protocol.metrics import PartitionMetrics
 
 
 class ReaderFigures:
@@ -27,11 +28,11 @@ class ReaderFigures:
         if event_ms is not None:
             self._emit_lag_ms = max(0, self._wall_ms() - event_ms)
 
-    def shown(self, *, watermark_ms: int | None) -> dict[str, int | None]:
-        return {
-            "currentFetchEventTimeLag": self._fetch_lag_ms,
-            "currentEmitEventTimeLag": self._emit_lag_ms,
-            "sourceIdleTime": round((self._now_s() - self._last_row_s) * 1000),
-            "watermarkLag": None if watermark_ms is None else max(0, self._wall_ms() - watermark_ms),
-            "fetch_lag_ms": self._fetch_lag_ms,
-        }
+    def metrics(self, *, watermark_ms: int | None) -> PartitionMetrics:
+        """The lags as they are now."""
+        return PartitionMetrics(
+            fetch_lag_ms=self._fetch_lag_ms,
+            emit_lag_ms=self._emit_lag_ms,
+            idle_ms=round((self._now_s() - self._last_row_s) * 1000),
+            watermark_lag_ms=None if watermark_ms is None else max(0, self._wall_ms() - watermark_ms),
+        )

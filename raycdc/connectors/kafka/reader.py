@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, assert_never
+from dataclasses import replace
+from typing import assert_never
 
 from raycdc.checkpoint.manifest import TableEpoch
 from raycdc.connectors.kafka.decoding import DEAD_LETTER_SCHEMA, DEAD_LETTERS
@@ -42,6 +43,7 @@ from raycdc.connectors.kafka.statements import check_default
 from raycdc.errors import ProtocolError
 from raycdc.formats.api import Decoded, FormatDecoder
 from raycdc.model import TableId, TableSchema
+from raycdc.source.protocol.metrics import ReaderMetrics
 from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.reader.context import ReaderContext
 from raycdc.source.reader.partition_source_reader import PartitionSourceReader
@@ -210,14 +212,12 @@ class KafkaReader(PartitionSourceReader[PartitionStart, PartitionRecords, ReadPa
 
     # -- figures
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> ReaderMetrics:
         pending = [s.pending for _, s in self.splits.active() if s.pending is not None]
-        return {
-            **self._figures.shown(watermark_ms=self._alignment.watermark_ms()),
-            "pendingRecords": sum(pending) if pending else None,
-            "badMessages": self._emission.bad,
-            "waiting": sorted(self._alignment.waiting),
-            "offsets": {split_id: split.state.offset for split_id, split in self.splits.active()},
-            "log": None,
-            "chunks": {},
-        }
+        partitions = replace(
+            self._figures.metrics(watermark_ms=self._alignment.watermark_ms()),
+            pending_records=sum(pending) if pending else None,
+            bad_messages=self._emission.bad,
+            paused=tuple(sorted(self._alignment.waiting)),
+        )
+        return ReaderMetrics(partitions=partitions)

@@ -20,6 +20,7 @@ from raycdc.checkpoint.opaque import EnumeratorState, SealedSplit
 from raycdc.model import TableId
 from raycdc.model.until import Until
 from raycdc.source.parking import Refusal, Requests
+from raycdc.source.protocol.metrics import ReaderMetrics
 from raycdc.source.protocol.source_event import Heartbeat, Message, SourceEvent
 from raycdc.source.reader.availability import Availability
 from raycdc.source.schema_document import SchemaDocument
@@ -106,10 +107,6 @@ class TableProgress:
     chunks_done: int = 0
     chunks_total: int = 0
     parked: Parked | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        parked = {} if self.parked is None else {"parked": self.parked.to_json()}
-        return {"phase": self.phase, "chunks_done": self.chunks_done, "chunks_total": self.chunks_total, **parked}
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +254,6 @@ class SourceReader(Protocol):
     def seal_matters(self) -> tuple[bool, bool]:
         """What the coordinator should hear at once when it changes: the epoch should end; the epoch has rows."""
 
-    def metrics(self) -> dict[str, Any]: ...
+    def metrics(self) -> ReaderMetrics: ...
 
     def close(self) -> None: ...

@@ -76,5 +76,5 @@ class SealTimer:
         age_s = now_s - self._last_s
         if open_bytes > 0:
             return age_s >= self._settings.epoch_interval_s
-        dirty = any(reader.heartbeat.is_dirty for reader in readers)
+        dirty = any(reader.heartbeat.dirty for reader in readers)
         return dirty and age_s >= max(IDLE_SEAL_INTERVAL_S, self._settings.epoch_interval_s)

@@ -208,9 +208,9 @@ class SourceCoordinator:
                 reader.asked_back.difference_update(states)
                 splits = [reader.splits.pop(split_id) for split_id in states if split_id in reader.splits]
                 self._give_up(subtask_id, splits)
-            case Heartbeat(_, _, metrics) if sealing is not None and subtask_id in sealing.waiting:
+            case Heartbeat() if sealing is not None and subtask_id in sealing.waiting:
                 # Sent before the cut: what it says of the open epoch is being sealed already.
-                reader.heartbeat = Heartbeat(0, wants_seal=False, metrics=metrics)
+                reader.heartbeat = message.without_epoch()
             case Heartbeat():
                 reader.heartbeat = message
             case EpochSealed():
@@ -266,7 +266,7 @@ class SourceCoordinator:
         sealing = self.epochs.begin_seal(registered)
         self._timer.restart(now_s=now_s)
         for reader in registered.values():
-            reader.heartbeat = Heartbeat(0, wants_seal=False, metrics=reader.heartbeat.metrics)
+            reader.heartbeat = reader.heartbeat.without_epoch()
             reader.link.send(SealEpoch(sealing.epoch))
 
     def _on_sealed(self, subtask_id: int, report: EpochSealed) -> None:

@@ -1,18 +1,18 @@
-"""How far a job is, for the supervisor, for people, and for `run --json`."""
+"""How far a job is, for the supervisor and for people."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from raycdc.model import TableId
 from raycdc.source.protocol.api import TableProgress
+from raycdc.source.protocol.metrics import NO_METRICS, NO_PROCESS_METRICS, ProcessMetrics, ReaderMetrics
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderStatus:
-    """One live reader; `metrics` are its own figures, as its last heartbeat had them."""
+    """One live reader; `metrics` and `process` are its figures, as its last heartbeat had them."""
 
     subtask: int
     incarnation: int
@@ -23,26 +23,14 @@ class ReaderStatus:
     partitions: int = 0
     leaving: bool = False
     open_bytes: int = 0
-    metrics: Mapping[str, Any] = field(default_factory=dict)
+    metrics: ReaderMetrics = NO_METRICS
+    process: ProcessMetrics = NO_PROCESS_METRICS
 
     @property
     def pending_records(self) -> int:
         """How far the reader is behind, where its source tells."""
-        return int(self.metrics.get("pendingRecords") or 0)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "subtask": self.subtask,
-            "incarnation": self.incarnation,
-            "pid": self.pid,
-            "node": self.node,
-            "splits": list(self.splits),
-            "chunks": self.chunks,
-            "partitions": self.partitions,
-            "leaving": self.leaving,
-            "open_bytes": self.open_bytes,
-            "metrics": self.metrics,
-        }
+        partitions = self.metrics.partitions
+        return 0 if partitions is None else partitions.pending_records or 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +40,6 @@ class TableStatus:
     progress: TableProgress
     rows: int | None = None
     lost_values: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        counts = {"rows": self.rows, "lost_values": self.lost_values}
-        return {**self.progress.to_json(), **{name: count for name, count in counts.items() if count is not None}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +60,3 @@ class JobStatus:
     readers: tuple[ReaderStatus, ...] = ()
     troubles: int = 0
     trouble: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "generation": self.generation,
-            "sealed": self.sealed,
-            "committed": self.committed,
-            "final": self.final,
-            "tables": {str(table): status.to_json() for table, status in self.tables.items()},
-            "chunks_waiting": self.chunks_waiting,
-            "problems": dict(self.problems),
-            "readers": [reader.to_json() for reader in self.readers],
-            "troubles": self.troubles,
-            "trouble": self.trouble,
-        }

@@ -32,7 +32,7 @@ class LiveReader:
     leaving: bool = False
     splits: dict[str, SourceSplit] = field(default_factory=dict)
     asked_back: set[str] = field(default_factory=set)
-    heartbeat: Heartbeat = field(default_factory=lambda: Heartbeat(0, wants_seal=False, metrics={}))
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
 
     def ask_back(self, split_ids: Iterable[str]) -> None:
         """Have it let go of these splits, those that it has and was not asked for yet."""
@@ -53,6 +53,7 @@ class LiveReader:
             leaving=self.leaving,
             open_bytes=self.heartbeat.open_bytes,
             metrics=self.heartbeat.metrics,
+            process=self.heartbeat.process,
         )
 
 

@@ -65,3 +65,8 @@ class ProcessMetrics:
     seconds: Mapping[str, float] = field(default_factory=dict)
     source: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     sealing: CutProgress | None = None
+
+
+#: The metrics of a reader that has told none yet.
+NO_METRICS = ReaderMetrics()
+NO_PROCESS_METRICS = ProcessMetrics()

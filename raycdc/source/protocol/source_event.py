@@ -29,7 +29,7 @@ A connector's own messages are `SourceEvent`s: frozen dataclasses, which the coo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, get_args
 
 import msgpack
@@ -38,6 +38,7 @@ from raycdc.checkpoint.manifest import Segment, TableEpoch
 from raycdc.checkpoint.opaque import SealedSplit
 from raycdc.errors import ProtocolError
 from raycdc.source.protocol import wire
+from raycdc.source.protocol.metrics import NO_METRICS, NO_PROCESS_METRICS, ProcessMetrics, ReaderMetrics
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import SourceSplit
 
@@ -172,16 +173,20 @@ class CheckpointComplete:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Alive, with figures: open-epoch bytes, whether the open epoch must end early, and metrics per split."""
+    """Alive, with the bytes of the open epoch, whether that must end early, and figures.
 
-    open_bytes: int
-    wants_seal: bool
-    metrics: Mapping[str, Any]
+    `dirty`: the reader's place moved since the last cut, with rows or without.
+    """
 
-    @property
-    def is_dirty(self) -> bool:
-        """Whether the reader's place moved since the last cut, with rows or without."""
-        return bool(self.metrics.get("dirty"))
+    open_bytes: int = 0
+    wants_seal: bool = False
+    dirty: bool = False
+    metrics: ReaderMetrics = NO_METRICS
+    process: ProcessMetrics = NO_PROCESS_METRICS
+
+    def without_epoch(self) -> Heartbeat:
+        """The same where the open epoch has nothing yet, because the one that was open is being sealed."""
+        return replace(self, open_bytes=0, wants_seal=False)
 
 
 @dataclass(frozen=True, slots=True)

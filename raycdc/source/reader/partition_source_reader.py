@@ -11,10 +11,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from raycdc.checkpoint.opaque import SealedSplit
 from raycdc.source.partitions.partition_set import PartitionSet
+from raycdc.source.protocol.metrics import ReaderMetrics
 from raycdc.source.reader.context import ReaderContext
 from raycdc.source.reader.fetcher_manager import FetcherManager
 from raycdc.source.reader.records import RecordEmitter, SplitRecords
@@ -92,8 +93,8 @@ class PartitionSourceReader(SourceReaderBase, Generic[SplitT, ItemT, StateT]):
     def split_done(self, state: StateT) -> None:
         """Nothing more of the split will be emitted: it has ended, or it is this reader's no more, or both."""
 
-    def metrics(self) -> dict[str, Any]:
-        return {"chunks": {}, "log": None, "fetch_lag_ms": None}
+    def metrics(self) -> ReaderMetrics:
+        return ReaderMetrics()
 
     # -- what the base asks
 

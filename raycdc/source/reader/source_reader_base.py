@@ -22,13 +22,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from raycdc.checkpoint.manifest import TableEpoch
 from raycdc.checkpoint.opaque import SealedSplit
 from raycdc.errors import ProtocolError
 from raycdc.failpoints import reach
 from raycdc.source.protocol.api import InputStatus
+from raycdc.source.protocol.metrics import ReaderMetrics
 from raycdc.source.protocol.source_event import (
     AddSplits,
     CheckpointComplete,
@@ -103,8 +104,8 @@ class SourceReaderBase(ABC):
         """
 
     @abstractmethod
-    def metrics(self) -> dict[str, Any]:
-        """Figures for people, JSON-able."""
+    def metrics(self) -> ReaderMetrics:
+        """Figures for people."""
 
     def handle_source_event(self, event: SourceEvent) -> None:
         """An event of the connector's enumerator."""
@@ -174,7 +175,8 @@ class SourceReaderBase(ABC):
         return Heartbeat(
             open_bytes=self.context.output.open_bytes,
             wants_seal=self.seal_state.wanted,
-            metrics={**self.metrics(), "dirty": self.seal_state.dirty},
+            dirty=self.seal_state.dirty,
+            metrics=self.metrics(),
         )
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import assert_never
 
 from raycdc.failpoints import reach
 from raycdc.source.protocol.api import ChunkRead, ChunkSource
@@ -62,9 +62,6 @@ class ChunksInFlight:
     def close(self) -> None:
         if self._source is not None:
             self._source.close()
-
-    def metrics(self) -> dict[str, Any]:
-        return {split_id: chunk.split.to_json() for split_id, chunk in self._chunks.items()}
 
     def ask_for_more(self) -> None:
         """Ask for as many as there is room for. Not called while it is known that there are none."""

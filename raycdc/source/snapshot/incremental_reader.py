@@ -8,10 +8,12 @@ rows in `raycdc.source.snapshot.log_reader`, which is the emitter of the stream 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, assert_never
+from dataclasses import replace
+from typing import Protocol, assert_never
 
 from raycdc.errors import ProtocolError
 from raycdc.source.protocol.api import ChunkSource
+from raycdc.source.protocol.metrics import ReaderMetrics
 from raycdc.source.protocol.source_event import SourceEvent, SplitsAdded, SplitsRemoved
 from raycdc.source.reader.context import ReaderContext
 from raycdc.source.reader.source_reader_base import ReaderReport, SealState, SourceReaderBase
@@ -70,12 +72,10 @@ class IncrementalReader(SourceReaderBase):
         self._chunks.close()
         super().close()
 
-    def metrics(self) -> dict[str, Any]:
-        return {
-            "chunks": self._chunks.metrics(),
-            "log": self._log.metrics() if self._log else None,
-            "fetch_lag_ms": self._fetched_lag_ms,
-        }
+    def metrics(self) -> ReaderMetrics:
+        if self._log is None:
+            return ReaderMetrics()
+        return ReaderMetrics(log=replace(self._log.metrics(), fetch_lag_ms=self._fetched_lag_ms))
 
     @property
     def seal_state(self) -> SealState:

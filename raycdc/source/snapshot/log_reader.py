@@ -19,11 +19,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any, assert_never
+from dataclasses import dataclass
+from typing import assert_never
 
 from raycdc.failpoints import reach
 from raycdc.source.protocol.api import ReaderOutput
+from raycdc.source.protocol.metrics import LogMetrics
 from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.snapshot.chunk_events import (
     ChunkDelta,
@@ -174,11 +175,9 @@ class LogReader:
             return False
         return not cursor.in_transaction and cursor.ordinal >= stop.ordinal
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> LogMetrics:
         """Figures for people, as a heartbeat has them."""
-        cursor = self._cursor
-        place = {"position": cursor.position.to_json(), "ordinal": cursor.ordinal, "event_ms": cursor.event_ms}
-        return {**asdict(self._hand_off.statistics()), **place}
+        return LogMetrics(self._cursor.ordinal, self._cursor.event_ms)
 
     def on_unit(self, unit: LogUnit, *, now_s: float) -> None:
         """Pass one unit of the log. Only when `ready`."""

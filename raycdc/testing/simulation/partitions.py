@@ -252,7 +252,7 @@ class PartitionReader:
 
     def heartbeat(self) -> Heartbeat:
         wants = self.partitions.wants_seal or (self._dirty and self._at_its_end())
-        return Heartbeat(len(self._rows) * RECORD_BYTES, wants_seal=wants, metrics={"dirty": self._dirty})
+        return Heartbeat(len(self._rows) * RECORD_BYTES, wants_seal=wants, dirty=self._dirty)
 
     def _at_its_end(self) -> bool:
         return all(c.until is not None and c.position >= c.until for _, c in self.partitions.active())

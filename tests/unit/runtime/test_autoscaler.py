@@ -6,10 +6,12 @@ from raycdc.model import TableId
 from raycdc.runtime.autoscaler import BACKLOG_TARGET, GROW_AFTER_S, SHRINK_AFTER_S, Autoscaler
 from raycdc.source.protocol.api import TableProgress
 from raycdc.source.protocol.job_status import JobStatus, ReaderStatus, TableStatus
+from raycdc.source.protocol.metrics import PartitionMetrics, ReaderMetrics
 
 
 def reader(chunks: int = 0, partitions: int = 0, behind: int | None = None) -> ReaderStatus:
-    return ReaderStatus(0, 1, 1, "", chunks=chunks, partitions=partitions, metrics={"pendingRecords": behind})
+    metrics = ReaderMetrics(partitions=PartitionMetrics(pending_records=behind))
+    return ReaderStatus(0, 1, 1, "", chunks=chunks, partitions=partitions, metrics=metrics)
 
 
 def status(*readers: ReaderStatus, phase: str | None = None, waiting: int = 0, sealed: int = 1) -> JobStatus:

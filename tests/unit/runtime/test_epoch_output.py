@@ -18,8 +18,8 @@ from raycdc.model import TableId, lost_values
 from raycdc.model.batch import is_masked, with_lost_values
 from raycdc.model.mask import Mask, Masks
 from raycdc.runtime import open_epoch
-from raycdc.runtime.open_epoch import CutProgress
 from raycdc.runtime.output import EpochOutput, SpoolAddress
+from raycdc.source.protocol.metrics import CutProgress
 from raycdc.source.snapshot.hand_off import LogRows
 
 ORDERS, ITEMS = TableId("shop", "orders"), TableId("shop", "items")

@@ -247,7 +247,7 @@ def test_segments_the_sink_holds_are_released() -> None:
     assert harness.output.released == ["a", "b"]
 
 
-@pytest.mark.parametrize("message", [RequestSplit(), Heartbeat(0, wants_seal=False, metrics={})])
+@pytest.mark.parametrize("message", [RequestSplit(), Heartbeat()])
 def test_a_message_that_is_not_for_a_reader_is_named(message: Message) -> None:
     with pytest.raises(ProtocolError, match=type(message).__name__):
         Harness().reader.handle(message)

@@ -25,6 +25,7 @@ from raycdc.formats.plugins import load_format
 from raycdc.model import RowKind, TableId
 from raycdc.model.mask import Masks
 from raycdc.schema import DropTableEvent
+from raycdc.source.protocol.metrics import PartitionMetrics
 from raycdc.source.protocol.source_event import (
     AddSplits,
     EpochSealed,
@@ -319,7 +320,7 @@ def test_a_position_that_only_markers_moved_is_sealed_too() -> None:
     rig = Rig()
     rig.add(stop=5)
     rig.bring(next_offset=5)
-    assert rig.reader.heartbeat().metrics["dirty"]
+    assert rig.reader.heartbeat().dirty
     assert rig.offset(rig.seal(1)) == 5
 
 
@@ -497,6 +498,6 @@ def test_the_figures_every_source_reports() -> None:
     rig.partitions.bring(LogEnd(11))
     rig.now_s = 2.0
     rig.work()
-    figures = rig.reader.metrics()
-    names = ("currentFetchEventTimeLag", "currentEmitEventTimeLag", "sourceIdleTime", "pendingRecords", "watermarkLag")
-    assert [figures[name] for name in names] == [500, 1000, 2000, 10, 1000]
+    assert rig.reader.metrics().partitions == PartitionMetrics(
+        fetch_lag_ms=500, emit_lag_ms=1000, idle_ms=2000, watermark_lag_ms=1000, pending_records=10
+    )

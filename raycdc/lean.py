@@ -1,7 +1,7 @@
 """Processes that do without pandas, because they must be up quickly.
 
 pyarrow imports pandas, when it is installed, at the first conversion of a Python list: a third of a second of CPU that
-readers, the coordinator and inspection commands would spend for nothing.
+readers, the coordinator, runs with ``--local`` and inspection commands would spend for nothing.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from raycdc.connectors.mysql.client import ServerInfo, current_place, probe, sta
 from raycdc.connectors.mysql.connections import Connections
 from raycdc.connectors.mysql.ddl.history_state import StoredHistory, begin_state
 from raycdc.connectors.mysql.failover import is_elsewhere, resume_position
-from raycdc.connectors.mysql.hidden import hidden_table
+from raycdc.connectors.mysql.hidden_changes import hidden_table
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig
 from raycdc.connectors.mysql.snapshot.chunk_plan import ChunkPlan
 from raycdc.connectors.mysql.snapshot.chunk_range import split_of

@@ -26,7 +26,7 @@ from raycdc.connectors.mysql.ddl.indirect import IndirectChanges
 from raycdc.connectors.mysql.ddl.log_server import LogServer
 from raycdc.connectors.mysql.ddl.resolver import ServerResolver
 from raycdc.connectors.mysql.ddl.snapshot_keys import SnapshotKeys
-from raycdc.connectors.mysql.hidden import without_values_in_errors
+from raycdc.connectors.mysql.hidden_changes import without_values_in_errors
 from raycdc.connectors.mysql.kept_rows import KeptRows
 from raycdc.connectors.mysql.log_filter import LogFilter
 from raycdc.connectors.mysql.log_reader import MySqlLogReader

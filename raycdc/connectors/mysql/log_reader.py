@@ -33,7 +33,7 @@ from raycdc.connectors.mysql.binlog.position import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.binlog.stream import BinlogStream
 from raycdc.connectors.mysql.ddl.history import DdlHistory
 from raycdc.connectors.mysql.ddl.history_state import HistoryState
-from raycdc.connectors.mysql.hidden import hidden_state, hidden_update
+from raycdc.connectors.mysql.hidden_changes import hidden_state, hidden_update
 from raycdc.connectors.mysql.log_filter import LogFilter
 from raycdc.source.snapshot.hand_off import LogRows
 from raycdc.source.snapshot.log_unit import (

@@ -43,7 +43,6 @@ MANY_ARGUMENTS: dict[str, str] = {
     "cli/app.py:init": "options of the command line",
     "config/fields.py:option": "metadata of a key",
     "connectors/kafka/offsets.py:new_states": "not looked at yet",
-    "connectors/mongodb/snapshot/chunks.py:_bounds": "not looked at yet",
 }
 
 

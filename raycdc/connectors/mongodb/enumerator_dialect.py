@@ -14,7 +14,7 @@ from raycdc.connectors.mongodb.layout import ID
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
 from raycdc.connectors.mongodb.snapshot.chunk_reader import NO_LOG
 from raycdc.connectors.mongodb.snapshot.chunks import cut
-from raycdc.connectors.mongodb.snapshot.keys import key_to_json
+from raycdc.connectors.mongodb.snapshot.keys import bound_to_json
 from raycdc.connectors.mongodb.stream.causal import log_end, seen_by
 from raycdc.connectors.mongodb.stream.position import NoLogPosition, StreamPosition
 from raycdc.connectors.mongodb.stream.token import ordinal_of
@@ -77,7 +77,7 @@ class MongoDbEnumeratorDialect:
             cuts = cut(client, info, table, self._config.snapshot)
             # Taken last, so that it is as recent as it can be.
             as_of = log_end(client) if cuts.as_of_one_time else None
-        bounds = [None, *map(key_to_json, cuts.bounds), None]
+        bounds = [None, *map(bound_to_json, cuts.bounds), None]
         splits = tuple(
             SnapshotSplit(table, first_index + n, ID, lower, upper, as_of=as_of)
             for n, (lower, upper) in enumerate(pairwise(bounds))

@@ -14,6 +14,7 @@ from raycdc.connectors.mongodb.catalog import layout_of
 from raycdc.connectors.mongodb.client import Client, errors, probe
 from raycdc.connectors.mongodb.layout import ID, REST, WHOLE, OnMisfit
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig, SchemaMode
+from raycdc.connectors.mongodb.sharding import sharded
 from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.model.mask import Masks
@@ -53,7 +54,7 @@ def _shard_key(client: Client, table: TableId) -> list[str]:
     """Fields of documents that the collection is sharded by. `SourceError` for a cluster that does not tell them."""
     try:
         with errors(client, f"reading config.collections for {table}, which masks are about"):
-            known = client["config"]["collections"].find_one({"_id": str(table), "dropped": {"$ne": True}})
+            collection = sharded(client, table)
     except SourceUnavailableError:
         raise
     except SourceError:
@@ -61,7 +62,7 @@ def _shard_key(client: Client, table: TableId) -> list[str]:
         if probe(client).is_mongos:
             raise
         return []
-    names = [] if known is None else [name.partition(".")[0] for name in known["key"]]
+    names = [] if collection is None else [name.partition(".")[0] for name in collection.key.names]
     return [name for name in dict.fromkeys(names) if name != ID]
 
 

@@ -17,7 +17,7 @@ from raycdc.connectors.mongodb.catalog import found
 from raycdc.connectors.mongodb.client import Client, errors
 from raycdc.connectors.mongodb.large import LargeDocuments
 from raycdc.connectors.mongodb.layout import ID, Layout
-from raycdc.connectors.mongodb.snapshot.keys import IndexBound, key_from_json
+from raycdc.connectors.mongodb.snapshot.keys import bound_from_json
 from raycdc.connectors.mongodb.snapshot.selection import Selection
 from raycdc.connectors.mongodb.stream.causal import MAJORITY, TIME_LOST, AsOf, log_end, seen_by, session_after
 from raycdc.connectors.mongodb.stream.metadata import filled
@@ -108,13 +108,13 @@ class MongoDbChunkReader:
             collection, selection.query(), wanted, limit=selection.limit, batch_size=_BATCH_DOCUMENTS, session=session
         )
         # By the index always: a scan meets a document twice that goes and comes again behind it.
-        lower, upper = (None if raw is None else key_from_json(raw) for raw in (split.lower, split.upper))
-        by = next((list(bound.index) for bound in (lower, upper) if isinstance(bound, IndexBound)), [(ID, ASCENDING)])
-        cursor.hint(by)
+        lower, upper = (None if raw is None else bound_from_json(raw) for raw in (split.lower, split.upper))
+        bounds = [bound for bound in (lower, upper) if bound is not None]
+        cursor.hint(list(bounds[0].index) if bounds else [(ID, ASCENDING)])
         if lower is not None:
-            cursor.min(lower.named() if isinstance(lower, IndexBound) else [(ID, lower)])
+            cursor.min(lower.named())
         if upper is not None:
-            cursor.max(upper.named() if isinstance(upper, IndexBound) else [(ID, upper)])
+            cursor.max(upper.named())
         try:
             while True:
                 with errors(self._client, f"reading {split.table}"):

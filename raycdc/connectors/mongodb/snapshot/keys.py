@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, assert_never
 
 import bson
 import numpy as np
 import pyarrow as pa
 from bson import json_util
-from bson.json_util import JSONMode, JSONOptions
 
+from raycdc.connectors.mongodb.bson.documents import CANONICAL, PLAIN
 from raycdc.connectors.mongodb.layout import ID, VALUE, Layout, subtype_of
 from raycdc.errors import ProtocolError
 from raycdc.model import LogicalType, TableId, TypeKind
@@ -27,12 +27,20 @@ from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.chunk_key import ChunkKey
 from raycdc.source.snapshot.intervals import SortKey
 
-_MILLIS: bson.CodecOptions[dict[str, Any]] = bson.CodecOptions(
-    datetime_conversion=bson.codec_options.DatetimeConversion.DATETIME_MS
-)
-_CANONICAL: JSONOptions = JSONOptions(
-    json_mode=JSONMode.CANONICAL, datetime_conversion=bson.codec_options.DatetimeConversion.DATETIME_MS
-)
+
+@dataclass(frozen=True, slots=True)
+class IdBound:
+    """A place in the index of `_id`: a key, or a value that is none."""
+
+    value: Any
+
+    @property
+    def index(self) -> tuple[tuple[str, int], ...]:
+        return ((ID, 1),)
+
+    def named(self) -> list[tuple[str, Any]]:
+        """See `IndexBound.named`."""
+        return [(ID, self.value)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +58,36 @@ class IndexBound:
         return [(name, value) for (name, _), value in zip(self.index, self.values, strict=True)]
 
 
-def key_to_json(value: Any) -> str:
-    """A key as messages and state hold it: canonical Extended JSON of ``{"_id": key}``, or of an `IndexBound`."""
-    document = {"index": value.index, "values": value.values} if isinstance(value, IndexBound) else {ID: value}
-    return json_util.dumps(document, json_options=_CANONICAL)
+Bound = IdBound | IndexBound
+
+
+def bound_to_json(bound: Bound) -> str:
+    """A bound as messages and state hold it, in canonical Extended JSON."""
+    match bound:
+        case IdBound(value):
+            return key_to_json(value)
+        case IndexBound(index, values):
+            return json_util.dumps({"index": index, "values": values}, json_options=CANONICAL)
+        case _:
+            assert_never(bound)
+
+
+def bound_from_json(text: str) -> Bound:
+    """Inverse of `bound_to_json`."""
+    document = json_util.loads(text, json_options=CANONICAL)
+    if ID in document:
+        return IdBound(document[ID])
+    return IndexBound(tuple((name, int(order)) for name, order in document["index"]), tuple(document["values"]))
+
+
+def key_to_json(key: Any) -> str:
+    """A key: canonical Extended JSON of ``{"_id": key}``."""
+    return json_util.dumps({ID: key}, json_options=CANONICAL)
 
 
 def key_from_json(text: str) -> Any:
     """Inverse of `key_to_json`."""
-    document = json_util.loads(text, json_options=_CANONICAL)
-    if ID in document:
-        return document[ID]
-    return IndexBound(tuple((name, int(order)) for name, order in document["index"]), tuple(document["values"]))
+    return json_util.loads(text, json_options=CANONICAL)[ID]
 
 
 def sort_key(value: Any) -> SortKey:
@@ -72,10 +98,10 @@ def sort_key(value: Any) -> SortKey:
     raise ProtocolError(f"A key of {type(value).__name__} has no place in the order of BSON")
 
 
-def _document(document: Mapping[str, Any]) -> tuple[Any, ...]:
+def _document(fields: Iterable[tuple[str, Any]]) -> tuple[Any, ...]:
     """Fields in their order: by type, then name, then value."""
     parts = []
-    for name, value in document.items():
+    for name, value in fields:
         key = sort_key(value)
         parts.append((key[0], name.encode(), key))
     return tuple(parts)
@@ -90,11 +116,12 @@ def _number(value: float | bson.Decimal128) -> tuple[Any, ...]:
 
 def _code(value: bson.Code) -> SortKey:
     text = str(value).encode()
-    return (13, text) if value.scope is None else (14, text, _document(value.scope))
+    return (13, text) if value.scope is None else (14, text, _document(value.scope.items()))
 
 
 #: By class, those that are kinds of others first.
 _PLACES: tuple[tuple[Any, Callable[[Any], SortKey]], ...] = (
+    (IdBound, lambda bound: sort_key(bound.value)),
     (IndexBound, lambda bound: tuple(sort_key(value) for value in bound.values)),
     (bson.MinKey, lambda _: (1,)),
     (type(None), lambda _: (2,)),
@@ -102,8 +129,8 @@ _PLACES: tuple[tuple[Any, Callable[[Any], SortKey]], ...] = (
     ((int, float, bson.Decimal128), lambda value: (3, *_number(value))),
     (bson.Code, _code),
     (str, lambda value: (4, value.encode("utf-8", "surrogatepass"))),
-    (bson.DBRef, lambda value: (5, _document(value.as_doc()))),
-    (Mapping, lambda value: (5, _document(value))),
+    (bson.DBRef, lambda value: (5, _document(value.as_doc().items()))),
+    (Mapping, lambda value: (5, _document(value.items()))),
     (bson.Binary, lambda value: (7, len(value), value.subtype, bytes(value))),
     (bytes, lambda value: (7, len(value), 0, value)),
     (Sequence, lambda value: (6, tuple(sort_key(item) for item in value))),
@@ -125,7 +152,7 @@ class SnapshotKeyOrder:
         """As there is nothing to forget."""
 
     def bound(self, table: TableId, raw: Any) -> SortKey:
-        return sort_key(key_from_json(raw))
+        return sort_key(bound_from_json(raw))
 
     def classify(self, table: TableId, keys: pa.Array, bounds: Sequence[SortKey]) -> np.ndarray:
         raise ProtocolError(f"{table} has a row of a log, and its source follows none")
@@ -148,7 +175,7 @@ class StreamKeyOrder:
         """The type of a key stays known; it is small."""
 
     def bound(self, table: TableId, raw: Any) -> SortKey:
-        return sort_key(key_from_json(raw))
+        return sort_key(bound_from_json(raw))
 
     def classify(self, table: TableId, keys: pa.Array, bounds: Sequence[SortKey]) -> np.ndarray:
         """See `KeyOrder.classify`. Each distinct key is looked at once; no key of a document is NULL."""
@@ -178,7 +205,7 @@ def _as_bson(value: Any, logical: LogicalType) -> Any:
             return bson.ObjectId(value)
         case VALUE.native:
             body = value[:1] + ID.encode() + b"\0" + value[1:]
-            return bson.decode((len(body) + 5).to_bytes(4, "little") + body + b"\0", _MILLIS)[ID]
+            return bson.decode((len(body) + 5).to_bytes(4, "little") + body + b"\0", PLAIN)[ID]
         case "uuid" | "binData(4)" if logical.kind is TypeKind.STRING:
             return bson.Binary(bytes.fromhex(value.replace("-", "")), bson.binary.UUID_SUBTYPE)
         case "decimal128":
@@ -186,7 +213,7 @@ def _as_bson(value: Any, logical: LogicalType) -> Any:
         case "date" | "day":
             return bson.DatetimeMS(_millis(value))
         case "json":
-            return json_util.loads(f'{{"{ID}": {value}}}', json_options=_CANONICAL)[ID]
+            return json_util.loads(f'{{"{ID}": {value}}}', json_options=CANONICAL)[ID]
         case _ if logical.kind is TypeKind.BINARY:
             return bson.Binary(value, subtype_of(logical))
         case _ if logical.kind is TypeKind.DECIMAL:

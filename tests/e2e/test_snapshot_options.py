@@ -177,20 +177,18 @@ def test_options_that_fit_no_table_are_refused_at_the_start(
             option: {table.replace("DB", database): value for table, value in tables.items()}
             for option, tables in snapshot.items()
         }
-        config = config_from_dict(
-            {
-                "pipeline": {"name": "options", "state": str(tmp_path)},
-                "source": {
-                    "type": "mysql",
-                    "port": mariadb.port,
-                    "user": "root",
-                    "password": "root",
-                    "tables": [f"{database}.orders"],
-                    "columns": options.pop("columns", {}),
-                    "snapshot": options,
-                },
-                "sink": {"type": "console"},
-            }
-        )
+        parts: dict[str, Any] = {
+            "pipeline": {"name": "options", "state": str(tmp_path)},
+            "source": {
+                "type": "mysql",
+                "port": mariadb.port,
+                "user": "root",
+                "password": "root",
+                "tables": [f"{database}.orders"],
+                "columns": options.pop("columns", {}),
+                "snapshot": options,
+            },
+            "sink": {"type": "console"},
+        }
         with pytest.raises(ConfigError, match=text):
-            next(Pipeline.from_config(config).epochs())
+            next(Pipeline.from_config(config_from_dict(parts)).epochs())

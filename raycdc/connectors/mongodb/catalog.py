@@ -16,6 +16,7 @@ from pymongo.errors import OperationFailure
 from raycdc.connectors.mongodb.bson.documents import RAW, Document
 from raycdc.connectors.mongodb.client import Client, errors
 from raycdc.connectors.mongodb.layout import (
+    COLLECTION,
     ID,
     UNFIT_NAME,
     Layout,
@@ -54,13 +55,9 @@ _BY_CLASS: Mapping[type, str] = {
 _NOT_UNDERSTOOD = frozenset({2, 9, 14, 168, 16410, 31249, 31250, 31254, 31303, 31324, 31325})
 
 
-#: The kind of collection that is read; others are views and time series.
-COLLECTION = "collection"
-
-
 @dataclass(frozen=True, slots=True)
 class CollectionEntry:
-    """What ``listCollections`` says of one name. Views and time series have other kinds than `COLLECTION`, and no UUID.
+    """A name in the answer of ``listCollections``. Views and time series are not of the kind `COLLECTION`.
 
     `uuid` is in hexadecimal ("": not told), and `locale` that of the order of its keys, None for the order of their
     bytes that nobody chose. `keeps_images`: the server keeps the documents before and after changes.
@@ -131,7 +128,7 @@ def entries_of(client: Client, database: str) -> list[CollectionEntry]:
 
 
 def entry_of(client: Client, table: TableId, *, doing: str) -> CollectionEntry | None:
-    """What has the name now; None where nothing has. `doing` is for errors."""
+    """The entry of a name as it is now; None where nothing has that name. `doing` is for errors."""
     with errors(client, f"{doing} {table}"):
         entries = list(client[table.db].list_collections(filter={"name": table.table}))
     return CollectionEntry.of(table.db, dict(entries[0])) if entries else None

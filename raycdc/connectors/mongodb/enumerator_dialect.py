@@ -1,4 +1,7 @@
-"""What the split enumerator asks of MongoDB. Each call has a client of its own: the server may be away between two."""
+"""The questions of the split enumerator to MongoDB.
+
+Each call has a client of its own, because the server may be away between two of them.
+"""
 
 from __future__ import annotations
 

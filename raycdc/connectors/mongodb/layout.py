@@ -31,7 +31,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
 
 from raycdc.config.mongodb_types import parse_type, subtype_of
 from raycdc.model import Column, LogicalType, TableSchema, TypeKind
@@ -39,10 +38,12 @@ from raycdc.source.new_beginnings import TableVersion
 from raycdc.source.schema_document import SchemaDocument
 
 __all__ = [
-    "FIELDS", "ID", "METADATA_FIELDS", "REST", "UNFIT_NAME", "VALUE", "WHOLE", "Layout", "OnMisfit", "Spelling",
-    "declared", "parse_type", "subtype_of", "whole_documents", "with_metadata",
+    "COLLECTION", "FIELDS", "ID", "METADATA_FIELDS", "REST", "UNFIT_NAME", "VALUE", "WHOLE", "Layout", "OnMisfit",
+    "Spelling", "declared", "parse_type", "subtype_of", "whole_documents", "with_metadata",
 ]  # fmt: skip
 
+#: The kind of collection that is read, and what people call a table here; the server has views and time series, too.
+COLLECTION = "collection"
 #: The key of every collection.
 ID = "_id"
 #: Column with the whole document, in the mode ``document``.
@@ -153,9 +154,8 @@ class Layout:
 
         Its fingerprint is of all that is in it: another collection of the same columns has another document.
         """
-        how: dict[str, Any] = {"json": self.json.value, "on_misfit": self.on_misfit.value, "whole": self.whole}
-        if self.others:
-            how["others"] = dict(self.others)
+        others = {"others": dict(self.others)} if self.others else {}
+        how = {"json": self.json.value, "on_misfit": self.on_misfit.value, "whole": self.whole, **others}
         body = {**self.schema().to_json(), "mongodb": how, "uuid": self.uuid, "asked": self.asked}
         text = json.dumps(body, sort_keys=True, separators=(",", ":"))
         return SchemaDocument.from_json({**body, "fingerprint": hashlib.sha256(text.encode()).hexdigest()[:16]})

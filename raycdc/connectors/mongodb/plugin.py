@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, ClassVar, Literal, Self
 
@@ -11,6 +11,7 @@ from pydantic import field_validator, model_validator
 from raycdc.config import Options, Secret, TablePattern, option
 from raycdc.config.mongodb_uri import parse_mongodb_uri
 from raycdc.connectors.mongodb.layout import (
+    COLLECTION,
     ID,
     METADATA_FIELDS,
     REST,
@@ -21,12 +22,13 @@ from raycdc.connectors.mongodb.layout import (
     Spelling,
     parse_type,
 )
-from raycdc.connectors.mongodb.snapshot.selection import Selection, checked_fields, checked_filter
+from raycdc.connectors.mongodb.snapshot.selection import Selection, require_fields, require_filter, require_limit
 from raycdc.model import LogicalType, TableId
 from raycdc.model.batch import reserved_column
 from raycdc.model.selector import TableSelector
 from raycdc.plugins import Plugin
 from raycdc.source.startup import SelectedTablesConfig, StartupOptions
+from raycdc.source.table_options import checked, require_selected
 
 
 class Strategy(StrEnum):
@@ -132,24 +134,29 @@ class SnapshotOptions(Options):
     @field_validator("filter")
     @classmethod
     def _filters(cls, value: dict[str, str]) -> dict[str, str]:
-        for collection, text in value.items():
-            _named(collection, checked_filter, text)
+        checked(value, require_filter)
         return value
 
     @field_validator("fields")
     @classmethod
     def _fields(cls, value: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-        for collection, fields in value.items():
-            _named(collection, checked_fields, fields)
+        checked(value, require_fields)
         return value
 
     @field_validator("limit")
     @classmethod
     def _limits(cls, value: dict[str, int]) -> dict[str, int]:
-        for collection, limit in value.items():
-            if limit < 1:
-                raise ValueError(f"{collection}: a limit is 1 or more; leave it out for all documents")
+        checked(value, require_limit)
         return value
+
+    def collections_by_key(self) -> dict[str, list[str]]:
+        """The collections that have an option of their own, by the option's key in the source's section."""
+        return {
+            "snapshot.per_collection": list(self.per_collection),
+            "snapshot.filter": list(self.filter),
+            "snapshot.fields": list(self.fields),
+            "snapshot.limit": list(self.limit),
+        }
 
     def selection_of(self, table: TableId) -> Selection:
         """The selected part of one collection."""
@@ -223,21 +230,7 @@ class MongoDbSourceConfig(SelectedTablesConfig):
     @field_validator("columns")
     @classmethod
     def _types(cls, value: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
-        for collection, fields in value.items():
-            if ID not in fields:
-                raise ValueError(f"{collection}: name the type of {ID}, too; documents are told apart by it")
-            seen: dict[str, str] = {}
-            for name, text in fields.items():
-                parse_type(text)
-                if not name or "." in name or name.startswith("$") or "\0" in name:
-                    raise ValueError(f"{collection}: {name!r} is no field of a document itself; nested ones are json")
-                other = seen.setdefault(name.casefold(), name)
-                if other != name:
-                    raise ValueError(f"{collection}: {other!r} and {name!r} differ in case only, which targets cannot")
-            if problem := reserved_column(fields):
-                raise ValueError(f"{collection}: {problem}")
-            if REST in fields:
-                raise ValueError(f'{collection}: {REST} is what on_misfit = "rest" fills')
+        checked(value, _require_columns)
         return value
 
     @field_validator("metadata")
@@ -273,13 +266,8 @@ class MongoDbSourceConfig(SelectedTablesConfig):
         ]
         if more:
             raise ValueError(f'schema = "document" has {ID} and the document; columns of {more[0]} names other fields')
-        places: dict[str, Any] = {"columns": self.columns}
-        for option_ in ("per_collection", "filter", "fields", "limit"):
-            places[f"snapshot.{option_}"] = getattr(self.snapshot, option_)
-        for place, names in places.items():
-            for name in names:
-                if not self.captures(TableId.parse(name)):
-                    raise ValueError(f"{place}: {name} is none of the captured collections")
+        options = {"columns": list(self.columns), **self.snapshot.collections_by_key()}
+        require_selected(self, options, noun=COLLECTION)
         for name, fields in self.snapshot.fields.items():
             heads = {ID, *(field.split(".")[0] for field in fields)}
             if lost := [column for column in self.columns.get(name, {}) if column not in heads]:
@@ -360,11 +348,22 @@ class MongoDbSourceConfig(SelectedTablesConfig):
         return None if listed is None else {name: parse_type(text) for name, text in listed.items()}
 
 
-def _named(collection: str, check: Callable[[Any], object], value: Any) -> None:
-    try:
-        check(value)
-    except ValueError as cause:
-        raise ValueError(f"{collection}: {cause}") from cause
+def _require_columns(fields: Mapping[str, str]) -> None:
+    """Raises ValueError for what are no columns of a collection, its key among them, with their types."""
+    if ID not in fields:
+        raise ValueError(f"name the type of {ID}, too; documents are told apart by it")
+    seen: dict[str, str] = {}
+    for name, text in fields.items():
+        parse_type(text)
+        if not name or "." in name or name.startswith("$") or "\0" in name:
+            raise ValueError(f"{name!r} is no field of a document itself; nested ones are json")
+        other = seen.setdefault(name.casefold(), name)
+        if other != name:
+            raise ValueError(f"{other!r} and {name!r} differ in case only, which targets cannot")
+    if problem := reserved_column(fields):
+        raise ValueError(problem)
+    if REST in fields:
+        raise ValueError(f'{REST} is what on_misfit = "rest" fills')
 
 
 PLUGIN = Plugin(

@@ -12,8 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from raycdc.connectors.mongodb.catalog import COLLECTION
-from raycdc.connectors.mongodb.layout import ID, Layout
+from raycdc.connectors.mongodb.layout import COLLECTION, ID, Layout
 from raycdc.connectors.mongodb.snapshot.chunk_reader import NO_LOG
 from raycdc.connectors.mongodb.stream.position import NoLogPosition
 from raycdc.model import TableId

@@ -14,7 +14,6 @@ from typing import Any
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.connectors.mongodb.captured import captured_collections, findings
 from raycdc.connectors.mongodb.catalog import (
-    COLLECTION,
     discover,
     listed,
     require_followable,
@@ -24,7 +23,7 @@ from raycdc.connectors.mongodb.client import MONGOS, VERSION_PLACES, Client, con
 from raycdc.connectors.mongodb.enumerator_dialect import MongoDbEnumeratorDialect
 from raycdc.connectors.mongodb.hidden import require_hidden
 from raycdc.connectors.mongodb.large import LargeDocuments
-from raycdc.connectors.mongodb.layout import Layout
+from raycdc.connectors.mongodb.layout import COLLECTION, Layout
 from raycdc.connectors.mongodb.log_reader import ChangeStreamReader
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
 from raycdc.connectors.mongodb.quiet_log import QuietLog

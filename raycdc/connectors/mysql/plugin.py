@@ -16,6 +16,7 @@ from raycdc.model import TableId
 from raycdc.model.selector import TableSelector
 from raycdc.plugins import Plugin
 from raycdc.source.startup import SelectedTablesConfig, StartupMode, StartupOptions
+from raycdc.source.table_options import require_selected
 
 #: Server ids are 32-bit and 0 means "no replica" (MySQL manual, "Replication and Binary Logging Options").
 _SERVER_ID_MAX = 2**32 - 1
@@ -195,6 +196,16 @@ class MySqlSourceConfig(SelectedTablesConfig):
     heartbeat: Duration = option(
         timedelta(seconds=30), help="How often an idle log connection proves that it is alive.", unit="duration"
     )
+
+    @model_validator(mode="after")
+    def _options_of_tables(self) -> Self:
+        options = {
+            "snapshot.key": list(self.snapshot.key),
+            "snapshot.filter": list(self.snapshot.filter),
+            "columns": list(self.columns),
+        }
+        require_selected(self, options, noun="table")
+        return self
 
     @property
     def bounded(self) -> bool:

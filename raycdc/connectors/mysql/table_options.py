@@ -13,6 +13,7 @@ from raycdc.connectors.mysql.values.documents import Capture
 from raycdc.connectors.mysql.values.types import MySqlTable, TypeOptions
 from raycdc.errors import ConfigError
 from raycdc.model import TableId
+from raycdc.source.table_options import not_captured
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,5 +73,5 @@ class TableOptions:
 def _captured(tables: Mapping[TableId, MySqlTable], option: str, name: str) -> MySqlTable:
     described = tables.get(TableId.parse(name))
     if described is None:
-        raise ConfigError(f"source.{option}: {name} is none of the captured tables.")
+        raise ConfigError(f"source.{option}: {name} {not_captured('table')}.")
     return described

@@ -65,7 +65,7 @@ from raycdc.formats.loops.compiling import helper, njit
 
 @helper
 def _kind_of(data: Any, at: Any, end: Any) -> Any:
-    """What the text of an ``operationType`` in ``data[at:end]``, its length before it, says."""
+    """The kind that the text of an ``operationType`` in ``data[at:end]``, its length before it, names."""
     size = end - at - 5
     first = data[at + 4]
     if size == 6:

@@ -8,9 +8,16 @@ they are checked here for what would make chunks overlap or come out different w
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    # No driver is installed where a configuration alone is read.
+    from raycdc.connectors.mongodb.bson.documents import Document
+
+#: A value of JSON.
+Json: TypeAlias = "str | float | bool | list[Json] | dict[str, Json] | None"
 
 #: Operators that a query by an index cannot have, or that answer differently each time they are asked.
 _REFUSED = frozenset({"$where", "$text", "$near", "$nearSphere", "$function", "$rand", "$sampleRate"})
@@ -37,7 +44,7 @@ class Selection:
         ]
         return ", ".join(part for part in parts if part)
 
-    def query(self) -> dict[str, Any]:
+    def query(self) -> Document:
         """The filter as the driver takes it. Raises ValueError for what is no Extended JSON."""
         if not self.filter:
             return {}
@@ -48,7 +55,7 @@ class Selection:
 
         options = json_util.JSONOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
         try:
-            query: dict[str, Any] = json_util.loads(self.filter, json_options=options)
+            query: Document = json_util.loads(self.filter, json_options=options)
             # Numbers that no type of BSON has are found out when they are written.
             encode(query)
         except (ArithmeticError, BSONError, TypeError, ValueError, KeyError) as cause:
@@ -56,8 +63,8 @@ class Selection:
         return query
 
 
-def checked_filter(text: str) -> str:
-    """A filter as it stands in the configuration. Raises ValueError with the reason."""
+def require_filter(text: str) -> None:
+    """Raises ValueError, with the reason, for a text that is no filter as it stands in the configuration."""
     try:
         query = json.loads(text, object_pairs_hook=_once)
     except _TwiceError as cause:
@@ -71,10 +78,9 @@ def checked_filter(text: str) -> str:
             raise ValueError(f"{name} is no operator that a filter begins with")
     if bad := sorted(_REFUSED.intersection(_names(query))):
         raise ValueError(f"{', '.join(bad)}: a filter that reads by the index of _id, chunk by chunk, cannot have it")
-    return text
 
 
-def checked_fields(fields: Sequence[str]) -> None:
+def require_fields(fields: Sequence[str]) -> None:
     """Raises ValueError for what is no list of fields, dotted or not, of which none holds another."""
     if not fields:
         raise ValueError("an empty list of fields; leave it out for all of them")
@@ -92,22 +98,28 @@ def checked_fields(fields: Sequence[str]) -> None:
         raise ValueError("a field is named twice")
 
 
+def require_limit(limit: int) -> None:
+    """Raises ValueError for a limit of no documents."""
+    if limit < 1:
+        raise ValueError("a limit is 1 or more; leave it out for all documents")
+
+
 class _TwiceError(Exception):
     """A name that a document has twice."""
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _once(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     """A document of JSON; the last of two fields of one name would be it in silence."""
-    found: dict[str, Any] = {}
+    document: dict[str, Json] = {}
     for name, value in pairs:
-        if name in found:
+        if name in document:
             raise _TwiceError(name)
-        found[name] = value
-    return found
+        document[name] = value
+    return document
 
 
-def _names(value: Any) -> Iterator[str]:
-    if isinstance(value, Mapping):
+def _names(value: Json) -> Iterator[str]:
+    if isinstance(value, dict):
         for name, inner in value.items():
             yield name
             yield from _names(inner)

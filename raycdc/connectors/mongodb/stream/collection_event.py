@@ -25,10 +25,11 @@ class CollectionEvent:
     @classmethod
     def of(cls, event: Document) -> CollectionEvent:
         uuid = uuid_text(event.get("collectionUUID"))
-        return cls(event["operationType"], _table(event.get("ns")), _table(event.get("to")), uuid)
+        return cls(event["operationType"], table_of(event.get("ns")), table_of(event.get("to")), uuid)
 
 
-def _table(namespace: Document | None) -> TableId | None:
+def table_of(namespace: Document | None) -> TableId | None:
+    """The collection that the ``ns`` of an event names; None where it names none."""
     if namespace is None or "coll" not in namespace:
         return None
     return TableId(namespace["db"], namespace["coll"])

@@ -22,7 +22,7 @@ from raycdc.connectors.mongodb.bson.decoder import DocumentDecoder, fields_of
 from raycdc.connectors.mongodb.bson.documents import PLAIN, RAW, Document
 from raycdc.connectors.mongodb.bson.event_loops import scan
 from raycdc.connectors.mongodb.layout import Layout
-from raycdc.connectors.mongodb.stream.collection_event import CollectionEvent
+from raycdc.connectors.mongodb.stream.collection_event import CollectionEvent, table_of
 from raycdc.connectors.mongodb.stream.metadata import filled, op_time_ms
 from raycdc.connectors.mongodb.stream.resume_token import ResumeToken
 from raycdc.errors import DataError
@@ -120,16 +120,14 @@ class Scanner:
             found = self._numbers.get(raw[4:-1])
             if found is None:
                 found = self._numbers[raw[4:-1]] = len(self._numbers)
-                self._names.append(self._captured(bson.decode(raw)))
+                table = table_of(bson.decode(raw))
+                self._names.append(table if table is not None and self._is_wanted(table) else None)
             events[number, codes.E_NAMESPACE] = found
         if len(self._numbers) > met:
             self._namespaces = fields_of(list(self._numbers), len(self._numbers))
 
-    def _captured(self, namespace: Document) -> TableId | None:
-        if "coll" not in namespace:
-            return None
-        table = TableId(namespace["db"], namespace["coll"])
-        return table if not table.table.startswith("system.") and self._captures(table) else None
+    def _is_wanted(self, table: TableId) -> bool:
+        return not table.table.startswith("system.") and self._captures(table)
 
     def _forget(self) -> None:
         self._numbers: dict[bytes, int] = {}

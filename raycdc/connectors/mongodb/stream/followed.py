@@ -22,8 +22,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from raycdc.connectors.mongodb.catalog import COLLECTION
-from raycdc.connectors.mongodb.layout import ID, Layout
+from raycdc.connectors.mongodb.layout import COLLECTION, ID, Layout
 from raycdc.connectors.mongodb.stream.collection_event import CollectionEvent
 from raycdc.connectors.mongodb.stream.drift import added
 from raycdc.connectors.mongodb.stream.events import RowWriter

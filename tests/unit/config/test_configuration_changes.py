@@ -100,7 +100,8 @@ def test_a_state_keeps_no_secret(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("was", [{"shop.a": "id > 1"}, {}])
 def test_only_tables_that_a_key_names_are_concerned(was: dict[str, str]) -> None:
-    before = config(source={"snapshot": {"filter": was}})
-    after = config(source={"snapshot": {"filter": {"shop.a": "id > 2", "shop.c": "id > 1"}}})
+    tables = ["shop.a", "shop.b", "shop.c"]
+    before = config(source={"tables": tables, "snapshot": {"filter": was}})
+    after = config(source={"tables": tables, "snapshot": {"filter": {"shop.a": "id > 2", "shop.c": "id > 1"}}})
     (found,) = differences(configured_keys(before), configured_keys(after), after)
     assert found.tables(["shop.a", "shop.b"]) == ["shop.a"]

@@ -5,17 +5,19 @@ Readers import `SegmentWriter` from here: nothing in this package imports Ray or
 
 from __future__ import annotations
 
-from raycdc.bridge.access import ANYWHERE, HERE, SegmentAccess
+from raycdc.bridge.access import ANYWHERE, HERE, SegmentAccess, SpoolAddress
 from raycdc.bridge.partitions import partitions_for, split_by_key
 from raycdc.bridge.reading import delete_there, read_segment, segment_schema, verify_segments
-from raycdc.bridge.segment import SegmentWriter
+from raycdc.bridge.segment import SegmentContents, SegmentWriter
 from raycdc.bridge.tasks import StageTask, TaskRunner, ThreadTaskRunner, run_in_process
 
 __all__ = [
     "ANYWHERE",
     "HERE",
     "SegmentAccess",
+    "SegmentContents",
     "SegmentWriter",
+    "SpoolAddress",
     "StageTask",
     "TaskRunner",
     "ThreadTaskRunner",

@@ -1,17 +1,28 @@
 """How a process reaches segments: mapped from disk on the node that has them, through Arrow Flight from elsewhere.
 
-One value that travels from the launcher to whoever reads segments: the epoch loop, sinks and their tasks, readers.
+One value travels from the launcher to whoever reads segments: the epoch loop, sinks and their tasks, readers. Another
+one says to those who write them where.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from raycdc.checkpoint.manifest import STATE_NODE, Segment
 
 #: As `SegmentAccess.node`: the process may be on any machine.
 ANYWHERE = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolAddress:
+    """Where segments are written: folder, the name of the spool's node and its Flight endpoint (or empty)."""
+
+    folder: Path
+    node: str = STATE_NODE
+    flight: str = ""
 
 
 @dataclass(frozen=True, slots=True)

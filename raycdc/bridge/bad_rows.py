@@ -169,8 +169,8 @@ def _values(array: pa.Array, logical: LogicalType) -> list[str]:
 
 
 def judged(ops: Any, numbers: Any, wanted: Any, bad: Any, records: BadRecords) -> tuple[Any, Any]:
-    """What becomes of rows with these codes and `_seq`, of which a filter wants some and some are bad: codes, and which
-    are kept. Rows of one update must be together.
+    """The codes that rows with these codes and `_seq` get, and which rows are kept, where a filter wants some and some
+    are bad. Rows of one update must be together.
     """
     made, kept = ops.copy(), wanted & ~bad
     before = update_places(ops, numbers)

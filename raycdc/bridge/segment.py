@@ -11,19 +11,34 @@ import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
 from pyarrow import ipc
 
+from raycdc.bridge.access import SpoolAddress
 from raycdc.checkpoint.disk import sync_folder
-from raycdc.checkpoint.manifest import STATE_NODE, Segment
+from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import SpoolError
 from raycdc.model import TableId, lost_values
 from raycdc.model.batch import BATCH_BYTES_MAX, BATCH_ROWS_MAX
 
 SUFFIX_OPEN = ".open"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentContents:
+    """Whose rows a segment has: of a table in a schema version, of a split, in a hash partition. `kind` is as in
+    `Segment`.
+    """
+
+    table: TableId
+    schema: str
+    split_id: str
+    kind: str
+    partition: int = 0
 
 
 class SegmentWriter:
@@ -35,51 +50,26 @@ class SegmentWriter:
     `finish` raise `SpoolError` where the file system takes no more.
     """
 
-    def __init__(
-        self,
-        spool: Path | str,
-        *,
-        table: TableId,
-        schema: str,
-        split_id: str,
-        kind: str,
-        name: str,
-        node: str = STATE_NODE,
-        flight: str = "",
-        partition: int = 0,
-    ) -> None:
-        self.path = Path(spool).absolute() / name
-        self.table = table
+    def __init__(self, spool: SpoolAddress, contents: SegmentContents, *, name: str) -> None:
+        self.path = spool.folder.absolute() / name
         self.rows = 0
         #: Values that are not what the source has; `raycdc.model.batch` says which.
         self.lost = 0
-        self._descriptor: dict[str, Any] = {
-            "node": node,
-            "flight": flight,
-            "table": table,
-            "schema": schema,
-            "split_id": split_id,
-            "partition": partition,
-            "kind": kind,
-        }
+        self._spool = spool
+        self._contents = contents
         self._file: _ChecksummedFile | None = None
         self._writer: Any = None
 
     @classmethod
     def remaking(cls, segment: Segment, spool: Path | str, name: str, *, kind: str = "") -> SegmentWriter:
         """The writer of what is made of `segment`: of its table, split and partition, in `spool` beside the state."""
-        return cls(
-            spool,
-            table=segment.table,
-            schema=segment.schema,
-            split_id=segment.split_id,
-            kind=kind or segment.kind,
-            name=name,
-            partition=segment.partition,
+        contents = SegmentContents(
+            segment.table, segment.schema, segment.split_id, kind or segment.kind, segment.partition
         )
+        return cls(SpoolAddress(Path(spool)), contents, name=name)
 
     def __repr__(self) -> str:
-        return f"SegmentWriter({self.path.name}, {self.table}, rows={self.rows}, bytes={self.bytes})"
+        return f"SegmentWriter({self.path.name}, {self._contents.table}, rows={self.rows}, bytes={self.bytes})"
 
     @property
     def bytes(self) -> int:
@@ -109,14 +99,21 @@ class SegmentWriter:
             self._file.sync()
             self._file.path.rename(self.path)
             sync_folder(self.path.parent)
+        contents = self._contents
         return Segment(
+            node=self._spool.node,
             path=str(self.path),
+            flight=self._spool.flight,
+            table=contents.table,
+            schema=contents.schema,
+            split_id=contents.split_id,
+            partition=contents.partition,
+            kind=contents.kind,
             seq_base=seq_base,
             rows=self.rows,
             bytes=self._file.size,
             crc32=self._file.crc32,
             lost=self.lost,
-            **self._descriptor,
         )
 
     def abort(self) -> None:
@@ -132,8 +129,8 @@ class SegmentWriter:
         except OSError as cause:
             what = cause.strerror or str(cause)
             raise SpoolError(
-                f"Rows of {self.table} cannot be written to {self.path.parent}: {what}. Make room on that disk, or "
-                "move the folder (pipeline.state) while the pipeline stands still."
+                f"Rows of {self._contents.table} cannot be written to {self.path.parent}: {what}. Make room on that "
+                "disk, or move the folder (pipeline.state) while the pipeline stands still."
             ) from cause
 
 

@@ -292,7 +292,7 @@ class ReaderOptions(Options):
         1,
         help="Chunks that one reader reads at the same time, over a connection each. Where the source limits its own "
         "connections (snapshot.connections, snapshot.rows_per_second), a reader has one. Kafka's partitions share one "
-        "consumer per reader, whatever this says.",
+        "consumer per reader, whatever this says. See raycdc explain snapshots.",
         example=2,
         ge=1,
         le=64,

@@ -19,12 +19,12 @@ from typing import assert_never
 
 import pyarrow as pa
 
-from raycdc.bridge import SegmentWriter, delete_there, read_segment
-from raycdc.bridge.access import SegmentAccess
+from raycdc.bridge import SegmentContents, SegmentWriter, delete_there, read_segment
+from raycdc.bridge.access import SegmentAccess, SpoolAddress
 from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import TableChangedError
 from raycdc.model.mask import Masks
-from raycdc.runtime.output import SpoolAddress, segment_name
+from raycdc.runtime.output import segment_name
 from raycdc.runtime.stopwatch import Stopwatch
 from raycdc.source.protocol.api import ChunkRead
 from raycdc.source.reader.fetcher_manager import FetcherManager
@@ -200,13 +200,5 @@ class ChunkFiles:
         return pa.Table.from_batches(batches)
 
     def _writer(self, split: SnapshotSplit, fingerprint: str) -> SegmentWriter:
-        return SegmentWriter(
-            self._spool.folder,
-            table=split.table,
-            schema=fingerprint,
-            split_id=split.split_id,
-            kind="snapshot",
-            name=segment_name("chunk"),
-            node=self._spool.node,
-            flight=self._spool.flight,
-        )
+        contents = SegmentContents(split.table, fingerprint, split.split_id, "snapshot")
+        return SegmentWriter(self._spool, contents, name=segment_name("chunk"))

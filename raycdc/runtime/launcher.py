@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from raycdc.bridge.access import SegmentAccess
+from raycdc.bridge.access import SegmentAccess, SpoolAddress
 from raycdc.checkpoint.documents import REQUESTS
 from raycdc.checkpoint.manifest import STATE_NODE
 from raycdc.checkpoint.store import CheckpointStore
@@ -20,7 +20,6 @@ from raycdc.model.mask import Masks
 from raycdc.model.until import Until
 from raycdc.runtime.client import CoordinatorClient
 from raycdc.runtime.coordinator_host import CoordinatorHost, CoordinatorStart
-from raycdc.runtime.output import SpoolAddress
 from raycdc.runtime.reader_worker import ReaderIdentity, ReaderSettings, ReaderWorker
 from raycdc.runtime.restarts import ProcessEnd
 from raycdc.source.connector import Source

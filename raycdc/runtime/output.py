@@ -16,11 +16,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
 import pyarrow as pa
 
-from raycdc.bridge import SegmentWriter, delete_there, partitions_for, split_by_key
+from raycdc.bridge import SegmentContents, SegmentWriter, SpoolAddress, delete_there, partitions_for, split_by_key
 from raycdc.bridge.access import SegmentAccess
 from raycdc.bridge.segment import SUFFIX_OPEN
 from raycdc.checkpoint.manifest import Segment
@@ -34,15 +34,6 @@ from raycdc.source.protocol.metrics import CutProgress
 from raycdc.source.snapshot.hand_off import LogRows
 from raycdc.source.snapshot.held_rows import SpilledRows
 from raycdc.transform.masking import masked
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SpoolAddress:
-    """Where a reader writes its segments: folder, the name of the spool's node and its Flight endpoint (or empty)."""
-
-    folder: Path
-    node: str
-    flight: str = ""
 
 
 def segment_name(prefix: str) -> str:
@@ -95,8 +86,8 @@ class EpochOutput:
         with self._stopwatch.running("log_write"):
             batch = self._masked(batch, table, key)
             for partition, part in split_by_key(batch, key, self._partitions_of(table, key)):
-                open_segment = partial(self._writer, table, fingerprint, split_id, kind="log", partition=partition)
-                self._open.log_writer(table, partition, open_segment).append(part)
+                contents = SegmentContents(table, fingerprint, split_id, "log", partition)
+                self._open.log_writer(table, partition, partial(self._writer, contents)).append(part)
         self._open.number(batch)
 
     def _masked(self, batch: pa.RecordBatch, table: TableId, key: Sequence[str]) -> pa.RecordBatch:
@@ -122,7 +113,7 @@ class EpochOutput:
     def write_delta(self, rows: Iterable[LogRows], *, fingerprint: str, split_id: str) -> tuple[Segment, ...]:
         writer: OpenSegment | None = None
         for part in rows:
-            writer = writer or self._writer(part.table, fingerprint, split_id, kind="delta")
+            writer = writer or self._writer(SegmentContents(part.table, fingerprint, split_id, "delta"))
             # Chunks are masked before these are folded into them, by the key, which is not masked.
             writer.append(self._masked(part.batch, part.table, ()))
         assert writer is not None, "a delta without rows"
@@ -153,18 +144,8 @@ class EpochOutput:
         """Delete what is unfinished: it belongs to no epoch."""
         self.release([segment.path for segment in self._open.abort()])
 
-    def _writer(self, table: TableId, fingerprint: str, split_id: str, *, kind: str, partition: int = 0) -> OpenSegment:
-        return SegmentWriter(
-            self._spool.folder,
-            table=table,
-            schema=fingerprint,
-            split_id=split_id,
-            kind=kind,
-            name=segment_name(kind),
-            node=self._spool.node,
-            flight=self._spool.flight,
-            partition=partition,
-        )
+    def _writer(self, contents: SegmentContents) -> OpenSegment:
+        return SegmentWriter(self._spool, contents, name=segment_name(contents.kind))
 
 
 def _delete_there(segments: Sequence[Segment], access: SegmentAccess) -> None:

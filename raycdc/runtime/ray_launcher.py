@@ -18,6 +18,7 @@ from weakref import WeakSet
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
+from raycdc.bridge.access import SpoolAddress
 from raycdc.errors import FencedError, RaycdcError, StateError
 from raycdc.lean import without_pandas
 from raycdc.runtime.coordinator_host import CoordinatorHost, CoordinatorStart
@@ -30,7 +31,6 @@ from raycdc.runtime.launcher import (
     warm_up,
     worker_from,
 )
-from raycdc.runtime.output import SpoolAddress
 from raycdc.runtime.ray_actors import actor_class, plain_error
 from raycdc.runtime.ray_head import RayHead
 from raycdc.runtime.ray_spools import RaySpools, SpoolSettings

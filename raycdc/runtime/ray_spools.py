@@ -23,9 +23,9 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
+from raycdc.bridge.access import SpoolAddress
 from raycdc.checkpoint.manifest import STATE_NODE
 from raycdc.errors import RaycdcError
-from raycdc.runtime.output import SpoolAddress
 from raycdc.runtime.ray_actors import actor_class
 from raycdc.runtime.restarts import ProcessEnd, RestartBudget
 from raycdc.runtime.spools import SpoolServer, spool_folder

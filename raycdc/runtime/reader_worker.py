@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from raycdc.bridge.access import SegmentAccess
+from raycdc.bridge.access import SegmentAccess, SpoolAddress
 from raycdc.errors import FencedError, RaycdcError
 from raycdc.model.mask import Masks
 from raycdc.runtime.chunk_fetcher import ChunkFiles
@@ -28,7 +28,7 @@ from raycdc.runtime.client import CoordinatorClient
 from raycdc.runtime.coordinator_connection import CoordinatorConnection
 from raycdc.runtime.fetcher_threads import TimedThreads
 from raycdc.runtime.heartbeats import Heartbeats
-from raycdc.runtime.output import EpochOutput, SpoolAddress
+from raycdc.runtime.output import EpochOutput
 from raycdc.runtime.stopwatch import Stopwatch
 from raycdc.runtime.unexpected import unexpected
 from raycdc.source.connector import Source

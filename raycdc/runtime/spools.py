@@ -14,11 +14,11 @@ import uuid
 from collections.abc import Collection
 from pathlib import Path
 
+from raycdc.bridge.access import SpoolAddress
 from raycdc.bridge.flight import FlightServer
 from raycdc.checkpoint.folder import LocalFolder
 from raycdc.checkpoint.store import sweep
 from raycdc.errors import StateError
-from raycdc.runtime.output import SpoolAddress
 
 #: Holds the spool's name; a file that no sweep takes.
 NAME_FILE = "node"

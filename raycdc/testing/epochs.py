@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from raycdc.bridge import SegmentWriter
+from raycdc.bridge import SegmentContents, SegmentWriter, SpoolAddress
 from raycdc.checkpoint.manifest import STATE_NODE, STREAM_SPLIT_ID, Manifest, Segment, TableEpoch, seq_base
 from raycdc.checkpoint.opaque import EnumeratorState, Position, SealedSplit
 from raycdc.checkpoint.store import CheckpointStore
@@ -157,16 +157,9 @@ class EpochScript:
     def _segment(
         self, table: ScriptedTable, kind: str, rows: list[tuple[RowKind, Row]], epoch: int, fingerprint: str
     ) -> Segment:
-        writer = SegmentWriter(
-            Path(self.store.spool),
-            table=table.id,
-            schema=fingerprint,
-            split_id="split",
-            kind=kind,
-            name=f"{epoch:010d}-{table.id}-{kind}.arrow",
-            node=self._node,
-            flight=self._flight,
-        )
+        spool = SpoolAddress(Path(self.store.spool), self._node, self._flight)
+        contents = SegmentContents(table.id, fingerprint, "split", kind)
+        writer = SegmentWriter(spool, contents, name=f"{epoch:010d}-{table.id}-{kind}.arrow")
         values = [
             {**row, "_op": int(op), "_seq": i, "_ts_ms": 1_700_000_000_000, "_pos": f"{kind}:{epoch}:{i}"}
             for i, (op, row) in enumerate(rows)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import ray
 
+from raycdc.bridge.access import SpoolAddress
 from raycdc.checkpoint.manifest import STATE_NODE
-from raycdc.runtime.output import SpoolAddress
 from raycdc.runtime.ray_spools import RaySpools, SpoolSettings
 from raycdc.testing.ray_cluster import TwoNodes, two_nodes
 

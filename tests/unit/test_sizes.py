@@ -39,7 +39,6 @@ LARGE_CLASSES: dict[str, str] = {
 
 #: `place: reason`, for functions and methods.
 MANY_ARGUMENTS: dict[str, str] = {
-    "bridge/segment.py:SegmentWriter.__init__": "not looked at yet",
     "cli/app.py:init": "options of the command line",
     "config/fields.py:option": "metadata of a key",
     "connectors/kafka/offsets.py:new_states": "not looked at yet",

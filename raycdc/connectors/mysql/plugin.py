@@ -107,8 +107,9 @@ class SnapshotOptions(Options):
     )
     connections: int = option(
         0,
-        help="Chunks are read over at most so many connections at once; 0: one for each of readers.max readers, or a "
-        "single one with rows_per_second. Following the log takes up to three more, and planning takes one.",
+        help="Chunks are read over at most so many connections at once, each of a reader of its own; 0: readers.max "
+        "times readers.fetchers, or a single one with rows_per_second. Following the log takes up to three more, and "
+        "planning takes one.",
         ge=0,
     )
     visible_within: Duration = option(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from raycdc.bridge.segment import SegmentContents
 from raycdc.checkpoint.manifest import Segment
 from raycdc.model import RowKind, TableId
 from raycdc.source.protocol.api import ChunkRead
@@ -173,14 +174,8 @@ class SimChunkSource:
         return replace(read, exact=True, segments=segments)
 
     def _write(self, split: SnapshotSplit, document: SchemaDocument, rows: pa.Table) -> tuple[Segment, ...]:
-        writer = MemorySegmentWriter(
-            self._spool,
-            self._author,
-            table=split.table,
-            schema=document.fingerprint,
-            split_id=split.split_id,
-            kind="snapshot",
-        )
+        contents = SegmentContents(split.table, document.fingerprint, split.split_id, "snapshot")
+        writer = MemorySegmentWriter(self._spool, self._author, contents)
         for batch in rows.to_batches():
             writer.append(batch)
         return (writer.finish(),) if writer.rows else ()

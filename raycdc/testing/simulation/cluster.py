@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from raycdc.bridge.access import SpoolAddress
+from raycdc.bridge.segment import SegmentContents
 from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import FencedError
 from raycdc.model import TableId
 from raycdc.model.until import Until
 from raycdc.runtime.open_epoch import OpenSegment
-from raycdc.runtime.output import EpochOutput, SpoolAddress
+from raycdc.runtime.output import EpochOutput
 from raycdc.source.protocol.acknowledging import Acknowledgements
 from raycdc.source.protocol.api import EnumeratorStart, InputStatus
 from raycdc.source.protocol.coordinator import CoordinatorSettings, Recovered, SourceCoordinator, Surroundings
@@ -85,16 +87,8 @@ class MemoryOutput(EpochOutput):
         """Any number; the real one follows from sizes that no simulation has."""
         return self._open.partitions.setdefault(table, self._counts.choice([1, 2, 4]) if key else 1)
 
-    def _writer(self, table: TableId, fingerprint: str, split_id: str, *, kind: str, partition: int = 0) -> OpenSegment:
-        return MemorySegmentWriter(
-            self._memory,
-            self._author,
-            table=table,
-            schema=fingerprint,
-            split_id=split_id,
-            kind=kind,
-            partition=partition,
-        )
+    def _writer(self, contents: SegmentContents) -> OpenSegment:
+        return MemorySegmentWriter(self._memory, self._author, contents)
 
 
 class SimReader:

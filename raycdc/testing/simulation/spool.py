@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from raycdc.bridge.segment import SegmentContents
 from raycdc.checkpoint.manifest import Segment
-from raycdc.model import TableId
 
 #: Who wrote a segment: (generation, subtask, incarnation).
 Author = tuple[int, int, int]
@@ -42,26 +42,12 @@ class MemorySpool:
 class MemorySegmentWriter:
     """`raycdc.bridge.SegmentWriter` without a disk."""
 
-    def __init__(
-        self,
-        spool: MemorySpool,
-        author: Author,
-        *,
-        table: TableId,
-        schema: str,
-        split_id: str,
-        kind: str,
-        partition: int = 0,
-    ) -> None:
+    def __init__(self, spool: MemorySpool, author: Author, contents: SegmentContents) -> None:
         self.rows = 0
         self.bytes = 0
         self._spool = spool
         self._author = author
-        self._table = table
-        self._schema = schema
-        self._split_id = split_id
-        self._kind = kind
-        self._partition = partition
+        self._contents = contents
         self._batches: list[pa.RecordBatch] = []
 
     def append(self, batch: pa.RecordBatch) -> None:
@@ -72,16 +58,17 @@ class MemorySegmentWriter:
 
     def finish(self, *, seq_base: int = 0) -> Segment:
         assert self.rows, "a segment without rows was finished"
-        path = self._spool.put(self._kind, self._batches, self._author)
+        contents = self._contents
+        path = self._spool.put(contents.kind, self._batches, self._author)
         return Segment(
             node="sim",
             path=path,
             flight="",
-            table=self._table,
-            schema=self._schema,
-            split_id=self._split_id,
-            partition=self._partition,
-            kind=self._kind,
+            table=contents.table,
+            schema=contents.schema,
+            split_id=contents.split_id,
+            partition=contents.partition,
+            kind=contents.kind,
             seq_base=seq_base,
             rows=self.rows,
             bytes=self.bytes,

@@ -12,7 +12,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from raycdc.bridge import ANYWHERE, SegmentWriter, delete_there, read_segment, segment_schema, verify_segments
+from raycdc.bridge import (
+    ANYWHERE,
+    SegmentContents,
+    SegmentWriter,
+    SpoolAddress,
+    delete_there,
+    read_segment,
+    segment_schema,
+    verify_segments,
+)
 from raycdc.bridge.access import SegmentAccess
 from raycdc.bridge.flight import FlightServer
 from raycdc.checkpoint.manifest import Segment
@@ -75,16 +84,8 @@ def segment(tmp_path: Path, server: FlightServer) -> Segment:
 
 
 def new_writer(spool: Path, flight: str = "") -> SegmentWriter:
-    return SegmentWriter(
-        spool,
-        table=TableId("shop", "orders"),
-        schema=SCHEMA.fingerprint(),
-        split_id="log",
-        kind="log",
-        name="1.arrow",
-        node=HERE,
-        flight=flight,
-    )
+    contents = SegmentContents(TableId("shop", "orders"), SCHEMA.fingerprint(), "log", "log")
+    return SegmentWriter(SpoolAddress(spool, HERE, flight), contents, name="1.arrow")
 
 
 def table(segment: Segment, node: str, columns: list[str] | None = None, part: tuple[int, int] = (0, 1)) -> pa.Table:

@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from raycdc.bridge.access import SpoolAddress
 from raycdc.bridge.partitions import PARTITION_BYTES, PARTITIONS_MAX, partition_numbers, partitions_for, split_by_key
 from raycdc.model import RowKind, TableId
 from raycdc.model.batch import lost_values, with_lost_values
-from raycdc.runtime.output import EpochOutput, SpoolAddress
+from raycdc.runtime.output import EpochOutput
 
 COUNT = 4
 KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 
 from raycdc.bridge import read_segment
-from raycdc.bridge.access import SegmentAccess
+from raycdc.bridge.access import SegmentAccess, SpoolAddress
 from raycdc.checkpoint.manifest import EPOCH_MAX, SEQ_COUNTER_BITS, Segment, seq_base
 from raycdc.errors import DataError
 from raycdc.model import TableId, lost_values
 from raycdc.model.batch import is_masked, with_lost_values
 from raycdc.model.mask import Mask, Masks
 from raycdc.runtime import open_epoch
-from raycdc.runtime.output import EpochOutput, SpoolAddress
+from raycdc.runtime.output import EpochOutput
 from raycdc.source.protocol.metrics import CutProgress
 from raycdc.source.snapshot.hand_off import LogRows
 

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.bridge import SegmentWriter, read_segment
-from raycdc.bridge.access import SegmentAccess
+from raycdc.bridge import SegmentContents, SegmentWriter, read_segment
+from raycdc.bridge.access import SegmentAccess, SpoolAddress
 from raycdc.checkpoint.manifest import STATE_NODE, Segment
 from raycdc.model import TableId, TableSchema, changelog_schema
 from raycdc.runtime.chunk_fetcher import ChunkFiles
-from raycdc.runtime.output import SpoolAddress
 from raycdc.runtime.spools import FOLDER_VARIABLE, NAME_FILE, SpoolServer, spool_folder, spool_name
 from raycdc.runtime.stopwatch import Stopwatch
 from raycdc.testing.epochs import simple_schema
@@ -27,16 +26,8 @@ def segment_in(address: SpoolAddress, name: str = "1.arrow") -> Segment:
     import pyarrow as pa
 
     schema: TableSchema = simple_schema()
-    writer = SegmentWriter(
-        address.folder,
-        table=TableId("shop", "orders"),
-        schema=schema.fingerprint(),
-        split_id="s",
-        kind="log",
-        name=name,
-        node=address.node,
-        flight=address.flight,
-    )
+    contents = SegmentContents(TableId("shop", "orders"), schema.fingerprint(), "s", "log")
+    writer = SegmentWriter(address, contents, name=name)
     row = {"id": 1, "_op": 0, "_seq": 0, "_ts_ms": 0}
     writer.append(pa.RecordBatch.from_pylist([row], schema=changelog_schema(schema)))
     return writer.finish()

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 from raycdc.bridge import read_segment
+from raycdc.bridge.access import SpoolAddress
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.events import LogItem, RowsItem
 from raycdc.connectors.mysql.binlog.log_kind import LogKind
@@ -31,7 +32,7 @@ from raycdc.model import RowKind, TableId, lost_values, with_lost_values
 from raycdc.model.batch import is_masked, with_masked
 from raycdc.model.mask import Mask, Masks
 from raycdc.model.state_key import StateKey
-from raycdc.runtime.output import EpochOutput, SpoolAddress
+from raycdc.runtime.output import EpochOutput
 from raycdc.source.snapshot.log_rows import LogRows, split_moves, take
 from raycdc.transform.hiding import Hiding
 from tests.leaks import leaks

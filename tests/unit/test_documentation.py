@@ -40,7 +40,7 @@ def whole(piece: dict[str, Any]) -> dict[str, Any]:
         return piece
     first: dict[str, Any] = tomllib.loads(blocks("toml")[0])
     return first | {
-        name: section if isinstance(section, list) or "type" in section else first[name] | section
+        name: section if isinstance(section, list) or "type" in section else first.get(name, {}) | section
         for name, section in piece.items()
     }
 

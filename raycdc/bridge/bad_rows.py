@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -115,7 +115,12 @@ class Letters:
         """Add rows of which there is nothing but their keys."""
         file = self._opened()
         for row in rows:
-            told = {"table": str(row.table), "ts_ms": row.ts_ms, "pos": row.pos, "reason": row.reason}
+            told: dict[str, str | int | None] = {
+                "table": str(row.table),
+                "ts_ms": row.ts_ms,
+                "pos": row.pos,
+                "reason": row.reason,
+            }
             file.write(_letter(told, row.key))
 
     def _opened(self) -> IO[bytes]:
@@ -140,7 +145,7 @@ class Letters:
             self._temporary.unlink(missing_ok=True)
 
 
-def _letter(told: dict[str, object], row: str) -> bytes:
+def _letter(told: Mapping[str, str | int | None], row: str) -> bytes:
     return f'{json.dumps(told, ensure_ascii=False)[:-1]}, "row": {row}}}\n'.encode()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,24 @@ from raycdc.errors import SegmentUnavailableError, StateError
 CALL_TIMEOUT_S = 120.0
 
 _HEADER = "authorization"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A call for stored columns (None: all) of the `part`-th of so many runs of a segment's batches."""
+
+    path: str
+    bytes: int
+    columns: list[str] | None
+    part: tuple[int, int]
+
+    def to_ticket(self) -> flight.Ticket:
+        return flight.Ticket(json.dumps(asdict(self)).encode())
+
+    @classmethod
+    def of(cls, ticket: flight.Ticket) -> Request:
+        data = json.loads(ticket.ticket)
+        return cls(data["path"], data["bytes"], data["columns"], tuple(data["part"]))
 
 
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
@@ -40,11 +59,11 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 
     def do_get(self, _context: Any, ticket: Any) -> Any:
         """Batches of one segment, as `fetch` asks for them."""
-        request = json.loads(ticket.ticket)
+        request = Request.of(ticket)
         reader = self._reader(request)
-        names = request["columns"]
+        names = request.columns
         schema = reader.schema if names is None else pa.schema([reader.schema.field(name) for name in names])
-        indexes = batch_range(reader.num_record_batches, tuple(request["part"]))
+        indexes = batch_range(reader.num_record_batches, request.part)
         batches = (reader.get_batch(i) for i in indexes)
         return flight.GeneratorStream(schema, (b if names is None else b.select(names) for b in batches))
 
@@ -64,9 +83,9 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         }
         yield flight.Result(json.dumps(answer).encode())
 
-    def _reader(self, request: dict[str, Any]) -> Any:
+    def _reader(self, request: Request) -> Any:
         try:
-            return mapped_reader(self._inside(request["path"]), request["bytes"])
+            return mapped_reader(self._inside(request.path), request.bytes)
         except StateError as cause:
             raise flight.FlightServerError(str(cause)) from cause
 
@@ -83,10 +102,10 @@ def fetch(segment: Segment, columns: list[str] | None, part: tuple[int, int], to
 
     `StateError` when the file is not there, `SegmentUnavailableError` when the node does not answer now.
     """
-    request = {"path": segment.path, "bytes": segment.bytes, "columns": columns, "part": list(part)}
+    request = Request(segment.path, segment.bytes, columns, part)
     try:
         with flight.connect(segment.flight) as client:
-            stream = client.do_get(flight.Ticket(json.dumps(request).encode()), _options(token))
+            stream = client.do_get(request.to_ticket(), _options(token))
             for chunk in stream:
                 yield chunk.data
     except (flight.FlightError, pa.ArrowException, OSError) as cause:
@@ -95,10 +114,10 @@ def fetch(segment: Segment, columns: list[str] | None, part: tuple[int, int], to
 
 def fetch_schema(segment: Segment, token: str) -> pa.Schema:
     """Schema of the stored columns of `segment` on its node."""
-    request = {"path": segment.path, "bytes": segment.bytes, "columns": None, "part": [0, 1 << 30]}
+    request = Request(segment.path, segment.bytes, None, (0, 1 << 30))
     try:
         with flight.connect(segment.flight) as client:
-            stream = client.do_get(flight.Ticket(json.dumps(request).encode()), _options(token))
+            stream = client.do_get(request.to_ticket(), _options(token))
             schema: pa.Schema = stream.schema
             return schema
     except (flight.FlightError, pa.ArrowException, OSError) as cause:

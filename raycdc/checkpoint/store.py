@@ -287,7 +287,7 @@ class CheckpointStore:
         self.put_document(fingerprint, schema.to_json())
         return fingerprint
 
-    def put_document(self, fingerprint: str, document: dict[str, Any]) -> None:
+    def put_document(self, fingerprint: str, document: Mapping[str, Any]) -> None:
         """Keep a schema document: ``TableSchema.to_json`` and whatever else its source wants back (`document`)."""
         name = f"schemas/{fingerprint}.json"
         if self._folder.read(name) is None:

@@ -23,6 +23,7 @@ from pydantic import (
 from pydantic.config import JsonDict
 from pydantic_core import CoreSchema, core_schema
 
+from raycdc.config.toml import TomlTable, TomlValue
 from raycdc.model.local_path import check_local_path
 from raycdc.model.selector import check_pattern
 
@@ -186,16 +187,16 @@ Folder = Annotated[str, AfterValidator(check_local_path), LocalPath()]
 FilePath = Annotated[str, AfterValidator(check_local_path), LocalPath()]
 
 
-def flattened_texts(table: Mapping[str, object]) -> dict[str, str]:
+def flattened_texts(table: TomlTable) -> dict[str, str]:
     """Dotted names and texts, as Spark and Kafka want their settings, of what TOML reads as nested and typed."""
     return {key: str(v).lower() if isinstance(v, bool) else str(v) for key, v in _flattened(table).items()}
 
 
-def _flattened(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+def _flattened(table: TomlTable, prefix: str = "") -> dict[str, TomlValue]:
     """TOML reads ``spark.driver.memory = "4g"`` as nested tables; Spark wants the dotted name."""
-    flat: dict[str, object] = {}
+    flat: dict[str, TomlValue] = {}
     for key, value in table.items():
-        if isinstance(value, dict):
+        if isinstance(value, Mapping):
             flat |= _flattened(value, f"{prefix}{key}.")
         else:
             flat[prefix + key] = value

@@ -21,6 +21,7 @@ from raycdc.config.model import (
 )
 from raycdc.config.problems import planned_problems, problems_of, show_value
 from raycdc.config.references import Place, Resolver, show_place
+from raycdc.config.toml import TomlTable
 from raycdc.errors import ConfigError
 from raycdc.plugins import PluginGroup, did_you_mean, load_plugin
 
@@ -43,7 +44,7 @@ def load_config(path: str | Path, *, environment: Mapping[str, str] | None = Non
         raise ConfigError(headline, *(f"  {problem}" for problem in error.problems)) from error
 
 
-def _read_toml(path: Path) -> dict[str, object]:
+def _read_toml(path: Path) -> TomlTable:
     try:
         with path.open("rb") as file:
             text = file.read(CONFIG_BYTES_MAX + 1)
@@ -63,15 +64,15 @@ def _read_toml(path: Path) -> dict[str, object]:
         raise ConfigError(f"{path} is not valid TOML: {cause}") from cause
 
 
-def config_from_dict(data: Mapping[str, object], *, environment: Mapping[str, str] | None = None) -> PipelineConfig:
+def config_from_dict(data: Mapping[str, Any], *, environment: Mapping[str, str] | None = None) -> PipelineConfig:
     """Validate parsed TOML. Raises `ConfigError` whose `problems` are one per mistake, each with its place."""
     return _Loader(data, os.environ if environment is None else environment).load()
 
 
 class _Loader:
-    def __init__(self, data: Mapping[str, object], environment: Mapping[str, str]) -> None:
+    def __init__(self, data: TomlTable, environment: Mapping[str, str]) -> None:
         self._resolver = Resolver(environment)
-        self._data: dict[str, object] = self._resolver.resolve(dict(data))
+        self._data: TomlTable = self._resolver.resolve(dict(data))
         self._problems: list[str] = list(self._resolver.problems)
         self._warnings: list[str] = []
 
@@ -153,7 +154,7 @@ class _Loader:
             return None
         return self._validated(name, model, data)
 
-    def _validated(self, name: str, model: type[Options], data: dict[str, object]) -> Options | None:
+    def _validated(self, name: str, model: type[Options], data: TomlTable) -> Options | None:
         try:
             return model.model_validate(data)
         except (RecursionError, OverflowError):

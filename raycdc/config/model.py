@@ -471,7 +471,7 @@ class PipelineConfig:
                 return Until.SNAPSHOT
 
     @classmethod
-    def from_dict(cls, data: dict[str, object]) -> PipelineConfig:
+    def from_dict(cls, data: Mapping[str, Any]) -> PipelineConfig:
         """Validate parsed TOML; see `raycdc.config.load.config_from_dict`."""
         from raycdc.config.load import config_from_dict
 

@@ -15,6 +15,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +43,15 @@ _OWNER = "owner.json"
 class ReadPartition(InputPartition):
     """The work of one task: ``changelog``, ``rows`` of chunks without the keys of `log`, or the ``last`` rows of keys.
 
-    Inputs are JSON; a changelog has a watermark for each, the others one for all.
+    A changelog has a watermark for each input, the others one for all.
     """
 
     def __init__(
         self,
         what: str,
-        inputs: list[dict[str, Any]],
+        inputs: list[Input],
         watermarks: list[int | None],
-        log: Sequence[dict[str, Any]] = (),
+        log: Sequence[Input] = (),
     ) -> None:
         super().__init__(what)
         self.inputs = inputs
@@ -92,17 +93,15 @@ class RaycdcReader(DataSourceReader):
         if self._options.changelog:
             watermarks = {segment.path: watermark for segment, watermark in found}
             tasks = share_out([segment for segment, _ in found], parallelism=threads)
-            return [
-                ReadPartition("changelog", _json(task), [watermarks[e.segment.path] for e in task]) for task in tasks
-            ]
+            return [ReadPartition("changelog", task, [watermarks[e.segment.path] for e in task]) for task in tasks]
         if not schema.primary_key:
             raise DataError(f"{table} has no primary key, so its rows as they are cannot be told: read its changelog.")
         chunks = [segment for segment, _ in found if segment.kind == "snapshot"]
         log = [segment for segment, _ in found if segment.kind != "snapshot"]
-        touched = _json([Input(segment) for segment in log])
+        touched = [Input(segment) for segment in log]
         now = [manifests[-1].watermark_ms]
-        rows = [ReadPartition("rows", _json(task), now, touched) for task in share_out(chunks, parallelism=threads)]
-        return [*rows, *(ReadPartition("last", _json(task), now) for task in by_partition(log))]
+        rows = [ReadPartition("rows", task, now, touched) for task in share_out(chunks, parallelism=threads)]
+        return [*rows, *(ReadPartition("last", task, now) for task in by_partition(log))]
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         """The partition's rows as Arrow batches; without a partition there are none."""
@@ -111,19 +110,17 @@ class RaycdcReader(DataSourceReader):
 
     def _batches(self, partition: ReadPartition) -> Iterator[pa.RecordBatch]:
         names = list(self._types)
-        inputs = [Input.from_json(data) for data in partition.inputs]
         match partition.value:
             case "changelog":
-                for entry, watermark_ms in zip(inputs, partition.watermarks, strict=True):
+                for entry, watermark_ms in zip(partition.inputs, partition.watermarks, strict=True):
                     yield from changelog_batches(
                         entry, names, watermark_ms=watermark_ms, truncate=self._options.truncate
                     )
             case "rows":
-                log = [Input.from_json(data) for data in partition.log]
-                for batch in self._untouched(inputs, log, stored_names(names)):
+                for batch in self._untouched(partition.inputs, partition.log, stored_names(names)):
                     yield as_rows(batch, names, watermark_ms=partition.watermarks[0])
             case _:
-                for batch in self._last(inputs, stored_names(names)):
+                for batch in self._last(partition.inputs, stored_names(names)):
                     yield as_rows(batch, names, watermark_ms=partition.watermarks[0])
 
     def _untouched(self, chunks: list[Input], log: list[Input], names: list[str]) -> Iterator[pa.RecordBatch]:
@@ -166,15 +163,33 @@ class RaycdcReader(DataSourceReader):
             return ledger.store, manifests
 
 
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The process of Spark that a folder belongs to, and when it began: process ids come again."""
+
+    pid: int
+    started: str
+
+    @classmethod
+    def of(cls, pid: int) -> Owner:
+        return cls(pid, _started(pid))
+
+    def to_json(self) -> dict[str, int | str]:
+        return {"pid": self.pid, "started": self.started}
+
+    @property
+    def is_gone(self) -> bool:
+        return _started(self.pid) != self.started
+
+
 def new_folder() -> Path:
     """A folder for one read, owned by the process of Spark that plans; those of processes that are gone go first."""
     for path in _folders():
         owner = _owner_of(path)
-        if owner is not None and _started(owner["pid"]) != owner["started"]:
+        if owner is not None and owner.is_gone:
             shutil.rmtree(path, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    pid = _planner()
-    (folder / _OWNER).write_text(json.dumps({"pid": pid, "started": _started(pid)}))
+    (folder / _OWNER).write_text(json.dumps(Owner.of(_planner()).to_json()))
     return folder
 
 
@@ -182,7 +197,7 @@ def remove_folders_of(pid: int) -> None:
     """Remove what the process of Spark `pid` left, when nobody will read it any more."""
     for path in _folders():
         owner = _owner_of(path)
-        if owner is not None and owner["pid"] == pid:
+        if owner is not None and owner.pid == pid:
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -190,12 +205,11 @@ def _folders() -> list[Path]:
     return list(Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"))
 
 
-def _owner_of(folder: Path) -> dict[str, Any] | None:
+def _owner_of(folder: Path) -> Owner | None:
     try:
-        owner: dict[str, Any] = json.loads((folder / _OWNER).read_text())
+        return Owner(**json.loads((folder / _OWNER).read_text()))
     except (OSError, ValueError):
         return None  # Another user's, or one that is just being made.
-    return owner
 
 
 def _planner() -> int:
@@ -228,7 +242,3 @@ def _stat(pid: int) -> list[str] | None:
 def _read(inputs: Sequence[Input], columns: list[str]) -> Iterator[pa.RecordBatch]:
     for entry in inputs:
         yield from read_segment(entry.segment, columns, access=SegmentAccess(ANYWHERE), part=entry.part)
-
-
-def _json(inputs: Sequence[Input]) -> list[dict[str, Any]]:
-    return [entry.to_json() for entry in inputs]

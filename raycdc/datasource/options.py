@@ -25,12 +25,12 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from raycdc.config.load import config_from_dict
+from raycdc.config.toml import TomlTable, TomlValue
 from raycdc.errors import ConfigError
 from raycdc.model import TableId
 from raycdc.model.selector import is_plain_name
@@ -51,8 +51,9 @@ _BEHIND_THE_SOURCE = ("sink", "route", "transform", "lookup", "ray", "spark")
 
 #: Options of a source that list what it captures.
 _LISTS = ("tables", "collections")
-#: Options of a source that name single tables, by the section they are in.
-_BY_TABLE = (("columns",), *(("snapshot", name) for name in ("key", "filter", "fields", "limit", "per_collection")))
+#: Options of a source that name single tables, and those of its section about the snapshot.
+_BY_TABLE = ("columns",)
+_BY_TABLE_IN_SNAPSHOT = ("key", "filter", "fields", "limit", "per_collection")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class ReadOptions:
     changelog: bool = False
     metadata: bool = True
     #: Options of ``source.snapshot`` for the table, by their names.
-    selection: Mapping[str, Any] = field(default_factory=dict)
+    selection: Mapping[str, str | int | list[str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -82,7 +83,7 @@ class ReadOptions:
             problems.append(f"option limit = {given['limit']!r}: it is a number of documents")
         if problems:
             raise ConfigError(*sorted(problems))
-        selection: dict[str, Any] = {name: given[name] for name in ("filter",) if name in given}
+        selection: dict[str, str | int | list[str]] = {name: given[name] for name in ("filter",) if name in given}
         if "fields" in given:
             selection["fields"] = [name.strip() for name in given["fields"].split(",")]
         if "limit" in given:
@@ -116,27 +117,30 @@ class ReadOptions:
         config = config_from_dict({**data, "sink": {"type": "console"}})
         return Pipeline(source=config.source, config=config)
 
-    def _default_state(self, options: Mapping[str, Any]) -> str:
+    def _default_state(self, options: TomlTable) -> str:
         return f"{options.get('state') or 'state/' + str(options.get('name', ''))}.spark/{self.table}"
 
-    def _narrowed(self, source: Mapping[str, Any], listed: str) -> dict[str, Any]:
+    def _narrowed(self, source: TomlTable, listed: str) -> TomlTable:
         """The source's section with this table alone, and without what is about others."""
         name = str(self.table)
-        narrowed: dict[str, Any] = {**source, listed: [name if is_plain_name(name) else re.escape(name)]}
-        for *path, last in _BY_TABLE:
-            inside = narrowed
-            for section in path:
-                if not isinstance(inside.get(section, {}), Mapping):
-                    break
-                inside[section] = dict(inside.get(section, {}))
-                inside = inside[section]
-            if isinstance(inside.get(last), dict):
-                inside[last] = {table: value for table, value in inside[last].items() if table == name}
+        pattern = name if is_plain_name(name) else re.escape(name)
+        narrowed = {**self._of_table(source, _BY_TABLE), listed: [pattern]}
+        snapshot = source.get("snapshot")
+        if isinstance(snapshot, Mapping):
+            narrowed["snapshot"] = self._of_table(snapshot, _BY_TABLE_IN_SNAPSHOT)
         if self.selection:
-            snapshot = narrowed["snapshot"]
             # A word alone is MongoDB's strategy.
-            narrowed["snapshot"] = snapshot = {"strategy": snapshot} if isinstance(snapshot, str) else snapshot
-            for option, value in self.selection.items():
-                snapshot[option] = {name: value}
+            before = {"strategy": snapshot} if isinstance(snapshot, str) else narrowed.get("snapshot", {})
+            assert isinstance(before, Mapping)
+            narrowed["snapshot"] = {**before, **{option: {name: value} for option, value in self.selection.items()}}
         narrowed.pop("exclude", None)
         return narrowed
+
+    def _of_table(self, section: TomlTable, options: Collection[str]) -> dict[str, TomlValue]:
+        """`section`; those of its options that are tables, by the tables' names, have this table alone."""
+        return {
+            option: {table: each for table, each in value.items() if table == str(self.table)}
+            if option in options and isinstance(value, Mapping)
+            else value
+            for option, value in section.items()
+        }

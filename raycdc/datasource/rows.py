@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -94,7 +93,7 @@ def changelog_batches(
                 'not in its changes. Begin with a new checkpoint and another option state, or set truncate = "row" '
                 "and treat rows with _op = 'T' yourself."
             )
-        columns: Mapping[str, Any] = {
+        columns: Mapping[str, pa.Array] = {
             "_op": pa.array(SYMBOLS, pa.string()).take(ops),
             SIGN: pa.array(_SIGNS, pa.int32()).take(ops),
             WATERMARK: pa.repeat(pa.scalar(watermark_ms, pa.int64()), batch.num_rows),

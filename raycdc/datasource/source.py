@@ -27,8 +27,8 @@ from raycdc.model import TableId, TableSchema
 class RaycdcDataSource(DataSource):
     """``format("raycdc")``; the options are those of `raycdc.datasource.options`."""
 
-    #: The result of `schema` as JSON; Spark pickles the source after asking it. None where the user gives the columns.
-    _found: dict[str, Any] | None = None
+    #: The result of `schema`; Spark pickles the source after asking it. None where the user gives the columns.
+    _found: TableSchema | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -41,20 +41,17 @@ class RaycdcDataSource(DataSource):
         """
         options = ReadOptions.of(self.options)
         schema = _schema_of(options)
-        self._found = schema.to_json()
+        self._found = schema
         return changelog_ddl(schema) if options.metadata else schema.spark_ddl()
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return RaycdcReader(ReadOptions.of(self.options), _types(schema), self._expected())
+        return RaycdcReader(ReadOptions.of(self.options), _types(schema), self._found)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         options = ReadOptions.of(self.options)
         if not options.metadata or options.changelog:
             raise ConfigError("options metadata and changelog are for bounded reads; a stream is always a changelog.")
-        return RaycdcStreamReader(options, _types(schema), self._expected())
-
-    def _expected(self) -> TableSchema | None:
-        return TableSchema.from_json(self._found) if self._found is not None else None
+        return RaycdcStreamReader(options, _types(schema), self._found)
 
 
 def register(spark: Any) -> None:

@@ -17,6 +17,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -46,10 +47,26 @@ LEASE_PATIENCE_S = 30.0
 _LEASE_POLL_S = 0.1
 
 
-class SegmentsPartition(InputPartition):
-    """The inputs of one task as JSON, each with its epoch's watermark."""
+#: An offset as Spark keeps it in its checkpoint.
+OffsetJson = dict[str, int | str | None]
 
-    def __init__(self, inputs: list[tuple[dict[str, Any], int | None]]) -> None:
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """A sealed epoch of the state `state`; the watermark is for people."""
+
+    epoch: int
+    state: str
+    watermark_ms: int | None
+
+    def to_json(self) -> OffsetJson:
+        return {"epoch": self.epoch, "state": self.state, "watermark_ms": self.watermark_ms}
+
+
+class SegmentsPartition(InputPartition):
+    """The inputs of one task, each with its epoch's watermark."""
+
+    def __init__(self, inputs: list[tuple[Input, int | None]]) -> None:
         super().__init__(len(inputs))
         self.inputs = inputs
 
@@ -72,7 +89,7 @@ class RaycdcStreamReader(DataSourceStreamReader):
 
     # -- Spark's calls, in the query's process ------------------------------------------------------------------------
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+    def initialOffset(self) -> OffsetJson:  # noqa: N802 - Spark's name
         """Before everything; asked by a query without a checkpoint. `StateError` where earlier rows are gone."""
         ledger = self._open()
         if ledger.acknowledged:
@@ -82,9 +99,9 @@ class RaycdcStreamReader(DataSourceStreamReader):
                 "Give the query its checkpointLocation back, or name another state with the option state, to begin "
                 "with a new snapshot: what Spark had before cannot be known."
             )
-        return self._offset(ledger.store, 0)
+        return self._offset(ledger.store, 0).to_json()
 
-    def latestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+    def latestOffset(self) -> OffsetJson:  # noqa: N802 - Spark's name
         """The newest sealed epoch that the next batch may take; waits a moment for one."""
         ledger = self._open()
         if not self._latest:
@@ -97,9 +114,9 @@ class RaycdcStreamReader(DataSourceStreamReader):
                 self._latest = self._latest if manifest is None else manifest.epoch
         elif ledger.next_after(self._latest, wait_s=NEWS_S) is not None:
             self._latest = ledger.store.sealed_epochs(self._latest)[:BATCH_EPOCHS_MAX][-1]
-        return self._offset(ledger.store, self._latest)
+        return self._offset(ledger.store, self._latest).to_json()
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+    def partitions(self, start: OffsetJson, end: OffsetJson) -> Sequence[InputPartition]:
         """Tasks for the rows of the epochs in (start, end]."""
         ledger = self._open()
         first, last = self._epoch_of(ledger.store, start), self._epoch_of(ledger.store, end)
@@ -115,7 +132,7 @@ class RaycdcStreamReader(DataSourceStreamReader):
         self._latest = max(self._latest, last)
         return self._shared(ledger.store, list(sealed.values()))
 
-    def commit(self, end: dict[str, Any]) -> None:
+    def commit(self, end: OffsetJson) -> None:
         """Spark will not ask for rows up to `end` again."""
         ledger = self._open()
         epoch = self._epoch_of(ledger.store, end)
@@ -138,9 +155,9 @@ class RaycdcStreamReader(DataSourceStreamReader):
         return self._batches(partition)
 
     def _batches(self, partition: SegmentsPartition) -> Iterator[pa.RecordBatch]:
-        for data, watermark_ms in partition.inputs:
+        for entry, watermark_ms in partition.inputs:
             yield from changelog_batches(
-                Input.from_json(data), list(self._types), watermark_ms=watermark_ms, truncate=self._options.truncate
+                entry, list(self._types), watermark_ms=watermark_ms, truncate=self._options.truncate
             )
 
     # -- helpers ------------------------------------------------------------------------------------------------------
@@ -162,20 +179,22 @@ class RaycdcStreamReader(DataSourceStreamReader):
             )
         return self._ledger
 
-    def _offset(self, store: CheckpointStore, epoch: int) -> dict[str, Any]:
+    def _offset(self, store: CheckpointStore, epoch: int) -> StreamOffset:
         """The same text for the same epoch as long as Spark may compare it: an offset's text is what it is."""
         sealed = epoch in store.sealed_epochs(epoch - 1)
         watermark_ms = store.manifest(epoch).watermark_ms if sealed else None
-        return {"epoch": epoch, "state": store.checkpoint, "watermark_ms": watermark_ms}
+        return StreamOffset(epoch, store.checkpoint, watermark_ms)
 
-    def _epoch_of(self, store: CheckpointStore, offset: dict[str, Any]) -> int:
+    def _epoch_of(self, store: CheckpointStore, offset: OffsetJson) -> int:
         if offset["state"] != store.checkpoint:
             raise StateError(
                 f"Spark's checkpoint belongs to another state than {store.path} (of the stream of "
                 f"{self._options.table}): one of them was deleted or replaced. Begin with a new checkpointLocation and "
                 "another option state."
             )
-        return int(offset["epoch"])
+        epoch = offset["epoch"]
+        assert isinstance(epoch, int)
+        return epoch
 
     def _shared(self, store: CheckpointStore, manifests: Sequence[Manifest]) -> list[InputPartition]:
         table = self._options.table
@@ -195,7 +214,7 @@ class RaycdcStreamReader(DataSourceStreamReader):
             if segment.table == table
         ]
         tasks = share_out(segments, parallelism=os.cpu_count() or 1)
-        return [SegmentsPartition([(e.to_json(), watermarks[e.segment.path]) for e in task]) for task in tasks]
+        return [SegmentsPartition([(entry, watermarks[entry.segment.path]) for entry in task]) for task in tasks]
 
     def _check_columns(self, target: TableSchema) -> None:
         """`SchemaError` where rows do not have what Spark was told they have, or have more."""

@@ -6,11 +6,28 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import pyarrow as pa
 
-from raycdc.model.types import LogicalType
+from raycdc.model.types import LogicalType, TypeJson
+
+
+class ColumnJson(TypedDict):
+    """A `Column` in state files."""
+
+    name: str
+    type: TypeJson
+    nullable: bool
+    default: str | None
+    hidden: NotRequired[bool]
+
+
+class SchemaJson(TypedDict):
+    """A `TableSchema` in state files."""
+
+    columns: list[ColumnJson]
+    primary_key: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +43,8 @@ class Column:
     default: str | None = None
     hidden: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        told = {"name": self.name, "type": self.type.to_json(), "nullable": self.nullable, "default": self.default}
+    def to_json(self) -> ColumnJson:
+        told = ColumnJson(name=self.name, type=self.type.to_json(), nullable=self.nullable, default=self.default)
         return {**told, "hidden": True} if self.hidden else told
 
     @classmethod
@@ -63,7 +80,7 @@ class TableSchema:
         text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> SchemaJson:
         return {"columns": [c.to_json() for c in self.columns], "primary_key": list(self.primary_key)}
 
     @classmethod

@@ -20,10 +20,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import NotRequired, TypedDict
 
 import pyarrow as pa
 
@@ -55,6 +54,17 @@ class TypeKind(StrEnum):
     JSON = "json"
 
 
+class TypeJson(TypedDict):
+    """A `LogicalType` in state files: only the parameters that are set, so that schemas stay readable."""
+
+    kind: str
+    precision: NotRequired[int]
+    scale: NotRequired[int]
+    fsp: NotRequired[int]
+    length: NotRequired[int]
+    native: NotRequired[str]
+
+
 @dataclass(frozen=True, slots=True)
 class LogicalType:
     """A type with the parameters that change values or their text.
@@ -71,18 +81,33 @@ class LogicalType:
     length: int = 0
     native: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """Only the parameters that are set, so that schemas in state files stay readable."""
-        out: dict[str, Any] = {"kind": self.kind.value}
-        for name in ("precision", "scale", "fsp", "length", "native"):
-            value = getattr(self, name)
-            if value:
-                out[name] = value
+    def to_json(self) -> TypeJson:
+        out = TypeJson(kind=self.kind.value)
+        if self.precision:
+            out["precision"] = self.precision
+        if self.scale:
+            out["scale"] = self.scale
+        if self.fsp:
+            out["fsp"] = self.fsp
+        if self.length:
+            out["length"] = self.length
+        if self.native:
+            out["native"] = self.native
         return out
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> LogicalType:
-        return cls(**{**data, "kind": TypeKind(data["kind"])})
+    def from_json(cls, data: TypeJson) -> LogicalType:
+        """Raises ValueError for a parameter that is unknown."""
+        if unknown := data.keys() - _PARAMETERS:
+            raise ValueError(f"a type has the unknown parameters {', '.join(sorted(unknown))}")
+        return cls(
+            TypeKind(data["kind"]),
+            data.get("precision", 0),
+            data.get("scale", 0),
+            data.get("fsp", 0),
+            data.get("length", 0),
+            data.get("native", ""),
+        )
 
     def arrow(self) -> pa.DataType:
         """The Arrow type of a column of this type (table in the module's docstring)."""
@@ -110,6 +135,8 @@ def wide_decimal(logical: LogicalType) -> tuple[int, int] | None:
     match = _WIDE.match(logical.native) if logical.kind is TypeKind.STRING else None
     return (int(match[1]), int(match[2] or 0)) if match else None
 
+
+_PARAMETERS = TypeJson.__annotations__.keys()
 
 _WIDE = re.compile(r"(?:decimal|numeric)\((\d+)(?:,(\d+))?\)", re.IGNORECASE)
 

@@ -6,10 +6,29 @@ First a *projection* chooses, renames and adds columns; then rows become rows of
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import NotRequired, TypedDict
 
-from raycdc.model.schema import TableSchema
+from raycdc.model.schema import SchemaJson, TableSchema
 from raycdc.model.types import LogicalType, TypeKind
+
+#: An `Output` in a segment's descriptor: name, stored column, constant.
+OutputJson = tuple[str, str, int | str | bool | None]
+
+
+class ProjectionJson(TypedDict):
+    """A `Projection` in a segment's descriptor."""
+
+    outputs: list[OutputJson]
+    deleted: str
+
+
+class RowViewJson(TypedDict):
+    """A `RowView` in a segment's descriptor."""
+
+    source: SchemaJson
+    target: SchemaJson
+    fill: bool
+    projection: NotRequired[ProjectionJson]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +39,8 @@ class Output:
     stored: str = ""
     constant: int | str | bool | None = None
 
-    def to_json(self) -> list[Any]:
-        return [self.name, self.stored, self.constant]
+    def to_json(self) -> OutputJson:
+        return self.name, self.stored, self.constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +50,11 @@ class Projection:
     outputs: tuple[Output, ...]
     deleted: str = ""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> ProjectionJson:
         return {"outputs": [output.to_json() for output in self.outputs], "deleted": self.deleted}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Projection:
+    def from_json(cls, data: ProjectionJson) -> Projection:
         return cls(tuple(Output(*entry) for entry in data["outputs"]), data["deleted"])
 
 
@@ -52,12 +71,12 @@ class RowView:
     fill: bool = False
     projection: Projection | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        projection = {"projection": self.projection.to_json()} if self.projection else {}
-        return {"source": self.source.to_json(), "target": self.target.to_json(), "fill": self.fill, **projection}
+    def to_json(self) -> RowViewJson:
+        view = RowViewJson(source=self.source.to_json(), target=self.target.to_json(), fill=self.fill)
+        return {**view, "projection": self.projection.to_json()} if self.projection else view
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> RowView:
+    def from_json(cls, data: RowViewJson) -> RowView:
         projection = Projection.from_json(data["projection"]) if "projection" in data else None
         return cls(
             TableSchema.from_json(data["source"]), TableSchema.from_json(data["target"]), data["fill"], projection

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from raycdc.checkpoint.manifest import Segment
 
@@ -31,13 +30,6 @@ class Input:
     @property
     def bytes(self) -> int:
         return self.segment.bytes // self.part[1]
-
-    def to_json(self) -> dict[str, Any]:
-        return {"segment": self.segment.to_json(), "part": list(self.part)}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Input:
-        return cls(Segment.from_json(data["segment"]), (data["part"][0], data["part"][1]))
 
 
 def share_out(

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 from raycdc.errors import ChangeRefusedError, SinkError
 from raycdc.model import Column, TableId
+from raycdc.model.schema import ColumnJson
 from raycdc.sinks.api import CommitVector
 from raycdc.sinks.columns import Plan, Planned
 
@@ -158,7 +159,7 @@ def again(target: TableId, held: Held, planned: Plan) -> Plan:
     return replace(planned, columns=tuple(columns))
 
 
-def _to_json(columns: Sequence[Column]) -> list[dict[str, Any]]:
+def _to_json(columns: Sequence[Column]) -> list[ColumnJson]:
     return [column.to_json() for column in columns]
 
 

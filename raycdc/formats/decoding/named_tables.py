@@ -7,15 +7,15 @@ because both are numbers of one `Shape`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from raycdc.formats.api import MessageBatch
 from raycdc.formats.decoding.arena import WireColumn
 from raycdc.formats.decoding.bad_messages import MessageAt
 from raycdc.formats.decoding.pieces import TableDecoder
-from raycdc.formats.decoding.tables import TableState
+from raycdc.formats.decoding.tables import TableState, TableStateJson
 from raycdc.formats.decoding.work import Chunk
 from raycdc.formats.envelope import EnvelopeSpec, KnownTables, Layout, RepeatedTexts
 from raycdc.formats.loops import envelope_loops as envelope
@@ -94,7 +94,7 @@ class NamedTables:
     def __iter__(self) -> Iterator[TableDecoder]:
         return iter(self._decoders.values())
 
-    def restore(self, states: Iterable[Mapping[str, Any]]) -> None:
+    def restore(self, states: Iterable[TableStateJson]) -> None:
         """Go on with the tables of a decoder's state."""
         for data in states:
             state = TableState.from_json(data, keep_nulls=self._keep_nulls)

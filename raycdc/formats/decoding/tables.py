@@ -6,9 +6,9 @@ that is too narrow becomes wider; only a DDL message takes something away. Every
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from raycdc.formats.decoding.sql_types import same_type
 from raycdc.formats.loops import code_loops as cells
 from raycdc.formats.loops import row_loops as rows
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
+from raycdc.model.types import TypeJson
 from raycdc.schema import (
     AddColumnEvent,
     AlterColumnTypeEvent,
@@ -44,6 +45,28 @@ class TableColumn:
     def visible(self) -> bool:
         """An inferred column that was only ever null has no type yet."""
         return not self.inferred or self.mask & ~rows.SEEN_NULL != 0
+
+
+class TableColumnJson(TypedDict):
+    """A `TableColumn` in a decoder's state."""
+
+    name: str
+    type: TypeJson
+    wire: int
+    inferred: bool
+    mask: int
+
+
+class TableStateJson(TypedDict):
+    """A `TableState` in a decoder's state."""
+
+    db: str
+    table: str
+    columns: list[TableColumnJson]
+    primary_key: list[str]
+    fixed: bool
+    announced: bool
+    extended: bool
 
 
 @dataclass(slots=True)
@@ -142,7 +165,7 @@ class TableState:
                 events.append(AlterColumnTypeEvent(self.id, column.name, kind))
         return events if self.announced else []
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> TableStateJson:
         return {
             "db": self.id.db,
             "table": self.id.table,
@@ -157,8 +180,11 @@ class TableState:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], *, keep_nulls: bool) -> TableState:
-        columns = [TableColumn(**{**c, "type": LogicalType.from_json(c["type"])}) for c in data["columns"]]
+    def from_json(cls, data: TableStateJson, *, keep_nulls: bool) -> TableState:
+        columns = [
+            TableColumn(c["name"], LogicalType.from_json(c["type"]), c["wire"], c["inferred"], c["mask"])
+            for c in data["columns"]
+        ]
         return cls(
             TableId(data["db"], data["table"]),
             columns,

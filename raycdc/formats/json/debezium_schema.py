@@ -6,7 +6,7 @@ Connect's logical types.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from raycdc.errors import SchemaError
 from raycdc.formats.decoding.arena import WireColumn
@@ -59,6 +59,18 @@ _PRIMITIVE: dict[str, TypeKind] = {
 }
 
 
+class ConnectField(TypedDict):
+    """A field of a schema of Kafka Connect, of the parts that are read or written here."""
+
+    type: str
+    optional: bool
+    field: NotRequired[str]
+    name: NotRequired[str]
+    version: NotRequired[int]
+    parameters: NotRequired[dict[str, str]]
+    fields: NotRequired[list[ConnectField]]
+
+
 def described_columns(schema: Any) -> list[WireColumn] | None:
     """The columns of the row in an envelope's schema; None where rows are documents or no row is described."""
     fields = schema.get("fields") if isinstance(schema, dict) else None
@@ -69,7 +81,7 @@ def described_columns(schema: Any) -> list[WireColumn] | None:
     return None
 
 
-def _column(field: dict[str, Any]) -> WireColumn:
+def _column(field: ConnectField) -> WireColumn:
     try:
         name, primitive = str(field["field"]), str(field["type"])
     except KeyError as cause:
@@ -124,24 +136,24 @@ _CONNECT_TYPES: dict[TypeKind, tuple[str, str]] = {
 }
 
 
-def connect_schema(table: TableId, schema: TableSchema) -> dict[str, Any]:
+def connect_schema(table: TableId, schema: TableSchema) -> ConnectField:
     """The schema that the encoder puts beside its events; `described_columns` reads it."""
     prefix = f"raycdc.{table.db}.{table.table}"
     fields = [_described(column) for column in schema.columns]
-    row = {"type": "struct", "fields": fields, "optional": True, "name": f"{prefix}.Value"}
+    row = ConnectField(type="struct", fields=fields, optional=True, name=f"{prefix}.Value")
     source = [_plain("version", "string"), _plain("connector", "string"), _plain("name", "string")]
     source += [_plain("ts_ms", "int64"), _plain("db", "string"), _plain("schema", "string"), _plain("table", "string")]
-    where = {"type": "struct", "fields": source, "optional": False, "name": "io.raycdc.Source", "field": "source"}
-    sides = [{**row, "field": "before"}, {**row, "field": "after"}]
-    rest = [where, {**_plain("op", "string"), "optional": False}, _plain("ts_ms", "int64")]
+    where = ConnectField(type="struct", fields=source, optional=False, name="io.raycdc.Source", field="source")
+    sides: list[ConnectField] = [{**row, "field": "before"}, {**row, "field": "after"}]
+    rest: list[ConnectField] = [where, {**_plain("op", "string"), "optional": False}, _plain("ts_ms", "int64")]
     return {"type": "struct", "fields": [*sides, *rest], "optional": False, "name": f"{prefix}.Envelope"}
 
 
-def _plain(field: str, kind: str) -> dict[str, Any]:
+def _plain(field: str, kind: str) -> ConnectField:
     return {"type": kind, "optional": True, "field": field}
 
 
-def _described(column: Column) -> dict[str, Any]:
+def _described(column: Column) -> ConnectField:
     logical = column.type
     kind, semantic = _CONNECT_TYPES.get(logical.kind, ("", ""))
     parameters: dict[str, str] = {}
@@ -156,7 +168,7 @@ def _described(column: Column) -> dict[str, Any]:
             parameters = {"length": str(logical.length)}
         case _:
             pass
-    described: dict[str, Any] = {"type": kind, "optional": True}
+    described = ConnectField(type=kind, optional=True)
     if semantic:
         described |= {"name": semantic, "version": 1}
     if parameters:

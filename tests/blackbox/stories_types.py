@@ -65,6 +65,7 @@ STORIES = (
         ALTER TABLE {t} MODIFY b VARCHAR(10)
         INSERT INTO {t} VALUES (7, 70, 'seven')
         """,
+        AGAIN,
     ),
     Story(
         "integer_to_text",

@@ -375,7 +375,7 @@ def _rewrites(table: MySqlTable, placed: Sequence[Slot], ddl: AlterTable, dialec
             return f"the column {name!r} is generated anew in the existing rows"
         if why := _converted_otherwise(slot.before, slot.column, dialect):
             return why
-        lost = may_lose(slot.before, slot.column) if forgiving else ""
+        lost = may_lose(slot.before, slot.column, forgiving=forgiving)
         if lost:
             return f"in the column {name!r}, now {slot.column.column_type}, it may be that {lost} without an error"
         if ddl.ignore and not equals_as_before(slot.before, slot.column):

@@ -2,8 +2,9 @@
 
 A server that converts a column writes nothing of it to its log. `keeps_values` asks whether every value it can have
 converted without complaint is the same value; `may_lose` whether a value could have been cut, rounded or replaced by a
-statement that does not complain (``INSERT IGNORE``, ``ALTER IGNORE``, a session without strict mode). `computed_anew`
-and `equals_as_before` are about what a conversion does beside the value it converts.
+statement that does not complain (``INSERT IGNORE``, ``ALTER IGNORE``, a session without strict mode). No mode complains
+of spaces that are cut at the end of a text. `computed_anew` and `equals_as_before` are about the effects of a
+conversion beside the value that it converts.
 
 `tests/integration/connectors/mysql/test_mysql_conversions.py` plays pairs of types on real servers.
 """
@@ -35,6 +36,8 @@ _BASIC_UNICODE = frozenset({"utf8mb3", "utf8", "ucs2"})
 #: Sets in which all bytes are characters, so that no text of theirs is damaged.
 _WHOLE = _UNICODE | _UTF8 | _BASIC_UNICODE | {"latin1"}
 _FLOATS = frozenset({"float", "double"})
+#: Characters of values that targets have as text, though the source has them in another form.
+_TEXT_LENGTHS = {"date": 10, "datetime": 19, "timestamp": 19, "uuid": 36, "inet4": 15, "inet6": 45}
 
 
 def keeps_values(before: MySqlColumn, after: MySqlColumn) -> bool:
@@ -128,8 +131,17 @@ def equals_as_before(before: MySqlColumn, after: MySqlColumn) -> bool:
     return rules.endswith("bin") and (spaces[1] or not spaces[0])
 
 
-def may_lose(before: MySqlColumn, after: MySqlColumn) -> str:
-    """A text about the changes that a silent conversion could have made to values of `before`; empty when none."""
+def may_lose(before: MySqlColumn, after: MySqlColumn, *, forgiving: bool) -> str:
+    """A text about the changes that a conversion could have made to values of `before` in silence; empty when none.
+
+    A `forgiving` statement does not complain of values that do not fit; every other one still cuts spaces.
+    """
+    if not forgiving:
+        # The values of CHAR, and the labels of ENUM and SET, have no spaces at their end. A type that stays has room
+        # for the same texts, unless one of them filled it and needs more bytes in another character set.
+        spaces = before.charset not in ("", "binary") and before.shape.base not in ("char", "enum", "set")
+        shorter = before.shape != after.shape and _longest(before) > _room(after, before)
+        return "spaces at the end of texts were cut" if spaces and shorter else ""
     if before.nullable and not after.nullable:
         return "NULL became something else"
     if before.shape.base in _INTEGER_BITS and after.shape.base in _INTEGER_BITS:
@@ -162,6 +174,11 @@ def _longest(column: MySqlColumn) -> int:
             return sum(len(label) + 1 for label in shape.labels)
         case "char" | "varchar" | "binary" | "varbinary":
             return shape.length
+        case "decimal":
+            # Its digits, a zero before the point, the point and a sign.
+            return shape.precision + 3
+        case base if base in _TEXT_LENGTHS:
+            return _TEXT_LENGTHS[base] + (shape.fsp and 1 + shape.fsp)
         case _:
             return _blob_bytes(shape.base)
 

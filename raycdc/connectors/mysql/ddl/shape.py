@@ -174,7 +174,7 @@ def _doubt(after: MySqlTable, slots: Sequence[Slot], origins: Origins, *, forgiv
             continue
         if not keeps_values(slot.before, slot.column):
             return f"the column {name!r} was converted from {slot.before.column_type} to {slot.column.column_type}"
-        lost = may_lose(slot.before, slot.column) if forgiving else ""
+        lost = may_lose(slot.before, slot.column, forgiving=forgiving)
         if lost:
             return f"in the column {name!r}, now {slot.column.column_type}, it may be that {lost}"
         if forgiving and not equals_as_before(slot.before, slot.column):

@@ -81,14 +81,55 @@ def test_a_new_column_nobody_knows_the_values_of_is_doubted() -> None:
         ("enum('a','bcd')", "varchar(3)", ""),
         ("enum('a','bcd')", "varchar(2)", "texts were cut"),
         ("varbinary(9)", "blob", ""),
+        ("varbinary(9)", "varbinary(8)", "texts were cut"),
         ("datetime", "datetime(6)", ""),
+        ("decimal(45,3)", "varchar(47)", "texts were cut"),
+        ("decimal(45,3)", "varchar(48)", ""),
+        ("decimal(45,3)", "decimal(50,3)", ""),
+        ("uuid", "char(35)", "texts were cut"),
+        ("uuid", "char(36)", ""),
+        ("datetime(3)", "varchar(22)", "texts were cut"),
+        ("datetime(3)", "varchar(23)", ""),
     ],
 )
 def test_what_a_conversion_without_complaint_may_have_cut(before: str, after: str, lost: str) -> None:
-    charset = {True: "utf8mb4", False: ""}
+    assert may_lose(*columns_of(before, after), forgiving=True) == lost
+
+
+def columns_of(*types: str) -> tuple[MySqlColumn, MySqlColumn]:
     text = ("char", "text", "enum")
-    old, new = (MySqlColumn("x", kind, charset[any(word in kind for word in text)]) for kind in (before, after))
-    assert may_lose(old, new) == lost
+    old, new = (MySqlColumn("x", kind, "utf8mb4" if any(word in kind for word in text) else "") for kind in types)
+    return old, new
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "cut"),
+    [
+        ("varchar(20)", "varchar(19)", True),
+        ("varchar(20)", "varchar(20)", False),
+        ("varchar(20)", "text", False),
+        ("text", "tinytext", True),
+        ("text", "text", False),
+        ("text", "varchar(9000)", True),
+        ("char(20)", "char(19)", False),
+        ("char(20)", "varchar(19)", False),
+        ("varbinary(9)", "varbinary(8)", False),
+        ("enum('a','bcd')", "varchar(2)", False),
+        ("int", "int unsigned", False),
+        ("decimal(45,3)", "varchar(9)", False),
+    ],
+)
+def test_spaces_at_the_end_are_cut_even_where_a_statement_complains_of_all_else(
+    before: str, after: str, cut: bool
+) -> None:
+    assert may_lose(*columns_of(before, after), forgiving=False) == (
+        "spaces at the end of texts were cut" if cut else ""
+    )
+
+
+def test_a_text_type_that_gets_another_character_set_is_followed() -> None:
+    old = MySqlColumn("x", "text", "latin1")
+    assert may_lose(old, replace(old, charset="utf8mb4"), forgiving=False) == ""
 
 
 @pytest.mark.parametrize(
@@ -103,7 +144,7 @@ def test_what_a_conversion_without_complaint_may_have_cut(before: str, after: st
 )
 def test_which_characters_a_conversion_may_have_replaced(before: str, after: str, lost: str) -> None:
     old, new = (MySqlColumn("x", "varchar(9)", charset) for charset in (before, after))
-    assert may_lose(old, new) == lost
+    assert may_lose(old, new, forgiving=True) == lost
 
 
 @pytest.mark.parametrize(
@@ -130,6 +171,6 @@ def test_values_that_are_text_in_targets_keep_their_text_or_begin_again(before: 
 
 def test_nulls_and_trailing_spaces_do_not_survive_everywhere() -> None:
     old = MySqlColumn("x", "varchar(9)", "utf8mb4")
-    assert may_lose(old, replace(old, nullable=False)) == "NULL became something else"
+    assert may_lose(old, replace(old, nullable=False), forgiving=True) == "NULL became something else"
     assert not keeps_values(old, replace(old, column_type="char(9)"))
     assert keeps_values(replace(old, column_type="char(9)"), old)

@@ -139,10 +139,10 @@ class BinlogDecoder:
         data = as_array(events)
         at = 0
         while at < len(data):
-            found = int(find_compressed(data, at, len(data)))
-            if found > at:
-                yield data[at:found], False
-            at = found
+            compressed_at = int(find_compressed(data, at, len(data)))
+            if compressed_at > at:
+                yield data[at:compressed_at], False
+            at = compressed_at
             if at < len(data):
                 for piece in self._expanded(data, at):
                     yield piece, True

@@ -108,9 +108,9 @@ class PlaceFinder:
                 return self._only(jump, size)
             if jump.kind in (ROTATE, STOP) and ends[-1] == size:
                 return size  # The last event of its file.
-            found = [end for end in ends if jump.checksum and _is_at(connection, jump, end)]
-            if len(found) == 1:
-                return found[0]
+            proven = [end for end in ends if jump.checksum and _is_at(connection, jump, end)]
+            if len(proven) == 1:
+                return proven[0]
             raise SourceError(
                 f"{jump.file} on {address_of(connection)} has {size / (1 << 30):.1f} GiB; an event ({jump.gtid}) came "
                 f"that may end at any of its bytes {', '.join(map(str, ends))}: others before it were passed over. Set "

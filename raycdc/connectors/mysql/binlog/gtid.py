@@ -26,7 +26,7 @@ class MySqlGtidSet:
     @classmethod
     def parse(cls, text: str) -> MySqlGtidSet:
         """``uuid:1-5:7:tag:1-3,uuid:1``; raises `DataError` for anything else."""
-        found = cls()
+        gtids = cls()
         for part in filter(None, (piece.strip() for piece in text.split(","))):
             server, *ranges = (word.strip() for word in part.split(":"))
             try:
@@ -36,10 +36,10 @@ class MySqlGtidSet:
                         name = f"{source}:{item.lower()}"
                         continue
                     first, _, last = item.partition("-")
-                    found.add(name, int(first), int(last or first))
+                    gtids.add(name, int(first), int(last or first))
             except ValueError as cause:
                 raise DataError(f"{text!r} is not a GTID set of MySQL") from cause
-        return found
+        return gtids
 
     def add(self, server: str, first: int, last: int) -> None:
         """Add an interval, joining those it touches."""
@@ -90,7 +90,7 @@ class MySqlGtidSet:
     @classmethod
     def decode(cls, data: bytes) -> MySqlGtidSet:
         """The set in a text by `encode`, or in the body of a PREVIOUS_GTIDS event. Raises `DataError`."""
-        found = cls()
+        gtids = cls()
         try:
             (head,) = struct.unpack_from("<Q", data)
             tagged = head >> 56 == 1
@@ -107,11 +107,11 @@ class MySqlGtidSet:
                 at += 8
                 for _ in range(count):
                     first, after = struct.unpack_from("<QQ", data, at)
-                    found.add(name, first, after - 1)
+                    gtids.add(name, first, after - 1)
                     at += 16
         except (struct.error, ValueError, IndexError) as cause:
             raise DataError("a GTID set in the log is damaged") from cause
-        return found
+        return gtids
 
     def encode(self) -> bytes:
         """As COM_BINLOG_DUMP_GTID wants it (sql/rpl_gtid_set.cc, ``Gtid_set::encode``); with tags it is another format.
@@ -141,14 +141,14 @@ class MariaDbGtidSet:
     @classmethod
     def parse(cls, text: str) -> MariaDbGtidSet:
         """``0-1-270,1-2-8``; raises `DataError` for anything else."""
-        found = cls()
+        gtids = cls()
         for part in filter(None, (piece.strip() for piece in text.split(","))):
             try:
                 domain, server, sequence = (int(number) for number in part.split("-"))
             except ValueError as cause:
                 raise DataError(f"{text!r} is not a GTID position of MariaDB") from cause
-            found.last[domain] = (server, sequence)
-        return found
+            gtids.last[domain] = (server, sequence)
+        return gtids
 
     @classmethod
     def decode(cls, data: bytes) -> MariaDbGtidSet:
@@ -156,14 +156,14 @@ class MariaDbGtidSet:
 
         Raises `DataError`.
         """
-        found = cls()
+        gtids = cls()
         try:
             for n in range(struct.unpack_from("<I", data)[0] & (1 << 28) - 1):
                 domain, server, sequence = struct.unpack_from("<IIQ", data, 4 + 16 * n)
-                found.last[domain] = (server, sequence)
+                gtids.last[domain] = (server, sequence)
         except struct.error as cause:
             raise DataError("a list of GTIDs in the log is damaged") from cause
-        return found
+        return gtids
 
     def __str__(self) -> str:
         return ",".join(f"{domain}-{server}-{number}" for domain, (server, number) in sorted(self.last.items()))

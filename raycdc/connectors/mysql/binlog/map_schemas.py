@@ -48,10 +48,10 @@ class MapSchemas:
         """The table and how its rows lie in the log. Raises `SchemaError` where the two do not fit."""
         if self.inferred:
             return self._from_map(table_map)
-        known = self._tables.get(table_map.table)
-        if known is None:
+        followed = self._tables.get(table_map.table)
+        if followed is None:
             raise SchemaError(f"rows of table {table_map.table}, whose schema is not known here.")
-        table = with_logged_labels(table_map, known)
+        table = with_logged_labels(table_map, followed)
         return table, wire_plan(table_map, table)
 
     def _from_map(self, table_map: TableMap) -> tuple[MySqlTable, WirePlan]:

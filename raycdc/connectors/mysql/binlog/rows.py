@@ -87,8 +87,8 @@ class RowBatches:
         updates = np.isin(part.op, (1, 2))
         numbers[updates] //= 2
         keep = (part.row_event != 0) | (numbers >= self._cursor.skip_rows)
-        kept = part_of(item.batch, pa.array(keep))
-        return replace(item, batch=kept, row_pos=item.row_pos[keep], rows=int(keep.sum()))
+        batch = part_of(item.batch, pa.array(keep))
+        return replace(item, batch=batch, row_pos=item.row_pos[keep], rows=int(keep.sum()))
 
     def _decode(
         self,

@@ -134,8 +134,8 @@ class XaRows:
             case None:
                 return
             case Preparing(xid, events):
-                kept = Prepared(events=events) if self._raw else self._prepared(step, **place)
-                self._transactions.keep((xid, kept))
+                prepared_now = Prepared(events=events) if self._raw else self._prepared(step, **place)
+                self._transactions.keep((xid, prepared_now))
             case Counting(events):
                 yield from self._counted(events, **place)
             case Committing(xid, prepared):
@@ -184,8 +184,8 @@ class XaRows:
         if shape is None or not self._maps.wanted(item.table):
             return None  # Later rows were not to be believed, and the table is parked.
         numbered = _with_column(item.batch, "_seq", pc.subtract(item.batch.column("_seq"), pa.scalar(first_seq)))
-        kept = self.keeper.keep(replace(item, batch=numbered))
-        return None if kept is None else PreparedRows(item.table, version_of(shape), kept)
+        rows = self.keeper.keep(replace(item, batch=numbered))
+        return None if rows is None else PreparedRows(item.table, version_of(shape), rows)
 
     # -- XA COMMIT ----------------------------------------------------------------------------------------------------
 

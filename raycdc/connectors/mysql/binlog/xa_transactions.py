@@ -259,8 +259,8 @@ def prepared_xid(body: bytes) -> tuple[str, bool]:
 
 def finished_xid(statement: str) -> tuple[str, bool] | None:
     """(name, whether it commits) of ``XA COMMIT X'..',X'..',1`` or ``XA ROLLBACK …``; None for anything else."""
-    found = _FINISH.match(statement.strip())
-    return None if found is None else (found[2].replace(" ", "").lower(), found[1].upper() == "COMMIT")
+    finish = _FINISH.match(statement.strip())
+    return None if finish is None else (finish[2].replace(" ", "").lower(), finish[1].upper() == "COMMIT")
 
 
 def xid_text(gtrid: bytes, bqual: bytes, format_: int) -> str:
@@ -271,7 +271,7 @@ def xid_text(gtrid: bytes, bqual: bytes, format_: int) -> str:
 def events_by_table(events: tuple[bytes, ...]) -> dict[TableId, list[bytes]]:
     """The events of each table that they have rows of, with its table maps."""
     names: dict[bytes, TableId] = {}
-    found: dict[TableId, list[bytes]] = {}
+    events_of: dict[TableId, list[bytes]] = {}
     with_rows = set()
     for event in events:
         body = event[HEADER_BYTES:]
@@ -279,8 +279,8 @@ def events_by_table(events: tuple[bytes, ...]) -> dict[TableId, list[bytes]]:
             names[body[:6]] = parse_table_map(body[8:], mariadb=False).table
         else:
             with_rows.add(names[body[:6]])
-        found.setdefault(names[body[:6]], []).append(event)
-    return {table: of_table for table, of_table in found.items() if table in with_rows}
+        events_of.setdefault(names[body[:6]], []).append(event)
+    return {table: of_table for table, of_table in events_of.items() if table in with_rows}
 
 
 def placed(events: tuple[bytes, ...], *, seconds: bytes, end: bytes) -> bytes:

@@ -55,8 +55,8 @@ def keeps_values(before: MySqlColumn, after: MySqlColumn) -> bool:
             return set(before.labels) <= set(after.labels)
         case TypeKind.SET:
             # A value's text has its labels in the order of the type.
-            known = set(before.labels)
-            return tuple(label for label in after.labels if label in known) == before.labels
+            labels = set(before.labels)
+            return tuple(label for label in after.labels if label in labels) == before.labels
         case TypeKind.FLOAT32 | TypeKind.FLOAT64:
             return not _rounds(before, after)
         case TypeKind.BIT:
@@ -91,8 +91,8 @@ def _rounds(before: MySqlColumn, after: MySqlColumn) -> bool:
     if after.shape.base not in _FLOATS or (before.column_type == after.column_type):
         return False
     digits = after.shape.digits
-    known = before.shape.digits if before.shape.base == after.shape.base else None
-    return digits is not None and (known is None or digits < known)
+    digits_before = before.shape.digits if before.shape.base == after.shape.base else None
+    return digits is not None and (digits_before is None or digits < digits_before)
 
 
 def computed_anew(columns: Iterable[tuple[MySqlColumn | None, MySqlColumn]], *, row_end: str = "") -> str:
@@ -101,10 +101,10 @@ def computed_anew(columns: Iterable[tuple[MySqlColumn | None, MySqlColumn]], *, 
 
     `row_end` is that of a system-versioned table, whose period is no function of its columns.
     """
-    kept = [(before, after) for before, after in columns if before is not None]
+    pairs = [(before, after) for before, after in columns if before is not None]
     period = ("timestamp(6)",) if row_end else ()
-    generated = [after.name for _, after in kept if after.is_generated and after.column_type not in period]
-    changed = [after for before, after in kept if _form(before) != _form(after)]
+    generated = [after.name for _, after in pairs if after.is_generated and after.column_type not in period]
+    changed = [after for before, after in pairs if _form(before) != _form(after)]
     if not generated or not changed:
         return ""
     return (

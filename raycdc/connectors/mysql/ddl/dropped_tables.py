@@ -38,9 +38,9 @@ class DroppedTables:
 
     def differs(self, table: MySqlTable) -> bool:
         """Whether `table`, which was made, is another one than that which was dropped under its name. Asked once."""
-        known = self._dropped.pop(table.id, None)
-        self.changed = self.changed or known is not None
-        return known is not None and known != document_of(table).fingerprint
+        fingerprint = self._dropped.pop(table.id, None)
+        self.changed = self.changed or fingerprint is not None
+        return fingerprint is not None and fingerprint != document_of(table).fingerprint
 
     def forget(self, table: TableId) -> None:
         """The table begins again, whatever it was."""

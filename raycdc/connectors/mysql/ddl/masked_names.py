@@ -98,11 +98,11 @@ class MaskedNames:
 
     def shown_by(self, table: MySqlTable) -> str:
         """Why the table's rows would show what is hidden under an earlier name of theirs; empty where they do not."""
-        known = self._columns.get(table.id, {})
+        columns = self._columns.get(table.id, {})
         for earlier in sorted({table.id, *self._earlier.get(table.id, ())}):
             for column in table.columns:
                 mask = self._masks.of(table.id, column.name)
-                for name in sorted({column.name, *known.get(column.name.casefold(), ())}):
+                for name in sorted({column.name, *columns.get(column.name.casefold(), ())}):
                     hidden = self._masks.of(earlier, name)
                     if hidden is not None and not _same(hidden, mask):
                         return _shown(table.id, earlier, column.name, name)
@@ -132,20 +132,20 @@ class MaskedNames:
 
     def _rename(self, renames: Sequence[RenameTable]) -> None:
         places = places_after(renames)
-        found = {
+        names_after = {
             new: (frozenset[TableId](), dict[str, frozenset[str]]())
             if old is None
             else (self._names_of(old), self._columns.get(old, {}))
             for new, old in places.items()
         }
-        for new, (names, columns) in found.items():
+        for new, (names, columns) in names_after.items():
             self._set(new, names, columns)
 
     def _rename_columns(self, ddl: AlterTable) -> None:
         """All of a statement at once: who had which name before decides."""
-        known = self._columns.get(ddl.table, {})
+        columns = self._columns.get(ddl.table, {})
         places: dict[str, str] = {}
-        after = dict(known)
+        after = dict(columns)
         for action in ddl.actions:
             match action:
                 case ChangeColumn(name, definition) if name != definition.name:
@@ -162,7 +162,7 @@ class MaskedNames:
             after.pop(name.casefold(), None)
         for name, new in places.items():
             hidden = any(self._masks.of(table, name) for table in (ddl.table, *self._earlier.get(ddl.table, ())))
-            names = (known.get(name.casefold(), frozenset()) | ({name} if hidden else set())) - {new}
+            names = (columns.get(name.casefold(), frozenset()) | ({name} if hidden else set())) - {new}
             after.pop(new.casefold(), None)
             if names:
                 after[new.casefold()] = frozenset(names)

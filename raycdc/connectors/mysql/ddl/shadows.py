@@ -127,15 +127,15 @@ class Shadow:
 
 def role_of(table: TableId, captured: Collection[TableId]) -> tuple[TableId, Role] | None:
     """Which of the `captured` tables a tool made `table` for, and what for, going by its name; None if for none."""
-    found = _SUFFIX.fullmatch(table.table)
-    if found is not None:
-        role = _ROLES.get(found["suffix"], "notes")
-        name = found["name"]
+    parts = _SUFFIX.fullmatch(table.table)
+    if parts is not None:
+        role = _ROLES.get(parts["suffix"], "notes")
+        name = parts["name"]
         while True:
             if TableId(table.db, name) in captured:
                 return TableId(table.db, name), role
             # pt-online-schema-change puts further underscores in front while the name is taken.
-            if not name.startswith("_") or found["suffix"] not in ("new", "old"):
+            if not name.startswith("_") or parts["suffix"] not in ("new", "old"):
                 break
             name = name[1:]
     return _role_of_long(table, captured) if len(table.table) == _NAME_MAX else None
@@ -143,26 +143,26 @@ def role_of(table: TableId, captured: Collection[TableId]) -> tuple[TableId, Rol
 
 def _role_of_long(table: TableId, captured: Collection[TableId]) -> tuple[TableId, Role] | None:
     """As `role_of`, for a name that was shortened: by gh-ost in the middle, by the other tool at its end."""
-    found: set[tuple[TableId, Role]] = set()
+    roles: set[tuple[TableId, Role]] = set()
     for owner in captured:
         if owner.db != table.db:
             continue
         for suffix in ("gho", "ghc", "ghk", "del"):
-            kept = _NAME_MAX - len(suffix) - 2
-            if len(owner.table) > kept and table.table == f"_{owner.table[:kept]}_{suffix}":
-                found.add((owner, _ROLES.get(suffix, "notes")))
+            length = _NAME_MAX - len(suffix) - 2
+            if len(owner.table) > length and table.table == f"_{owner.table[:length]}_{suffix}":
+                roles.add((owner, _ROLES.get(suffix, "notes")))
         for suffix in ("new", "old"):
             full = f"_{owner.table}_{suffix}"
             if len(full) > _NAME_MAX and table.table == full[:_NAME_MAX]:
-                found.add((owner, _ROLES[suffix]))
+                roles.add((owner, _ROLES[suffix]))
     # A shortened _new and _old may be one name; the tool has then given it to the shadow, and another one to the old.
-    return max(found, key=lambda each: each[1]) if len({owner for owner, _ in found}) == 1 else None
+    return max(roles, key=lambda each: each[1]) if len({owner for owner, _ in roles}) == 1 else None
 
 
 def tool_tables(tables: Collection[TableId]) -> set[TableId]:
     """Those of `tables` that a tool made for another one of them."""
-    known = set(tables)
-    return {table for table in known if role_of(table, known - {table}) is not None}
+    names = set(tables)
+    return {table for table in names if role_of(table, names - {table}) is not None}
 
 
 class ShadowTables:
@@ -219,9 +219,9 @@ class ShadowTables:
         default_charset: tuple[str, str],
     ) -> None:
         """CREATE TABLE of a tool's table; what it does not say makes the table one we know nothing of."""
-        known = self._tables.get(ddl.table)
+        shadow_before = self._tables.get(ddl.table)
         if ddl.if_not_exists:
-            if known is None or known.table is None:
+            if shadow_before is None or shadow_before.table is None:
                 self.put(ddl.table, Shadow(owner, None, f"{ddl.table} may have been there before it was created"))
             return
         try:
@@ -264,9 +264,9 @@ def _with_added(
     shadow: Shadow, ddl: CreateTable, table: MySqlTable, owner: MySqlTable | None, dialect: DdlDialect
 ) -> Shadow:
     """With values for existing rows in columns that only the new table has; the tool repeats the others as they are."""
-    there = set() if owner is None else {column.name.casefold() for column in owner.columns}
+    repeated = set() if owner is None else {column.name.casefold() for column in owner.columns}
     empty = replace(table, columns=())
-    new = [definition for definition in ddl.columns if definition.name.casefold() not in there]
+    new = [definition for definition in ddl.columns if definition.name.casefold() not in repeated]
     filled = {d.name: _fill(d, empty, dialect) for d in new}
     computed = {d.name: d.computed or filled[d.name].unsure for d in new}
     return replace(
@@ -289,12 +289,12 @@ def _altered(
         match event:
             case RenameColumnEvent(_, name, new_name):
                 renamed[new_name] = renamed.pop(name, name)
-                for known in (filled, computed):
-                    if name in known:
-                        known[new_name] = known.pop(name)  # type: ignore[assignment]
+                for notes in (filled, computed):
+                    if name in notes:
+                        notes[new_name] = notes.pop(name)  # type: ignore[assignment]
             case DropColumnEvent(_, name):
-                for known in (renamed, filled, computed):
-                    known.pop(name, None)
+                for notes in (renamed, filled, computed):
+                    notes.pop(name, None)
             case AddColumnEvent(_, column, _):
                 renamed.pop(column.name, None)
                 filled[column.name] = column.default

@@ -133,9 +133,9 @@ class ToolTables:
 
     def _replaced(self, item: DdlItem, table: TableId, before: TableId, shadow: Shadow | None) -> AppliedDdl:
         """`before`, which is not captured, takes the name of `table`."""
-        known = self._tables.get(table)
+        captured = self._tables.get(table)
         role = role_of(before, self._tables)
-        if known is None or (shadow is None and role != (table, "shadow")):
+        if captured is None or (shadow is None and role != (table, "shadow")):
             why = f"the rows that {before} has were written under a name that is not captured"
             raise refusal(item, why, again=True)
         old = role is not None and role[1] == "old"
@@ -143,12 +143,12 @@ class ToolTables:
             raise refusal(item, f"nothing says that the rows of {before} are those of {table}", again=True)
         if shadow is None or shadow.table is None:
             why = "the statement that made it came before this pipeline" if shadow is None else shadow.doubt
-            shadow = self._server.successor(item, known, f"the columns of {before} are not known: {why}")
+            shadow = self._server.successor(item, captured, f"the columns of {before} are not known: {why}")
         elif doubted := shadow.doubt_under(before):
             raise refusal(item, doubted, again=True)
         assert shadow.table is not None
-        after = with_collations(replace(shadow.table, id=table), known)
-        events, doubt = reshape(known, after, shadow.origins)
+        after = with_collations(replace(shadow.table, id=table), captured)
+        events, doubt = reshape(captured, after, shadow.origins)
         if doubt is not None:
             raise refusal(item, doubt, again=True)
         if shadow.comment is not None:

@@ -44,7 +44,7 @@ def keeps_values(before: MySqlColumn, after: MySqlColumn) -> bool:
     """Whether every value of the old type that was converted without an error is the same value in the new one."""
     old, new = before.logical(), after.logical()
     if old.kind is not new.kind:
-        return new.kind in _WIDENS_TO.get(old.kind, frozenset()) and not _rounds(before, after)
+        return _widens(old.kind, after) and not _rounds(before, after)
     if before.shape.base == "timestamp" and before.nullable and not after.nullable:
         # MariaDB puts the time of the statement in place of NULL, and complains in no mode.
         return False
@@ -73,6 +73,15 @@ def keeps_values(before: MySqlColumn, after: MySqlColumn) -> bool:
             return _keeps_text(before, after)
         case _:
             return True
+
+
+def _widens(kind: TypeKind, after: MySqlColumn) -> bool:
+    """Whether values of the kind are values of `after`, with the same meaning."""
+    new = after.logical().kind
+    # A label becomes its number in a decimal of many digits, which targets have as text.
+    return new in _WIDENS_TO.get(kind, frozenset()) and (
+        new is not TypeKind.STRING or after.shape.base in CHARACTER_TYPES
+    )
 
 
 def _keeps_text(before: MySqlColumn, after: MySqlColumn) -> bool:

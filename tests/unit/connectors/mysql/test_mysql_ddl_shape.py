@@ -162,6 +162,10 @@ def test_which_characters_a_conversion_may_have_replaced(before: str, after: str
         ("uuid", "varchar(60)", True),
         ("uuid", "char(60)", True),
         ("inet4", "inet6", False),
+        ("enum('a','b')", "varchar(60)", True),
+        ("set('a','b')", "text", True),
+        ("enum('a','b')", "decimal(45,3)", False),
+        ("set('a','b')", "inet6", False),
     ],
 )
 def test_values_that_are_text_in_targets_keep_their_text_or_begin_again(before: str, after: str, kept: bool) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from raycdc.connectors.mysql.values.charsets import bytes_per_character
-from raycdc.connectors.mysql.values.types import CHARACTER_TYPES, MySqlColumn
+from raycdc.connectors.mysql.values.types import CHARACTER_TYPES, GEOMETRIES, MySqlColumn
 from raycdc.model import TypeKind
 
 #: Kinds whose every value is a value of the kinds behind them, with the same meaning.
@@ -44,7 +44,7 @@ def keeps_values(before: MySqlColumn, after: MySqlColumn) -> bool:
     """Whether every value of the old type that was converted without an error is the same value in the new one."""
     old, new = before.logical(), after.logical()
     if old.kind is not new.kind:
-        return _widens(old.kind, after) and not _rounds(before, after)
+        return _widens(before, after) and not _rounds(before, after)
     if before.shape.base == "timestamp" and before.nullable and not after.nullable:
         # MariaDB puts the time of the statement in place of NULL, and complains in no mode.
         return False
@@ -75,13 +75,14 @@ def keeps_values(before: MySqlColumn, after: MySqlColumn) -> bool:
             return True
 
 
-def _widens(kind: TypeKind, after: MySqlColumn) -> bool:
-    """Whether values of the kind are values of `after`, with the same meaning."""
-    new = after.logical().kind
-    # A label becomes its number in a decimal of many digits, which targets have as text.
-    return new in _WIDENS_TO.get(kind, frozenset()) and (
-        new is not TypeKind.STRING or after.shape.base in CHARACTER_TYPES
-    )
+def _widens(before: MySqlColumn, after: MySqlColumn) -> bool:
+    """Whether values of one kind are values of another one, with the same meaning."""
+    old, new = before.logical().kind, after.logical().kind
+    if new not in _WIDENS_TO.get(old, frozenset()):
+        return False
+    # A label becomes its number in a decimal of many digits, which targets have as text; and labels that are bytes may
+    # be other characters, or end in spaces.
+    return new is not TypeKind.STRING or (after.shape.base in CHARACTER_TYPES and before.charset != "binary")
 
 
 def _keeps_text(before: MySqlColumn, after: MySqlColumn) -> bool:
@@ -188,6 +189,8 @@ def _longest(column: MySqlColumn) -> int:
             return shape.precision + 3
         case base if base in _TEXT_LENGTHS:
             return _TEXT_LENGTHS[base] + (shape.fsp and 1 + shape.fsp)
+        case base if base in GEOMETRIES:
+            return _BLOB_BYTES["long"] - 1
         case _:
             return _blob_bytes(shape.base)
 

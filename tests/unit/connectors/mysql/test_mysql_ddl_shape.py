@@ -90,6 +90,9 @@ def test_a_new_column_nobody_knows_the_values_of_is_doubted() -> None:
         ("uuid", "char(36)", ""),
         ("datetime(3)", "varchar(22)", "texts were cut"),
         ("datetime(3)", "varchar(23)", ""),
+        ("point", "varbinary(12)", "texts were cut"),
+        ("point", "geometry", ""),
+        ("point", "longblob", ""),
     ],
 )
 def test_what_a_conversion_without_complaint_may_have_cut(before: str, after: str, lost: str) -> None:
@@ -171,6 +174,11 @@ def test_which_characters_a_conversion_may_have_replaced(before: str, after: str
 def test_values_that_are_text_in_targets_keep_their_text_or_begin_again(before: str, after: str, kept: bool) -> None:
     old, new = (MySqlColumn("x", kind, "utf8mb4" if "char" in kind else "") for kind in (before, after))
     assert keeps_values(old, new) == kept
+
+
+def test_labels_that_are_bytes_do_not_become_characters() -> None:
+    labels = MySqlColumn("x", "enum('a ','b')", "binary")
+    assert not keeps_values(labels, MySqlColumn("x", "varchar(9)", "utf8mb4"))
 
 
 def test_nulls_and_trailing_spaces_do_not_survive_everywhere() -> None:

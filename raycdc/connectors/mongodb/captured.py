@@ -43,7 +43,7 @@ def captured_collections(config: MongoDbSourceConfig) -> dict[TableId, SourceTab
 
 
 def _copies(config: MongoDbSourceConfig, context: SourceContext) -> list[CheckResult]:
-    """A warning where a MongoDB sink gets text of what were values."""
+    """A warning where a MongoDB sink gets values as text."""
     if context.sink != "mongodb" or config.spelling is Spelling.BSON:
         return []
     text = (

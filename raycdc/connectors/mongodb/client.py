@@ -1,4 +1,4 @@
-"""Connections to MongoDB, and its errors in our words: which are worth trying again, what to do about the others."""
+"""Connections to MongoDB, and its errors in our words: those worth trying again, and the advice for the others."""
 
 from __future__ import annotations
 
@@ -61,8 +61,9 @@ class ServerInfo:
 
 
 def connect(uri: Secret, *, place: str = "source.uri") -> Client:
-    """A client; nothing is asked of a server yet. Raises `ConfigError` for what is no connection string; `place` is
-    where the configuration has it.
+    """A client; nothing is asked of a server yet. Raises `ConfigError` for a text that is no connection string.
+
+    `place` is where the configuration has it.
     """
     try:
         options = parse_uri(uri.reveal(), validate=True, warn=False)["options"]

@@ -19,8 +19,8 @@ alike, whatever the configuration says later.
 
 Where columns of JSON are spelled as BSON (`Spelling.BSON`), so is decimal128, and they are BINARY: a value is the byte
 of its type and what stands behind its name in a document. With `_rest` such a layout holds every document exactly: a
-column of another type takes only values of that type, and NULL is a field that is not there. What is null, undefined or
-of another type is in `_rest`.
+column of another type takes only values of that type, and NULL is a field that is not there. A field that is null,
+undefined or of another type is in `_rest`.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ __all__ = [
     "Spelling", "declared", "parse_type", "subtype_of", "whole_documents", "with_metadata",
 ]  # fmt: skip
 
-#: The kind of collection that is read, and what people call a table here; the server has views and time series, too.
+#: The kind of collection that is read, and the noun for it; the server has views and time series, too.
 COLLECTION = "collection"
 #: The key of every collection.
 ID = "_id"
 #: Column with the whole document, in the mode ``document``.
 WHOLE = "document"
-#: Column with what has no column of its own, as one document; NULL where that is nothing.
+#: Column with the fields that have no column of their own, as one document; NULL where there are none.
 REST = "_rest"
 
 
@@ -102,7 +102,7 @@ class Layout:
 
     `others` are pairs of a field and the column of JSON beside it, which has the values that the field's cannot hold.
     `uuid` is the collection's, in hexadecimal: another one is another collection under the same name ("": not known).
-    `asked` is what the configuration said of it, for people and for comparison.
+    `asked` are the words of the configuration about it, for people and for comparison.
     """
 
     columns: tuple[Column, ...]
@@ -119,7 +119,7 @@ class Layout:
 
     @property
     def rest(self) -> bool:
-        """Whether a column holds what has no other one."""
+        """Whether a column holds the fields that have no other one."""
         return self.on_misfit is OnMisfit.REST and not self.whole
 
     @property
@@ -128,7 +128,7 @@ class Layout:
         return [column.name for column in self.columns].index(REST) if self.rest else -1
 
     def others_at(self) -> list[int]:
-        """For each column the index of the one that has what it cannot hold, or -1."""
+        """For each column the index of the one that has the values it cannot hold, or -1."""
         beside = dict(self.others)
         names = [column.name for column in self.columns]
         return [names.index(beside[name]) if name in beside else -1 for name in names]

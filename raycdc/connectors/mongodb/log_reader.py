@@ -95,7 +95,7 @@ class ChangeStreamReader:
 
     @property
     def _ordinal(self) -> int:
-        """All up to it was read, and what became of each change is known: so nobody ends before that."""
+        """All up to it was read, and no change before it is absent any more, so that nobody ends too early."""
         return min(self._position.cluster_time, self._document_reads.settled_to)
 
     def wake_up(self) -> None:
@@ -200,7 +200,7 @@ class ChangeStreamReader:
         self._units.append(Transactions(place, rows, (*parked, *new), missing, _bytes(rows)))
 
     def _changed(self, changes: Sequence[TableChange], event_ms: int | None) -> None:
-        """Pass on what changed, where the stream is now."""
+        """Pass on changes of collections, where the stream is now."""
         for change in changes:
             update = change.update
             if not isinstance(update, TableAltered):

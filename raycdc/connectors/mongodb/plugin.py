@@ -1,4 +1,4 @@
-"""The MongoDB source as a plug-in: its section of the configuration, and what makes the source from it."""
+"""The MongoDB source as a plug-in: its section of the configuration, and the factory of the source."""
 
 from __future__ import annotations
 
@@ -349,7 +349,7 @@ class MongoDbSourceConfig(SelectedTablesConfig):
 
 
 def _require_columns(fields: Mapping[str, str]) -> None:
-    """Raises ValueError for what are no columns of a collection, its key among them, with their types."""
+    """Raises ValueError unless these are columns of a collection, its key among them, with their types."""
     if ID not in fields:
         raise ValueError(f"name the type of {ID}, too; documents are told apart by it")
     seen: dict[str, str] = {}

@@ -1,6 +1,6 @@
 """A log in which nothing happens but that collections begin again: on request, or because rows of an epoch were lost.
 
-It is what a snapshot without a change stream has for a log. A collection that is to begin again
+A snapshot without a change stream has it for a log. A collection that is to begin again
 (`raycdc.source.parking`) is looked at when the log is opened: there is no place to wait for, so its new beginning comes
 at once, with the columns that the configuration now gives it.
 """

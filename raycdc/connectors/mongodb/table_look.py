@@ -28,7 +28,7 @@ _TRIES = 5
 class CollectionLooks:
     """See the module's docstring. Each look has a client of its own, and blocks.
 
-    `context` says what targets can hold, and whether images must be the rows that they have.
+    `context` has the rules of targets, and says whether images must be the rows that targets have.
     """
 
     config: MongoDbSourceConfig

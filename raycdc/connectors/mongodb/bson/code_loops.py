@@ -1,4 +1,4 @@
-"""Numbers that the BSON loops and their callers share: element types, what columns want, outcomes.
+"""Numbers that the BSON loops and their callers share: element types, kinds of columns, outcomes.
 
 Element types are those of the BSON specification, version 1.1 (bsonspec.org).
 """
@@ -10,23 +10,23 @@ DOUBLE, STRING, DOCUMENT, ARRAY, BINARY, UNDEFINED, OBJECT_ID, BOOLEAN = 1, 2, 3
 DATE, NULL, REGEX, DB_POINTER, CODE, SYMBOL, CODE_WITH_SCOPE = 9, 10, 11, 12, 13, 14, 15
 INT32, TIMESTAMP, INT64, DECIMAL128, MIN_KEY, MAX_KEY = 16, 17, 18, 19, 255, 127
 
-# What a column of text wants (`C_WIRE` of `raycdc.formats.loops.code_loops.K_TEXT`); one of bytes wants a subtype
+# The kinds of columns of text (`C_WIRE` of `raycdc.formats.loops.code_loops.K_TEXT`); one of bytes wants a subtype
 # there.
 AS_STRING, AS_OBJECT_ID, AS_UUID, AS_DECIMAL128 = 0, 1, 2, 3
 # How a column of JSON spells values (`C_WIRE` of `K_JSON`).
 RELAXED, CANONICAL = 0, 1
 # Added where the column is the key: numbers that the server takes for the same are spelled the same.
 AS_KEY = 2
-# What a column of bytes wants beside binary data of a subtype (0 … 255): any value as BSON, the fields of a document.
+# The kinds of columns of bytes beside binary data of a subtype (0 … 255): any value as BSON, a document's fields.
 AS_VALUE, AS_FIELDS = 256, 257
 
 #: Binary subtypes with a meaning here: the old binary has its length twice, the others are UUIDs.
 OLD_BINARY, OLD_UUID, UUID = 2, 3, 4
 
-# What decoding a value comes to; `FULL` and `OK` are those of `raycdc.formats.loops.code_loops`.
+# The outcomes of decoding a value; `FULL` and `OK` are those of `raycdc.formats.loops.code_loops`.
 MISFIT, OUT_OF_RANGE, INEXACT, BAD_UTF8, TOO_DEEP, DAMAGED, TWICE, MISSING = 60, 61, 62, 63, 64, 65, 66, 67
 
-# What `walk_loops.decode` stops for.
+# The reasons why `walk_loops.decode` stops.
 DONE, ROWS_FULL, TEXT_FULL, REST_FULL, FAILED = 0, 1, 2, 3, 4
 
 #: Nested documents and arrays; servers take 100 (`mongod` limits, "Nested Depth for BSON Documents").
@@ -36,7 +36,7 @@ DEPTH_MAX = 200
 AT, CODE_AT, ELEMENT_TYPE, FAILED_COLUMN, LOST, OPEN, FRESH, MET = range(8)
 STATE_SIZE = 8
 
-# What happens to a value that does not fit its column.
+# The treatments of a value that does not fit its column.
 ON_MISFIT_FAIL, ON_MISFIT_NULL, ON_MISFIT_REST = 0, 1, 2
 
 # Fields of a change event's envelope, in the order of `EVENT_FIELDS` (MongoDB manual, "Change Events").
@@ -53,9 +53,9 @@ EVENT_FIELDS = (
     "splitEvent",
     "txnNumber",
 )
-# What an event does; `OTHER` is no change of a document.
+# The kinds of events; `OTHER` is no change of a document.
 OTHER, INSERT, UPDATE, REPLACE, DELETE = range(5)
-# Columns of an event's place in the buffer: where values lie (0: there is none), and what was read of them.
+# Columns of an event's place in the buffer: where values lie (0: there is none), and the values that were read.
 (
     E_BEGIN,
     E_END,

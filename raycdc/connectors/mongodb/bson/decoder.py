@@ -1,4 +1,4 @@
-"""Raw BSON into Arrow: the loops' caller, which gives them room and says in words what they could not write.
+"""Raw BSON into Arrow: the loops' caller, which gives them room, and words to the values that they could not write.
 
 One decoder reads the documents of one collection in one layout. The server's bytes are not trusted: a
 damaged batch is a `DataError` after the rows before the damage, in time and memory that its size bounds.
@@ -23,7 +23,7 @@ from raycdc.model.batch import BATCH_ROWS_MAX
 
 #: Bytes of BSON decoded before it is looked whether a batch is full: text may be many times as long.
 WINDOW_BYTES = 1 << 20
-#: Bytes of columns after which a batch is cut; with what another window adds it stays near the model's limit.
+#: Bytes of columns after which a batch is cut; with those that another window adds it stays near the model's limit.
 BATCH_BYTES = 6 << 20
 _GUESSES = 256
 _RESTS_FIRST = 256
@@ -72,7 +72,7 @@ class DocumentDecoder:
     """
 
     def __init__(self, layout: Layout, *, collection: str, section: str = "source", watched: bool = False) -> None:
-        """Where it is `watched`, `met` tells what has no column."""
+        """Where it is `watched`, `met` tells the elements that have no column."""
         self._layout = layout
         self._collection = collection
         self._section = section
@@ -137,9 +137,9 @@ class DocumentDecoder:
                 raise self._error(documents, at)
 
     def met(self, documents: bytes) -> list[bytes]:
-        """Elements without a column in what was decoded last, which were `documents`: one of each name and type.
+        """Elements without a column in `documents`, which were decoded last: one of each name and type.
 
-        What was told before is not told again; nor are any more after a thousand, lest there be no end of them.
+        An element that was told is not told again; nor are any more after a thousand, lest there be no end of them.
         """
         count = int(self._fields.state[codes.FRESH])
         self._fields.state[codes.FRESH] = 0

@@ -55,7 +55,7 @@ def name_end(data: Any, at: Any, end: Any) -> Any:
 
 @inlined
 def _string_end(data: Any, at: Any, end: Any) -> Any:
-    """Behind a length, so many bytes and their NUL; -1 if that is not what is there."""
+    """Behind a length, so many bytes and their NUL; -1 if something else is there."""
     if end - at < 5:
         return np.int64(-1)
     length = int32_at(data, at)
@@ -110,7 +110,7 @@ def _rare_end(data: Any, kind: Any, at: Any, end: Any) -> Any:
 def value_end(data: Any, kind: Any, at: Any, end: Any) -> Any:
     """Behind the value at `at`, or -1 for an unknown type or a length that leads beyond `end`.
 
-    What is inside a document or array is not looked at.
+    The inside of a document or an array is not looked at.
     """
     if kind == INT32:
         last = at + 4

@@ -1,4 +1,4 @@
-"""Change events, one behind the other, compiled: what each does and where its documents lie; then those into rows.
+"""Change events, one behind the other, compiled: the kind of each and the places of its documents; then those as rows.
 
 `scan` looks at the fields of the envelope and steps over what is in the documents. `document_rows` writes the documents
 that were chosen, in the order given: a change may have two, and a deletion has but its key.

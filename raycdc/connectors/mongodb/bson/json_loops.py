@@ -3,7 +3,7 @@
 In a key numbers that are equal are spelled the same (`number_loops`).
 
 The walk keeps its own stack and takes every length with a grain of salt, as the bytes inside a document were not looked
-at before. What each type looks like is the specification's table ("Extended JSON", mongodb/specifications).
+at before. The form of each type is in the specification's table ("Extended JSON", mongodb/specifications).
 """
 
 from __future__ import annotations

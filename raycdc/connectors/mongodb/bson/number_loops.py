@@ -3,7 +3,7 @@
 | the number is | and becomes |
 |---|---|
 | whole, and a long could hold it | that whole number; zero has no sign |
-| what a double holds exactly, infinite, or no number | that double |
+| exact in a double, infinite, or no number | that double |
 | another decimal128, of at most 19 digits | itself without zeros at its end |
 | any other | itself |
 
@@ -21,7 +21,7 @@ from raycdc.connectors.mongodb.bson.code_loops import DOUBLE, INT32, INT64
 from raycdc.connectors.mongodb.bson.element_loops import int32_at
 from raycdc.formats.loops.compiling import helper
 
-#: What `same_number` gives: a value; the bits of a double; digits with their sign, and a power of ten; nothing.
+#: The results of `same_number`: a value; the bits of a double; digits with their sign, and a power of ten; nothing.
 WHOLE, FLOATING, FRACTION, ITSELF = range(4)
 _NAN, _INFINITY, _MINUS_INFINITY = 0x7FF8000000000000, 0x7FF0000000000000, -0x10000000000000
 _BIAS = 6176
@@ -78,7 +78,7 @@ def _decimal(bits: Any, top: Any) -> Any:
         value //= 10
         power += 1
     signed = -value if negative else value
-    # What is no multiple of so many fives is no sum of halves.
+    # A number that is no multiple of so many fives is no sum of halves.
     rest = value
     halves = np.int64(0)
     while power + halves < 0 and rest % 5 == 0 and halves < _HALVES_MAX:

@@ -16,7 +16,7 @@ from raycdc.formats.loops.double_loops import double_text
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8).copy()
 _BASE64 = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8).copy()
 _INFINITY = np.int64(0x7FF << 52)
-#: 10**34 - 1 is the greatest coefficient of a decimal128; what is beyond counts as zero (IEEE 754-2008, 3.5.2).
+#: 10**34 - 1 is the greatest coefficient of a decimal128; a greater one counts as zero (IEEE 754-2008, 3.5.2).
 _COEFFICIENT_HIGH = np.uint64(10**34 >> 64)
 _COEFFICIENT_LOW = np.uint64(10**34 & 0xFFFFFFFFFFFFFFFF)
 

@@ -1,8 +1,8 @@
 """One BSON value into one cell of an Arrow column, compiled.
 
-`put_value` is the one entry. A value is written as it is or not at all: what a column cannot hold exactly (a number
-that is too great or has a fraction, a text where a number belongs, an identifier of another type) is an outcome for the
-caller to act on. Numbers of different types that are equal are the same value, as for the server; so the sign of zero
+`put_value` is the one entry. A value is written as it is or not at all: one that a column cannot hold exactly (a number
+too great or with a fraction, a text where a number belongs, an identifier of another type) is an outcome for the caller
+to act on. Numbers of different types that are equal are the same value, as for the server; so the sign of zero
 and the trailing zeros of a decimal128 are kept only by columns of their own type and of JSON.
 
 | column | takes |

@@ -55,9 +55,9 @@ class Fields(NamedTuple):
     Column ``c`` takes the field whose name is ``names[spans[c, 0]:][:spans[c, 1]]``; a length of -1: none, the column
     is filled otherwise. `table` finds columns by a hash of the name (-1: free). `guess` remembers which column stood
     where in the document before, `seen` in which document a column was met last. `rest` holds where elements begin that
-    have no column. `stack` and `scratch` are work space, `state` is what `code_loops` names.
+    have no column. `stack` and `scratch` are work space, `state` has the places that `code_loops` names.
 
-    What a column cannot hold goes to the column ``others[c]`` of JSON (-1: there is none). `met` is a set of the names
+    A value that a column cannot hold goes to the column ``others[c]`` of JSON (-1: there is none). `met` has the names
     and types of elements that went to the rest (-1: free; no places: not wanted), and `fresh` has where the ones begin
     and end that were entered since it was last looked at.
     """
@@ -129,7 +129,7 @@ def enter(fields: Fields) -> None:
 
 @helper
 def _room(a: Any, slot: Any, to: Any, size: Any) -> Any:
-    """Whether `size` bytes fit behind `to`; notes what is wanted where they do not."""
+    """Whether `size` bytes fit behind `to`; notes the size that is wanted where they do not."""
     need = to + size
     if need <= a.slot[slot, S_BASE] + a.slot[slot, S_ROOM]:
         return True

@@ -39,8 +39,8 @@ class MongoDbChunkReader:
     """`raycdc.source.snapshot.reading.ChunkReader`. Used by one thread, but for `wake_up`.
 
     Documents that a majority of the set has acknowledged; each of the chunk exactly once, as `_id` never changes, or as
-    all chunks are read as of one cluster time. The cursor lives for one chunk. `selection_of` tells what of a
-    collection is read. A collection that is another one than was planned, before or after, is a `SourceError`.
+    all chunks are read as of one cluster time. The cursor lives for one chunk. `selection_of` tells which part of
+    a collection is read. A collection that is another one than was planned, before or after, is a `SourceError`.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class MongoDbChunkReader:
     def _require_same(self, table: TableId, layout: Layout, *, followed: bool) -> None:
         """Raises `SourceError` when the collection was dropped or made anew: its chunks would be of two collections.
 
-        `followed`: a `TableChangedError`, as the change stream says what became of it.
+        `followed`: a `TableChangedError`, because the change stream says what happened to the collection.
         """
         now = found(self._client, table)
         if now is None or (layout.uuid and now and now != layout.uuid):
@@ -148,7 +148,7 @@ class MongoDbChunkReader:
 
 
 def _too_late(table: TableId, cause: SourceError) -> SourceError:
-    """All chunks must be of one time, which is lost: what was read of them is of no use."""
+    """All chunks must be of one time, which is lost, so that the chunks that were read are of no use."""
     return SourceError(
         f"{cause}. The chunks of {table} are read as of one time, and the server no longer has it. Raise the server's "
         'minSnapshotHistoryWindowInSeconds (300 s by default) above what reading takes, or set strategy = "sample" for '

@@ -200,7 +200,7 @@ def _bound_by_index(index: Sequence[tuple[str, int]], bound: LowerBound) -> Inde
 
 
 def _bound_by_id(parts: Sequence[str], bound: LowerBound) -> IdBound:
-    """The `_id` next to a bound of the cluster's: what else the bound has does not matter.
+    """The `_id` next to a bound of the cluster's; the other fields of the bound do not matter.
 
     Of parts of `_id` it makes the `_id` that has them in the order of the shard key. Where documents have them in
     another order, the bound is as good as any, and only how even the chunks are depends on it.

@@ -1,8 +1,8 @@
-"""``snapshot.filter``, ``.fields`` and ``.limit``: which documents of a collection are read, and what of them.
+"""``snapshot.filter``, ``.fields`` and ``.limit``: the documents of a collection that are read, and their fields.
 
 Only for collections that are read once. In a change stream a filter would mean something else: a document moves into
 it and out of it, and an update may bring no document that could be asked. Filters and projections are the server's, so
-they are checked here for what would make chunks overlap or come out different when they are read again.
+those are refused here that would make chunks overlap, or differ when they are read again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Selection:
         return ", ".join(part for part in parts if part)
 
     def query(self) -> Document:
-        """The filter as the driver takes it. Raises ValueError for what is no Extended JSON."""
+        """The filter as the driver takes it. Raises ValueError for a text that is no Extended JSON."""
         if not self.filter:
             return {}
         # Only here: a configuration is read where no driver is installed.
@@ -81,7 +81,7 @@ def require_filter(text: str) -> None:
 
 
 def require_fields(fields: Sequence[str]) -> None:
-    """Raises ValueError for what is no list of fields, dotted or not, of which none holds another."""
+    """Raises ValueError unless these are fields, dotted or not, of which none holds another."""
     if not fields:
         raise ValueError("an empty list of fields; leave it out for all of them")
     for name in fields:

@@ -1,4 +1,4 @@
-"""Reads that see all up to a cluster time, and the cluster time of what they saw. Majority reads throughout."""
+"""Reads that see all up to a cluster time, and the cluster time that they saw. Majority reads throughout."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from raycdc.errors import SourceError, SourceUnavailableError
 from raycdc.model import TableId
 
 MAJORITY = ReadConcern("majority")
-#: The server has no more, or not yet, what there was at a cluster time: SnapshotTooOld, SnapshotUnavailable (the
-#: collection's catalog changed since), StaleChunkHistory (documents were moved between shards).
+#: The server no longer has, or does not have yet, the documents of a cluster time: SnapshotTooOld, SnapshotUnavailable
+#: (the collection's catalog changed since), StaleChunkHistory (documents were moved between shards).
 TIME_LOST = frozenset({239, 246, 250})
 #: Keys asked for at once: a query is far from the largest message then.
 _KEYS_AT_ONCE = 1000
@@ -33,14 +33,14 @@ _NAMES = 5
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Raw documents by the BSON of their keys; what is not there had been deleted by the cluster time `seen`."""
+    """Raw documents by the BSON of their keys; a key without a document was deleted by the cluster time `seen`."""
 
     documents: dict[bytes, bytes]
     seen: int
 
 
 class AsOf(ReadConcern):
-    """Reads of what a majority had at a cluster time (5.0 and later)."""
+    """Reads of the documents that a majority had at a cluster time (5.0 and later)."""
 
     def __init__(self, cluster_time: int) -> None:
         super().__init__("snapshot")

@@ -1,9 +1,9 @@
-"""Documents of changes that came without them, and what becomes of changes whose document was not found.
+"""Documents of changes that came without them, and the changes whose document was not found.
 
 A document that is not found was deleted since, and the stream says so up to the cluster time that the read has seen.
 So nothing is passed on for such a change, and it is *absent* until the stream brings
 
-| what | and it is |
+| event | and the change is |
 |---|---|
 | a deletion of the key, or a later event with the document | settled: that is the row |
 | the end, or a new beginning, of the collection | settled |
@@ -12,7 +12,7 @@ So nothing is passed on for such a change, and it is *absent* until the stream b
 One that is found then is passed on as the change; one that is not is a row that the source cannot give: told, with the
 deletion of the key (`raycdc.checkpoint.missing`). Absent changes are state of the stream: after a crash they are
 settled as before. Where many wait, because much was changed and then deleted, the log is read ahead once, without
-documents, for what settles them: so they are bounded.
+documents, for the events that settle them: so they are bounded.
 
 One thread, but for the reads.
 """
@@ -43,7 +43,7 @@ from raycdc.model import TableId
 
 _log = logging.getLogger(__name__)
 
-#: Version of what the stream's state has of absent changes.
+#: Version of the absent changes in the stream's state.
 VERSION = 1
 #: Bytes of absent changes that wait for the stream, about 40,000 with keys as they mostly are; a manifest holds them.
 WAITING_BYTES_MAX = 4 << 20
@@ -192,7 +192,7 @@ class DocumentReads:
             self._work_out()
 
     def unexplained(self, up_to: int, writer: Callable[[TableId], RowWriter | None]) -> list[Absent]:
-        """Some of those of which the stream, passed `up_to` a cluster time, should have said what became of them."""
+        """Some of the changes whose fate the stream, which is `up_to` a cluster time, should have told."""
         if self._first_seen is None or (self._first_seen > up_to and not self._due):
             return []
         for table in list(self._absent):
@@ -203,8 +203,9 @@ class DocumentReads:
     def read_ahead(
         self, stream: Stream, scan: Callable[[bytes], Batch], *, whole_when_idle: bool, stopped: Callable[[], bool]
     ) -> None:
-        """Settle what waits by the log beyond the stream's place, which `stream` has without documents. Changes that
-        are left when that has passed all reads are due. Blocks; raises what `stream` does.
+        """Settle the changes that wait by the log beyond the stream's place, which `stream` has without documents.
+
+        Changes that are left when that has passed all reads are due. Blocks; raises the errors of `stream`.
         """
         end = max((one.seen for own in self._absent.values() for one in own.values()), default=0)
         reached = 0
@@ -226,7 +227,7 @@ class DocumentReads:
             self._work_out()
 
     def again(self, due: Sequence[Absent], *, at: int) -> Iterator[Settled]:
-        """Look up what is `due` by its keys, for a stream that is at a cluster time: what is found, then the rest.
+        """Look up the changes that are `due` by their keys, for a stream that is at a cluster time: found ones first.
 
         Each is `settled` when its rows are about to be passed on, and a schema change before these was.
         """
@@ -280,7 +281,7 @@ class DocumentReads:
                     self.forget(table)
 
     def _settle(self, table: TableId, data: bytes, events: np.ndarray, more: Mapping[bytes, int]) -> dict[bytes, int]:
-        """Settle what `events` tell of; the last of those that settles each such key, and those of `more`."""
+        """Settle changes by `events`; the number of the last event that settles each key of theirs, and of `more`."""
         own = self._absent.get(table, {})
         if (not own and not more) or self._passing:
             return {}
@@ -294,7 +295,7 @@ class DocumentReads:
         return last
 
     def _wait(self, absent: Absent) -> None:
-        """One that waits already was not there earlier than that: what became of it is to be told sooner."""
+        """One that waits already was not there earlier than that, so that its fate is to be told sooner."""
         own = self._absent.setdefault(absent.table, {})
         before = own.get(absent.key)
         if before is not None and before.uuid == absent.uuid:

@@ -63,12 +63,12 @@ def kinds_of(elements: Iterable[bytes]) -> dict[str, set[str]]:
             for name, value in RawBSONDocument(size + element + b"\0", RAW).items():
                 kinds.setdefault(name, set()).add(kind_of(value))
         except BSONError:
-            continue  # what cannot be read has no type; the rest has it, or refused it
+            continue  # An element that cannot be read has no type; the rest has it, or refused it.
     return kinds
 
 
 def widened(table: TableId, layout: Layout, met: Mapping[str, set[str]], how: Widening) -> Wider:
-    """`layout` with columns for what was `met`, the types of values by field. `layout` itself where nothing changes."""
+    """`layout` with columns for the fields that were `met`, with the types of their values; itself if nothing changes."""
     found = layout
     left = []
     for name, kinds in met.items():
@@ -89,7 +89,7 @@ def added(table: TableId, before: Layout, after: Layout) -> tuple[AddColumnEvent
 
 
 def _with(table: TableId, layout: Layout, name: str, kinds: set[str], how: Widening) -> Layout | None:
-    """The layout with what one field needs; None where the field stays as it is."""
+    """The layout with the column that one field needs; None where the field stays as it is."""
     columns = {column.name: column for column in layout.fields}
     if name not in columns:
         column = Column(name, parse_type(common_type(kinds, key=False)))

@@ -1,4 +1,4 @@
-"""Batches of change events: what is in them, found by the compiled scan, and the rows that their documents become.
+"""Batches of change events: their parts, which the compiled scan finds, and the rows that their documents become.
 
 A `Batch` is one answer of the server; its events are numbered in the order of the stream. `Scanner` keeps the names
 that were met. Events other than a document's change are decoded here one by one, because they are few.
@@ -139,7 +139,7 @@ class RowWriter:
     """Rows of one collection's events. One thread."""
 
     def __init__(self, table: TableId, layout: Layout, *, watched: bool = False) -> None:
-        """Where it is `watched`, `met` tells what has no column."""
+        """Where it is `watched`, `met` tells the elements that have no column."""
         self.table = table
         self.layout = layout
         self._decoder = DocumentDecoder(layout, collection=str(table), watched=watched)
@@ -213,7 +213,7 @@ def _joined_rows(first: pa.RecordBatch, second: pa.RecordBatch) -> pa.RecordBatc
 def _places(
     events: npt.NDArray[np.int64],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int8], npt.NDArray[np.int64]]:
-    """Where the document of each row lies, what the row is, and which event it is of."""
+    """The place of the document of each row, the kind of the row, and the number of its event."""
     kinds = events[:, codes.E_KIND]
     after, before, key = events[:, codes.E_AFTER], events[:, codes.E_BEFORE], events[:, codes.E_KEY]
     deleted = kinds == codes.DELETE

@@ -1,14 +1,14 @@
-"""Which collections a change stream is followed for, and what its events about collections themselves do to them.
+"""The collections that a change stream is followed for, and the effect of its events about collections themselves.
 
 | event | of a collection that is followed | of a captured one that is not |
 |---|---|---|
 | a change of a document | rows | it is parked, to begin again |
-| drop | gone: its target is emptied | what was seen of it is out of date |
+| drop | gone: its target is emptied | a look at it is out of date |
 | rename, away | ended: its target keeps what it has | out of date |
 | rename, to it | it begins again | it begins again |
 | create | nothing, or it begins again where it is another one | it is parked, to begin again |
 | reshardCollection | it begins again | out of date |
-| what changes no document | nothing | nothing |
+| an event that changes no document | nothing | nothing |
 | anything unknown | it is parked | nothing |
 
 *Parked, to begin again* is how every collection that appears is begun: it is looked at, and when the stream has passed
@@ -115,7 +115,7 @@ class FollowedCollections:
         return changes
 
     def widen(self, table: TableId, data: bytes, *, at_once: bool) -> bool:
-        """Look at what the rows last made of `data` showed; True where they are to be made again.
+        """Look at the fields that the rows last made of `data` showed; True where they are to be made again.
 
         That is where they have more columns `at_once`; else `widenings` says so later, and the rest has it until then.
         """
@@ -202,7 +202,7 @@ class FollowedCollections:
         return TableChange(update, (truncation(table, layout.schema(), place, seq=self.numbers.take()),))
 
     def _is_free(self, table: TableId) -> bool:
-        """Whether nothing is waited for under the name: what takes it is another collection."""
+        """Whether nothing is waited for under the name, so that whatever takes it is another collection."""
         return self._parked[table] in (None, Standing.ENDED)
 
     def _again(self, table: TableId, why: str, place: Place) -> TableParked:

@@ -1,4 +1,4 @@
-"""Columns that say of a row where and when its change was made: what can be asked for, and what is in them.
+"""Columns that say of a row where and when its change was made: the fields there are, and their values.
 
 | field | column | rows of the snapshot |
 |---|---|---|

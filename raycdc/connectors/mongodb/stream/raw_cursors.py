@@ -1,7 +1,7 @@
 """Cursors whose batches are bytes, as the driver's raw ones are, without an object for each document in them.
 
 The driver takes a reply apart document by document before it puts them together again, which is most of what reading
-raw batches costs. Here a compiled loop does it (`bson.reply_loops`); what is no batch the driver reads as ever.
+raw batches costs. Here a compiled loop does it (`bson.reply_loops`); the driver reads all other replies as ever.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 | error | means | reaction |
 |---|---|---|
 | 43, 222, 234, a router's, network | the cursor is gone, the stream is not | `StreamEndedError`: it is opened anew |
-| 136, 280, 286 | what comes next is not in the log any more | `LogLostError` |
+| 136, 280, 286 | the next changes are not in the log any more | `LogLostError` |
 | 260 | the token is none of this deployment's | `LogLostError` |
 | 10334 | an event is larger than an answer can be | `EventTooLargeError`: it is asked for without its documents |
 | 40573 | no replica set | `SourceError` |
@@ -42,7 +42,7 @@ _LEAN_EVENTS_MAX = 64
 
 #: A pattern that begins with the name of a database, and its dot.
 _DATABASE = re.compile(r"([A-Za-z0-9_-]+)\\\.(?![?*+{])")
-#: Cursors that are gone, and what nodes and routers say while a set or a cluster changes (the drivers' "Change Streams"
+#: Cursors that are gone, and answers of nodes and routers while a set or a cluster changes (the drivers' "Change Streams"
 #: specification; servers before 4.4 send no label).
 _RESUMABLE = frozenset({43, 63, 133, 150, 222, 234, 13388})
 _RESUMABLE_LABEL = "ResumableChangeStreamError"

@@ -1,6 +1,6 @@
 """Resume tokens of change streams: places behind an event, or behind a time, that the server gives out.
 
-A token is kept and given back as it came. What raycdc reads of it, `raycdc.connectors.mongodb.stream.token` says.
+A token is kept and given back as it came. `raycdc.connectors.mongodb.stream.token` has the parts that raycdc reads.
 """
 
 from __future__ import annotations

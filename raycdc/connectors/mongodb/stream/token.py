@@ -2,8 +2,8 @@
 Pure, and without a driver.
 
 A token's field ``_data`` is the hexadecimal text of a KeyString (servers before 4.0.7: the same bytes as binary data),
-so tokens are in the order of their bytes. It begins with the cluster time, and the version of the token decides what
-is behind that:
+so tokens are in the order of their bytes. It begins with the cluster time, and the version of the token decides which
+parts are behind that:
 
 | version | servers | behind the time |
 |---|---|---|
@@ -70,7 +70,7 @@ def cluster_time_of(data: str | bytes | None) -> int:
 
 
 def decode_token(data: str | bytes | None) -> TokenParts:
-    """All that is known of a token; what stands in no known place is left out, as only the order matters."""
+    """All that is known of a token; a part in no known place is left out, because only the order matters."""
     raw = token_bytes(data)
     time = int.from_bytes(raw[1:_TIME_BYTES], "big")
     at = _TIME_BYTES

@@ -60,7 +60,7 @@ class WholeTransactions:
         self._waiting: Whole | None = None
 
     def read_to(self, passed_to: StreamPosition) -> StreamPosition:
-        """The place behind all that was taken, of which what waits has not been passed on, and the rest up to there."""
+        """The place behind all that was taken. All up to `passed_to` was passed on: all but the one that waits."""
         waiting = self._waiting
         if waiting is None:
             return passed_to

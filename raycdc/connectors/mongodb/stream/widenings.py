@@ -1,4 +1,4 @@
-"""Which inferred collections get more columns while they are followed, and when; `drift` says to what.
+"""Which inferred collections get more columns while they are followed, and when; `drift` says which columns.
 
 Each time is the end of an epoch, and chunks that are being read are read again. So a collection that widened often
 lately waits: until then the column of the rest has everything that has no other.
@@ -42,7 +42,7 @@ class Widenings:
         return self._how(table) is not None
 
     def look_at(self, table: TableId, writer: RowWriter, data: bytes, *, at_once: bool, fixed: bool) -> Layout | None:
-        """Look at what the rows last made of `data` showed; the layout by which they are to be made again, if they are.
+        """Look at the fields that the rows last made of `data` showed; the layout by which they are made again, if any.
 
         That is where they have more columns `at_once`; others are due later. The columns of a `fixed` collection keep
         their types, because its targets could not follow a new beginning.

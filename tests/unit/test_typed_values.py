@@ -22,7 +22,7 @@ PLACES_MAX = {
     "cli": 7,
     "clients": 2,
     "config": 7,
-    "connectors": 52,
+    "connectors": 40,
     "epochs": 1,
     "formats": 7,
     "lookup": 3,

@@ -68,7 +68,7 @@ def kinds_of(elements: Iterable[bytes]) -> dict[str, set[str]]:
 
 
 def widened(table: TableId, layout: Layout, met: Mapping[str, set[str]], how: Widening) -> Wider:
-    """`layout` with columns for the fields that were `met`, with the types of their values; itself if nothing changes."""
+    """`layout` with columns for the fields that were `met`, with their types; `layout` itself if nothing changes."""
     found = layout
     left = []
     for name, kinds in met.items():

@@ -42,7 +42,7 @@ _LEAN_EVENTS_MAX = 64
 
 #: A pattern that begins with the name of a database, and its dot.
 _DATABASE = re.compile(r"([A-Za-z0-9_-]+)\\\.(?![?*+{])")
-#: Cursors that are gone, and answers of nodes and routers while a set or a cluster changes (the drivers' "Change Streams"
+#: Lost cursors, and answers of nodes and routers while a set or a cluster changes (the drivers' "Change Streams"
 #: specification; servers before 4.4 send no label).
 _RESUMABLE = frozenset({43, 63, 133, 150, 222, 234, 13388})
 _RESUMABLE_LABEL = "ResumableChangeStreamError"

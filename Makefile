@@ -40,9 +40,9 @@ test-kill: setup-test ## Kill tests with many seeds; prints the table of the REA
 test-drivers: setup ## Drivers of one state that die anywhere, simulated: 3,000 seeds (about ten minutes)
 	RAYCDC_DRIVER_SEEDS=$${RAYCDC_DRIVER_SEEDS:-3000} $(PYTEST) $(ALL_CORES) tests/simulation/test_drivers.py
 
-test-races: setup-test ## The hand-off under aimed writes: 2,000 chunks on each kind of server; a log beyond 4 GiB
+test-races: setup-test ## The hand-off under aimed writes: 2,000 chunks on each kind of server; a log beyond 4 GiB; types
 	$(PYTEST) -s -m long tests/integration/test_hand_off_races.py tests/integration/connectors/mysql/test_mysql_far_log.py \
-		tests/integration/connectors/mongodb/test_mongodb_races.py
+		tests/integration/connectors/mysql/test_mysql_conversions.py tests/integration/connectors/mongodb/test_mongodb_races.py
 
 test-sinks: setup-test ## Every way of writing of every sink, failing at every point
 	$(PYTEST) $(SEVERAL) tests/epochs/test_epoch_loop.py -k error_at_any_point

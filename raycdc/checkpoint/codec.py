@@ -107,7 +107,7 @@ def read_current(folder: LocalFolder, name: str) -> Document | None:
 
 
 def origin_of(folder: LocalFolder, name: str) -> str:
-    """What errors call the file `name`."""
+    """The path by which errors name the file `name`."""
     return str(folder.path / name)
 
 

@@ -13,7 +13,7 @@ from raycdc.failpoints import reach
 
 
 class Disk:
-    """What a folder asks of the file system. Its calls raise `OSError`.
+    """The file system as a folder asks it. Its calls raise `OSError`.
 
     What a call did survives the process at once, and the machine only when it was synced: the content of a file by
     `sync`, the names in a folder by `sync_folder`.

@@ -1,4 +1,4 @@
-"""What becomes of a sealed epoch that no record names: asked of the targets and of its segments, then decided.
+"""The decision about a sealed epoch that no record names: asked of the targets and of its segments, then decided.
 
 The cases are one table (`raycdc.checkpoint.recovery`). Asking changes nothing.
 """

@@ -60,7 +60,7 @@ class EpochLoop:
         return EpochRecovery(self._parts, self._writer).written()
 
     def look(self) -> Outlook:
-        """What `recover` would find, with its errors; changes nothing, waits for no node."""
+        """The findings that `recover` would have, with its errors; changes nothing, waits for no node."""
         self.stop()
         return EpochRecovery(self._parts, self._writer).look()
 

@@ -231,7 +231,7 @@ class EpochWriter:
         self._parked.park(target, sources, manifest, error, self.held_of_refused(target))
 
     def held_of_refused(self, target: TableId) -> CommitVector | None:
-        """What a target holds that refused its share; one that is not there to be asked holds nothing."""
+        """The vector of a target that refused its share; one that is not there to be asked holds nothing."""
         try:
             return self._holdings.held(target) if self._sink.durable else None
         except TableRefusedError:

@@ -81,7 +81,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Parking:
-    """What an epoch loop does about targets that refuse: `on_parked` is told of those that were parked, when the record
+    """How an epoch loop treats targets that refuse: `on_parked` is told of those that were parked, when the record
     says so, and `on_bad_rows` of rows that an epoch leaves out, before it is committed; `follows` says whether the
     configuration still selects a source table. `waiting` is for a sink that nothing can be written to for now.
     """
@@ -123,7 +123,7 @@ class ParkedTargets:
 
     @property
     def entries(self) -> Mapping[str, ParkedTarget]:
-        """What the record is to say; never changed in place."""
+        """The entries for the next record; never changed in place."""
         return self._entries
 
     def takes_part(self, target: TableId, source: TableId, manifest: Manifest) -> bool:
@@ -251,7 +251,7 @@ def _is_over(source: str, manifest: Manifest) -> bool:
 
 
 def _told(target: TableId, sources: Collection[str], manifest: Manifest, error: TableRefusedError) -> str:
-    """What people are told: what happened, from where on nothing was written, and what to do."""
+    """The text for people: the error, from where on nothing was written, and the way out."""
     name = next(iter(sources), str(target))
     many = f" {', '.join(sources)} go there and wait with it." if len(sources) > 1 else ""
     way = WAYS_OUT[error.reason]

@@ -1,4 +1,4 @@
-"""What an epoch loop needs of its surroundings: a driver's, those of `check`, or a test's."""
+"""The surroundings that an epoch loop needs: a driver's, those of `check`, or a test's."""
 
 from __future__ import annotations
 

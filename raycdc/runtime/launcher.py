@@ -33,7 +33,7 @@ from raycdc.source.table_requests import refusals_of
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What every process of a job is made from. Picklable; `make_source` is a module-level callable or partial."""
+    """The parts that make every process of a job. Picklable; `make_source` is a module-level callable or partial."""
 
     state: Path
     make_source: Callable[[], Source[Any]]

@@ -120,7 +120,7 @@ class Generation:
 
 
 class News:
-    """What listeners are still to be told, without the supervisor's lock: processes that changed, and warnings."""
+    """The news that listeners are still to be told, without the supervisor's lock: processes that changed; warnings."""
 
     def __init__(self, settings: SupervisorSettings) -> None:
         self._settings = settings

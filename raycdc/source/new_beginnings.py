@@ -68,7 +68,7 @@ LookAt = Callable[[TableId], Fit[DescribedT] | Unfit | None]
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """What the log says of one table: `rows` follow the `update`, with which an epoch begins."""
+    """A change of one table in the log: `rows` follow the `update`, with which an epoch begins."""
 
     update: SchemaUpdate
     rows: tuple[LogRows, ...] = ()

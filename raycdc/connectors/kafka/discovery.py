@@ -21,7 +21,7 @@ ANOTHER_POSITION = (
 
 
 class ClusterQuestions(Offsets, Protocol):
-    """What the enumerator asks the cluster. Blocks; called off the coordinator's thread."""
+    """The enumerator's questions to the cluster. Blocks; called off the coordinator's thread."""
 
     def topics(self) -> list[Topic]: ...
 

@@ -47,7 +47,7 @@ class KnownPartitions:
         self.found_once = self.looked = True
 
     def keep(self, sealed: PartitionState) -> None:
-        """What the coordinator knows of a partition, unless that is the position that was given up here."""
+        """Keep the coordinator's state of a partition, unless its position is the one that was given up here."""
         known = self._states.get(sealed.split_id)
         if known is None or sealed.resets >= known.resets:
             self._states[sealed.split_id] = sealed

@@ -85,7 +85,7 @@ class LogEnds:
         return dict(self._admin.list_offsets(wanted, request_timeout=TIMEOUT_S))
 
     def _answered(self) -> dict[str, int]:
-        """What `_ask` brought, once all of it is there. A failure is only a figure that is missing: what is wrong
+        """The answers to `_ask`, once all are there. A failure is only a figure that is missing: what is wrong
         with the cluster is told where it is read.
         """
         if not all(future.done() for future in self._asked.values()):

@@ -73,7 +73,7 @@ class SplitEnumeratorContext(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EpochShare:
-    """What an enumerator adds to a manifest.
+    """The share of an enumerator in a manifest.
 
     `tables` are schemas and changes that begin with this epoch, whoever has rows of them; `schemas` the documents they
     name. `final` says whether the run ends with the epoch; None leaves that to the readers' ``end_of_input``.
@@ -245,14 +245,14 @@ class SourceReader(Protocol):
 
     @property
     def is_available(self) -> Availability:
-        """What to wait for when `poll_next` has nothing."""
+        """The availability that the shell waits for when `poll_next` has nothing."""
 
     def heartbeat(self) -> Heartbeat:
-        """What the coordinator should know now."""
+        """The reader's figures for the coordinator now."""
 
     @property
     def seal_matters(self) -> tuple[bool, bool]:
-        """What the coordinator should hear at once when it changes: the epoch should end; the epoch has rows."""
+        """The facts that the coordinator should hear at once when they change: the epoch should end; it has rows."""
 
     def metrics(self) -> ReaderMetrics: ...
 

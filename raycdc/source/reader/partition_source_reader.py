@@ -81,7 +81,7 @@ class PartitionSourceReader(SourceReaderBase, Generic[SplitT, ItemT, StateT]):
 
     @abstractmethod
     def to_fetch(self, state: StateT) -> Sequence[SplitT]:
-        """What the fetchers read now, from the state on; nothing where there is nothing to read yet."""
+        """The splits that the fetchers read now, from the state on; none where there is nothing to read yet."""
 
     def emit(self, batch: ItemT, state: StateT) -> None:
         """Emit a batch of a split that this reader has and that did not end."""

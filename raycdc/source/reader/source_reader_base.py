@@ -51,7 +51,7 @@ from raycdc.source.split import SourceSplit
 
 @dataclass(frozen=True, slots=True)
 class ReaderReport:
-    """What `EpochSealed` says beside the segments, in its terms: the reader's part of a checkpoint."""
+    """The part of `EpochSealed` beside the segments, in its terms: the reader's part of a checkpoint."""
 
     splits: Mapping[str, SealedSplit] = field(default_factory=dict)
     tables: Mapping[str, TableEpoch] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What the enumerator and a connector tell each other about a snapshot."""
+"""The values that the enumerator and a connector exchange about a snapshot."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ class ResumePoint:
 
 @runtime_checkable
 class FailoverDialect(Protocol):
-    """What a dialect has more if another server may take over: its positions are no places in the old one's log."""
+    """The further part of a dialect where another server may take over, whose log has other positions."""
 
     def resume_point(self, position: Position) -> ResumePoint | None:
         """Where the log goes on at the server that answers now; None if that is the one of `position`. Blocks."""
 
 
 class EnumeratorDialect(Protocol):
-    """What a connector gives the enumerator. Every method blocks and runs off the coordinator's thread."""
+    """A connector as the enumerator asks it. Every method blocks and runs off the coordinator's thread."""
 
     def start_point(self) -> StartPoint: ...
 

@@ -1,4 +1,4 @@
-"""What becomes of tables while their log is passed on: altered, dropped, parked, begun again.
+"""Changes of tables while their log is passed on: tables are altered, dropped, parked, and begin again.
 
 The log tells of it (`SchemaUpdate`), the driver (`Refusal`: a target took no more of the table), or the log reader
 itself (a table cannot be read). Each change is made here as a whole: the chunks that are open are void, the table's

@@ -1,4 +1,4 @@
-"""What a connector gives enumerator and readers, on a `SimDatabase`.
+"""The connector of a `SimDatabase`, for enumerator and readers.
 
 Nothing here blocks: what a real connector does in a fetcher thread happens in `step`, one stage at a time, whenever
 the simulation says, so that transactions fall between the stages of a SELECT.

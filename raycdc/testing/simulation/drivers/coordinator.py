@@ -60,7 +60,7 @@ class _Sealed:
 
 @dataclass(slots=True)
 class SourceSide:
-    """What every generation's coordinator meets. `until_caught_up`: a run ends when the log does."""
+    """The source side that every generation's coordinator meets. `until_caught_up`: a run ends when the log does."""
 
     fibers: Fibers
     log: SourceLog

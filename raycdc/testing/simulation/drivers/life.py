@@ -35,7 +35,7 @@ READERS_MAX = 2
 
 @dataclass(slots=True)
 class Surroundings:
-    """What outlives a driver. `problems` takes what breaks a promise."""
+    """The parts that outlive a driver. `problems` takes what breaks a promise."""
 
     state: Path
     disk: MemoryDisk

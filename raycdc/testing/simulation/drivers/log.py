@@ -56,7 +56,7 @@ class SourceLog:
             self.changes.append(Change(self.end + 1, table, column=f"more{count}"))
 
     def between(self, begin: int, end: int) -> list[Change]:
-        """What the log has behind `begin`, up to `end`."""
+        """The changes of the log behind `begin`, up to `end`."""
         return self.changes[begin:end]
 
     def columns(self, table: TableId, ordinal: int) -> list[str]:
@@ -68,7 +68,7 @@ class SourceLog:
         return TableSchema(tuple(columns), ("id",))
 
     def rows(self, table: TableId, ordinal: int) -> dict[int, Row]:
-        """What the table held at a place of the log, by key."""
+        """The rows that the table held at a place of the log, by key."""
         rows: dict[int, Row] = {}
         for change in self.changes[:ordinal]:
             if change.table != table:

@@ -26,7 +26,7 @@ class DriverOracle:
         around.server.on_write = self._written
 
     def power_fails(self, chance: random.Random) -> None:
-        """What the machine forgets must never have counted."""
+        """All that the machine forgets must never have counted."""
         around = self._around
         around.disk.fail(chance)
         folders = around.disk.folders

@@ -165,7 +165,7 @@ class SimTarget(Target):
             self.finish()
 
     def finish(self) -> None:
-        """What was done counts from here on."""
+        """All that was done counts from here on."""
         if self._made is not None:
             self._fibers.pause("sink: commit")
             self._server.install(self.name, self._made)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 
-from raycdc.checkpoint.opaque import EnumeratorState, SealedSplit
+from raycdc.checkpoint.opaque import EnumeratorState, Opaque, SealedSplit
 from raycdc.errors import SchemaError
 from raycdc.model import TableId
 from raycdc.model.view import RowView
@@ -94,34 +94,49 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class UnknownChange:
+    """A schema change that this version cannot read: the `index`-th change of its table in the epoch, as `written`."""
+
+    index: int
+    written: Opaque
+
+    @property
+    def type(self) -> str:
+        """The name that the version which wrote it has for such changes."""
+        return str(self.written.to_json().get("type"))
+
+
+@dataclass(frozen=True, slots=True)
 class TableEpoch:
     """The share of one source table in one epoch.
 
     `schema` is the fingerprint of the one schema version all its rows have. `changes` are the elementary schema
     changes that lead to it from the version before, applied before any row; the first epoch of a table carries its
     CreateTableEvent. `snapshot` is True while the table has chunks left to read
-    *after* this epoch. `unknown` are changes that this version cannot read, as they were written: no target can have
-    the epoch.
+    *after* this epoch. `unknown` are changes that this version cannot read: no target can have the epoch.
     """
 
     schema: str
     snapshot: bool
     changes: tuple[SchemaChangeEvent, ...] = ()
-    unknown: tuple[dict[str, Any], ...] = ()
+    unknown: tuple[UnknownChange, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        changes = [*map(event_to_json, self.changes), *self.unknown]
+        changes = [*map(event_to_json, self.changes)]
+        for change in self.unknown:
+            # In ascending order, so each finds all that come before it.
+            changes.insert(change.index, change.written.to_json())
         return {"schema": self.schema, "snapshot": self.snapshot, "changes": changes}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> TableEpoch:
         changes: list[SchemaChangeEvent] = []
-        unknown: list[dict[str, Any]] = []
-        for change in data["changes"]:
+        unknown: list[UnknownChange] = []
+        for index, change in enumerate(data["changes"]):
             try:
                 changes.append(event_from_json(change))
             except SchemaError:
-                unknown.append(change)
+                unknown.append(UnknownChange(index, Opaque.from_json(change)))
         return cls(data["schema"], data["snapshot"], tuple(changes), tuple(unknown))
 
 

@@ -23,7 +23,7 @@ from raycdc.epochs.known_slots import table_of
 from raycdc.epochs.outcomes import EpochStatistics
 from raycdc.epochs.parts import EpochParts
 from raycdc.epochs.segment_making import Derived
-from raycdc.epochs.works import Share
+from raycdc.epochs.works import Share, require_readable
 from raycdc.errors import SegmentUnavailableError, TableRefusedError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
@@ -76,7 +76,9 @@ class EpochWriter:
         share = self._works.of(manifest, self._parked)
         for target, error in share.refused.items():
             self._park(target, manifest, error)
-        return Prepared(manifest, share.works, share, sources=self._works.sources(manifest, self._parked))
+        sources = self._works.sources(manifest, self._parked)
+        require_readable(sources, manifest)
+        return Prepared(manifest, share.works, share, sources=sources)
 
     def apply(self, prepared: Prepared, works: Iterable[TableWork]) -> None:
         """Let the targets of `works` follow the changes of their schemas."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from raycdc.bridge.access import SegmentAccess
-from raycdc.checkpoint.manifest import Manifest, Segment
+from raycdc.checkpoint.manifest import Manifest, Segment, TableEpoch
 from raycdc.checkpoint.opaque import positions_in
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord, RoutedTarget
 from raycdc.epochs.known_slots import slot_of
@@ -204,7 +204,7 @@ class Works:
         unfit: dict[TableId, TableRefusedError] = {}
         for table, part in manifest.tables.items():
             if part.unknown:
-                unfit[table] = ChangeRefusedError(f"{table}: {dict(part.unknown[0])!r:.300} is no known schema change.")
+                unfit[table] = _unknown_change(table, part)
                 continue
             schema = self._schema(part.schema)
             changes: Sequence[SchemaChangeEvent] = part.changes
@@ -242,7 +242,10 @@ class Works:
         return next((t.schema for t in targets if t is not None and len(t.sources) == 1), None)
 
     def sources(self, manifest: Manifest, parked: ParkedTargets) -> list[TableWork]:
-        """The works of the known rows for `manifest`; none where no rows are kept."""
+        """The works of the known rows for `manifest`; none where no rows are kept.
+
+        They have the schema changes that this version can read; `require_readable` refuses to write the others.
+        """
         if self._routing.known is None:
             return []
         works = []
@@ -339,6 +342,22 @@ class Works:
         if fingerprint not in self._schemas:
             self._schemas[fingerprint] = self._store.schema(fingerprint)
         return self._schemas[fingerprint]
+
+
+def require_readable(works: Sequence[TableWork], manifest: Manifest) -> None:
+    """`ChangeRefusedError` where known rows are to follow a schema change that this version cannot read.
+
+    A table of which a target takes part is parked before; one that goes nowhere has nothing to be parked.
+    """
+    for work in works:
+        part = manifest.tables[work.source]
+        if part.unknown:
+            raise _unknown_change(work.source, part)
+
+
+def _unknown_change(table: TableId, part: TableEpoch) -> ChangeRefusedError:
+    written = part.unknown[0].written.to_json()
+    return ChangeRefusedError(f"{table}: {written!r:.300} is no known schema change.")
 
 
 def _made(transforms: Mapping[TableId, ResolvedTransform], sources: Sequence[TableId]) -> tuple[str, ...]:

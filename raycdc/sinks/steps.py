@@ -113,6 +113,15 @@ def holds(held: CommitVector | None, goal: CommitVector, target: TableId | str) 
     return held is not None and held.place >= goal.place
 
 
+def require_not_barred(held: CommitVector | None, goal: CommitVector, target: TableId | str) -> None:
+    """`SinkError` where a tombstone bars the epoch of `goal`, whose rows would be passed over as if they were there."""
+    if held is not None and held.step == STEP_TOMBSTONE and held.place >= goal.place:
+        raise SinkError(
+            f"Epoch {goal.epoch} of {target} was barred while it was being committed: a driver that was replaced had "
+            "not ended. Start again; the epoch will be dropped, and its rows read again."
+        )
+
+
 def half_written(held: CommitVector | None, goal: CommitVector) -> bool:
     """Whether a target with the record `held` has rows of the epoch of `goal`, which cannot be taken back."""
     return held is not None and held.epoch == goal.epoch and STEP_SCHEMA < held.step < STEP_TOMBSTONE
@@ -326,6 +335,7 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
             standing = self._standing(target, stamp)
             if not isinstance(standing, Ours):
                 raise target.disappeared()
+            require_not_barred(standing.vector, stamp.vector, work.target)
             steps = target.steps(work, staged) or (STEP_LAST,)
             for number, step in enumerate(steps, 1):
                 # Whichever step is the last one says that the target holds the epoch.

@@ -46,7 +46,7 @@ CLASSES: dict[str, tuple[int, Whose]] = {
     "sinks/mongodb/sink.py": (1, Whose.START),
     "sinks/mongodb/tasks.py": (1, Whose.SINK),
     "sinks/record.py": (1, Whose.SINK),
-    "sinks/steps.py": (1, Whose.SINK),
+    "sinks/steps.py": (2, Whose.SINK),
     "sinks/targets.py": (1, Whose.START),
     "sinks/tasks.py": (1, Whose.STATE),
     "spark/derive.py": (2, Whose.SINK),

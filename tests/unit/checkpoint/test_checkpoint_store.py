@@ -17,8 +17,8 @@ import pytest
 from raycdc.bridge import verify_segments
 from raycdc.checkpoint import codec
 from raycdc.checkpoint.folder import LocalFolder
-from raycdc.checkpoint.manifest import STATE_NODE, Manifest, Segment, TableEpoch
-from raycdc.checkpoint.opaque import EnumeratorState, Position, SealedSplit
+from raycdc.checkpoint.manifest import STATE_NODE, Manifest, Segment, TableEpoch, UnknownChange
+from raycdc.checkpoint.opaque import EnumeratorState, Opaque, Position, SealedSplit
 from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.checkpoint.store import KEEP_COMMITTED, CheckpointStore, CommitRecord, RoutedTarget
 from raycdc.errors import FencedError, ParkReason, StateError
@@ -43,6 +43,7 @@ def parked_manifest() -> Manifest:
 
 def manifest(epoch: int, generation: int = 1) -> Manifest:
     """One of everything a manifest may hold."""
+    unreadable = UnknownChange(0, Opaque.from_json({"type": "create_table"}))
     segment = Segment(
         node="node-1",
         path="1.arrow",
@@ -65,7 +66,13 @@ def manifest(epoch: int, generation: int = 1) -> Manifest:
         to_splits={"log": SealedSplit.from_json({"position": {"file": "binlog.000001", "pos": 4, "gtid_set": "ä"}})},
         enumerator=EnumeratorState.from_json({"planned": []}),
         segments=(segment,),
-        tables={ORDERS: TableEpoch("0123456789abcdef", snapshot=True, unknown=({"type": "create_table"},))},
+        tables={
+            ORDERS: TableEpoch(
+                "0123456789abcdef",
+                snapshot=True,
+                unknown=(unreadable,),
+            )
+        },
         watermark_ms=None,
         final=False,
     )
@@ -356,3 +363,11 @@ def test_a_store_that_is_looked_for_is_not_made(tmp_path: Path) -> None:
     (tmp_path / "state" / "meta.json").unlink()
     with pytest.raises(StateError, match=r"epochs but no meta\.json"):
         CheckpointStore.there(tmp_path / "state", pipeline="shop")
+
+
+def test_changes_that_this_version_cannot_read_are_written_again_where_they_stood() -> None:
+    drop, later = {"type": "drop_table", "db": "shop", "table": "orders"}, {"type": "fold_table", "into": "x"}
+    written = {"schema": "f", "snapshot": False, "changes": [later, drop, later, later, drop]}
+    read = TableEpoch.from_json(written)
+    assert ([change.index for change in read.unknown], len(read.changes)) == ([0, 2, 3], 2)
+    assert read.to_json() == written

@@ -256,6 +256,20 @@ def test_a_tombstone_over_rows_is_refused(step: int) -> None:
     assert sink.calls == []
 
 
+@pytest.mark.parametrize("epoch", [5, 6])
+def test_an_epoch_that_a_tombstone_bars_is_not_taken_for_one_that_is_held(epoch: int) -> None:
+    sink = NotedSink(Ours(held(epoch, STEP_TOMBSTONE)))
+    with pytest.raises(SinkError, match=r"Epoch 5 of shop\.orders was barred while it was being committed"):
+        sink.commit(work(), None)
+    assert sink.calls == []
+
+
+def test_a_tombstone_of_an_epoch_before_bars_nothing() -> None:
+    sink = NotedSink(Ours(held(4, STEP_TOMBSTONE)))
+    sink.commit(work(), None)
+    assert sink.calls == [("write", STEP_LAST, STEP_LAST), "after_commit"]
+
+
 def test_what_is_gone_is_held_by_nobody() -> None:
     assert NotedSink(Missing(lost=held(4, STEP_LAST))).committed(ORDERS) is None
     assert NotedSink(Missing(vector=held(4, STEP_TOMBSTONE))).committed(ORDERS) == held(4, STEP_TOMBSTONE)

@@ -28,7 +28,7 @@ from raycdc.checkpoint.opaque import PlannerState, Position
 from raycdc.connectors.datagen.generator import ABSENT, Changes, Generator, Numbers
 from raycdc.connectors.datagen.plugin import DatagenSourceConfig
 from raycdc.errors import LogLostError, SourceUnavailableError
-from raycdc.model import RowKind, TableId, as_inserts, changelog_schema
+from raycdc.model import RowKind, TableId, TableSchema, as_inserts, changelog_schema
 from raycdc.model.batch import BATCH_ROWS_MAX
 from raycdc.source.checks import CheckResult
 from raycdc.source.connector import (
@@ -38,7 +38,8 @@ from raycdc.source.connector import (
     SourceFindings,
     SourceTable,
 )
-from raycdc.source.new_beginnings import Place, TableVersion, begin, unread
+from raycdc.source.new_beginnings import Fit, Place, TableVersion, Unfit, begin, unread
+from raycdc.source.parked_tables import ParkedTables, ParkingTerms
 from raycdc.source.protocol.api import EnumeratorStart, SplitEnumerator, SplitEnumeratorContext
 from raycdc.source.reader.fetcher_manager import Sequential, ThreadingModel
 from raycdc.source.schema_document import SchemaDocument
@@ -58,7 +59,6 @@ from raycdc.source.snapshot.reading import HighWatermark
 from raycdc.source.snapshot.snapshot_plan import PlannedChunks, StartPoint, TablePlan
 from raycdc.source.snapshot.stream_state import stream_of
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
-from raycdc.source.table_life import Parking
 
 #: Transactions of one unit of the log: some hundred kilobytes.
 _UNIT = 5_000
@@ -192,19 +192,20 @@ class DatagenLog:
 
     def __init__(self, config: DatagenSourceConfig, context: SourceContext, split: StreamSplit) -> None:
         self._config = config
-        self._rules = context.rules
         self._generator = Generator(config)
         start = DatagenPosition.of(split.state.position)
         self._began_ms = start.began_ms
         self._first = self._next = start.transactions
-        self._again = [table for table, state in split.state.parked.items() if state.again and config.captures(table)]
         self._versions = {table: self._versions_of(table) for table in split.state.followed}
+        parked = {table: state for table, state in split.state.parked.items() if config.captures(table)}
+        terms = ParkingTerms(parked, self._look_at, context.rules)
+        self._parked = ParkedTables(terms, followed=split.state.followed)
         self._woken = threading.Event()
 
     def fetch(self) -> LogUnit | None:
         _maybe_disconnect(self._config)
-        if self._again:
-            return self._begin_again(self._again.pop())
+        if self._parked.waiting:
+            return self._begin_again()
         # Asked once, because the log may grow at any time.
         end = self._generator.end(self._began_ms)
         if self._next >= end:
@@ -246,28 +247,41 @@ class DatagenLog:
         updates: list[SchemaUpdate] = []
         for table in list(self._versions):
             event = self._generator.alteration(table, self._next)
-            if why := self._rules.objection(table, before, after, [event], list(self._versions)):
+            if why := self._parked.objection(table, before, after, [event]):
                 del self._versions[table]
-                updates.append(self._parked(table, why))
+                updates.append(self._parked.park(table, why, self._here()))
             else:
                 updates.append(TableAltered(table, (event,), SchemaDocument.of(after)))
         self._next += 1
         return SchemaChange(self._place(), tuple(updates))
 
-    def _begin_again(self, table: TableId) -> LogUnit:
-        """A parked table begins anew: its target is emptied, and all chunks are read again."""
-        schema = self._generator.schema(self._next)
-        if why := self._rules.refusal(table, schema):
-            return SchemaChange(self._place(), (self._parked(table, why),))
-        self._versions[table] = self._versions_of(table)
-        place = Place(self._position(), self._next, self._generator.time_ms(self._began_ms, self._next))
-        version = TableVersion(schema, SchemaDocument.of(schema))
-        change = begin(table, version, unread("id"), place, seq=(self._next - self._first) * 4)
-        return SchemaChange(self._place(), (change.update,), change.rows)
+    def _begin_again(self) -> LogUnit:
+        """Parked tables begin anew: their targets are emptied, and all chunks are read again; or they stay parked."""
+        updates: list[SchemaUpdate] = []
+        truncations: list[LogRows] = []
+        for table, look in self._parked.looked_at(self._here()):
+            match look:
+                case TableParked():
+                    updates.append(look)
+                case Fit(schema, _, snapshot):
+                    self._parked.follow(table)
+                    self._versions[table] = self._versions_of(table)
+                    version = TableVersion(schema, SchemaDocument.of(schema))
+                    number = (self._next - self._first) * 4
+                    change = begin(table, version, snapshot, self._here(), seq=number)
+                    updates.append(change.update)
+                    truncations += change.rows
+        return SchemaChange(self._place(), tuple(updates), tuple(truncations))
 
-    def _parked(self, table: TableId, why: str) -> TableParked:
-        ts_ms = self._generator.time_ms(self._began_ms, self._next)
-        return TableParked(table, Parking(why, self._position(), ts_ms))
+    def _look_at(self, table: TableId) -> Fit[TableSchema] | Unfit:
+        """The table as it is now: a server would be asked."""
+        schema = self._generator.schema(self._next)
+        if why := self._parked.objection(table, None, schema, ()):
+            return Unfit(why, self._next)
+        return Fit(schema, self._next, unread("id"))
+
+    def _here(self) -> Place:
+        return Place(self._position(), self._next, self._generator.time_ms(self._began_ms, self._next))
 
     def _place(self) -> LogPlace:
         """Where the log is now."""

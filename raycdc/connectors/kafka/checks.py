@@ -24,7 +24,7 @@ from raycdc.connectors.kafka.client import (
 )
 from raycdc.connectors.kafka.decoding import open_format, without_contents
 from raycdc.connectors.kafka.messages import gather
-from raycdc.connectors.kafka.offsets import in_range, new_states
+from raycdc.connectors.kafka.offsets import Limits, in_range, new_states
 from raycdc.connectors.kafka.partition_reader import FETCH_WAIT_S, NO_GROUP
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig, StartMode
 from raycdc.connectors.kafka.split import PartitionState
@@ -199,15 +199,7 @@ def _start(
             return CheckResult("start", text, "Start another pipeline for the new topic.")
     try:
         if states is None:
-            found = new_states(
-                cluster,
-                there,
-                identities,
-                start=config.start,
-                stop=config.stop,
-                policy=config.on_out_of_range,
-                now_ms=now_ms,
-            )
+            found = new_states(cluster, there, identities, Limits.of(config, first=True), now_ms=now_ms)
             offsets = {(s.topic, s.partition): s.offset for s in found}
         else:
             sealed = {(s.topic, s.partition): s.offset for s in states if (s.topic, s.partition) in set(there)}

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from raycdc.connectors.kafka.client import Topic
 from raycdc.connectors.kafka.known_partitions import KnownPartitions
-from raycdc.connectors.kafka.offsets import Offsets, Partition, in_range, new_states
+from raycdc.connectors.kafka.offsets import Limits, Offsets, Partition, in_range, new_states
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.connectors.kafka.split import PartitionState
 
@@ -50,9 +50,7 @@ def discover(
         cluster,
         [partition for partition in found if partition not in before],
         identities,
-        start=None if known.found_once else config.start,
-        stop=config.stop,
-        policy=config.on_out_of_range,
+        Limits.of(config, first=not known.found_once),
         now_ms=time.time_ns() // 1_000_000,
     )
     if not known.looked:

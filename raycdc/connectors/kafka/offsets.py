@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol, assert_never
 
-from raycdc.connectors.kafka.plugin import StartMode, StartOptions, StopMode, StopOptions
+from raycdc.connectors.kafka.plugin import KafkaSourceConfig, StartMode, StartOptions, StopMode, StopOptions
 from raycdc.connectors.kafka.split import PartitionState
 from raycdc.errors import ConfigError, LogLostError, SourceError
 
@@ -132,24 +133,39 @@ def _at_time(
     return {**ends, **found}
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Where partitions begin and end, as the configuration says; without `start` they begin at their beginning.
+
+    `policy` is for offsets that a partition does not have.
+    """
+
+    start: StartOptions | None
+    stop: StopOptions
+    policy: Policy
+
+    @classmethod
+    def of(cls, config: KafkaSourceConfig, *, first: bool) -> Limits:
+        """Those of partitions that are found at the `first` look of a pipeline, or later."""
+        return cls(config.start if first else None, config.stop, config.on_out_of_range)
+
+
 def new_states(
     cluster: Offsets,
     partitions: Sequence[Partition],
     identities: Mapping[str, str],
+    limits: Limits,
     *,
-    start: StartOptions | None,
-    stop: StopOptions,
-    policy: Policy,
     now_ms: int,
 ) -> list[PartitionState]:
-    """States of partitions found just now; without `start` they begin at their beginning."""
+    """States of partitions found just now; `identities` are the ids of their topics."""
     if not partitions:
         return []
-    ends = stop_offsets(cluster, stop, partitions, policy=policy, now_ms=now_ms)
-    if start is None:
+    ends = stop_offsets(cluster, limits.stop, partitions, policy=limits.policy, now_ms=now_ms)
+    if limits.start is None:
         starts = cluster.earliest(partitions)
     else:
-        starts = start_offsets(cluster, start, partitions, policy=policy, now_ms=now_ms)
+        starts = start_offsets(cluster, limits.start, partitions, policy=limits.policy, now_ms=now_ms)
     return [PartitionState(p[0], p[1], identities[p[0]], starts[p], ends.get(p)) for p in partitions]
 
 

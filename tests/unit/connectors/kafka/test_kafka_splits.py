@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raycdc.connectors.kafka.messages import Fetched, binary, within
-from raycdc.connectors.kafka.offsets import Partition, Policy, in_range, new_states
+from raycdc.connectors.kafka.offsets import Limits, Partition, Policy, in_range, new_states
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig, StartMode, StartOptions, StopMode, StopOptions
 from raycdc.connectors.kafka.schemas import SchemaRegistry, conform, fits, merge, wider
 from raycdc.connectors.kafka.split import DecoderState, PartitionState
@@ -68,9 +68,8 @@ def found(
     cluster: FakeCluster | None = None,
 ) -> list[tuple[int, int | None]]:
     asked = cluster or FakeCluster()
-    states = new_states(
-        asked, [A, B], {"a": "id"}, start=start, stop=stop or StopOptions(), policy=policy, now_ms=1_000
-    )
+    limits = Limits(start, stop or StopOptions(), policy)
+    states = new_states(asked, [A, B], {"a": "id"}, limits, now_ms=1_000)
     return [(state.offset, state.stop) for state in states]
 
 

@@ -54,7 +54,8 @@ class Plugin:
     ``"module:callable"``, called with the validated configuration, and for a source with its `SourceContext`.
     `init` names, in the same way, the page of ``raycdc init``: a subclass of `raycdc.config.init_page.InitPage`. The
     default page asks for the keys that the section must have. `statements` names a function that reads the DDL
-    statements of such a source where they stand in messages (`raycdc.source.connector.ReadStatement`).
+    statements of such a source where they stand in messages (`raycdc.source.connector.ReadStatement`). `places` names a
+    function that writes a position of such a source (`raycdc.checkpoint.opaque.Position`) for people, in a line.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Plugin:
     factory: str
     init: str = "raycdc.config.init_page:InitPage"
     statements: str = ""
+    places: str = ""
 
     def create(self, config: Any, *given: Any) -> Any:
         """Import the factory and call it with `config` and the other arguments `given`.
@@ -78,6 +80,10 @@ class Plugin:
     def read_statement(self) -> Any:
         """The function that `statements` names. Raises `ConfigError` as `create` does."""
         return self._imported(self.statements)
+
+    def place_text(self) -> Any:
+        """The function that `places` names. Raises `ConfigError` as `create` does."""
+        return self._imported(self.places)
 
     def _imported(self, place: str) -> Callable[..., Any]:
         module_name, _, attribute = place.partition(":")

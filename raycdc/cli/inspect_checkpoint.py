@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 import tomllib
-from base64 import b64decode
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from raycdc.checkpoint.opaque import Position
 from raycdc.checkpoint.store import CheckpointStore
-from raycdc.connectors.mongodb.stream.token import decode_token, seconds_of
+from raycdc.cli.places import PlaceText, place_text_of
 from raycdc.errors import ConfigError, ExitCode, StateError
 
 
 def print_checkpoint(path: Path, *, one_line: bool, summary: bool) -> int:
     """Print the state in (or named by the configuration at) `path`. `StateError` when there is none to read."""
-    document = checkpoint_document(CheckpointStore(state_folder(path), create=False))
+    store = CheckpointStore(state_folder(path), create=False)
+    document = checkpoint_document(store)
     if summary:
-        print(_summary(document))
+        print(_summary(document, place_text_of(store)))
     else:
         print(json.dumps(document, ensure_ascii=False, indent=None if one_line else 2))
     return int(ExitCode.DONE)
@@ -55,28 +56,7 @@ def checkpoint_document(store: CheckpointStore) -> dict[str, Any]:
     }
 
 
-def place_text(position: dict[str, Any]) -> str:
-    """A position for people: of a binlog, of a change stream, or as it is."""
-    if "file" in position:
-        gtids = f"   gtid {position['gtid_set']}" if position.get("gtid_set") else ""
-        return f"{position['file']}:{position['pos']}{gtids}"
-    if "cluster_time" in position:
-        seconds, increment = seconds_of(position["cluster_time"])
-        moment = datetime.fromtimestamp(seconds, UTC).isoformat(sep=" ", timespec="seconds")
-        text = f"cluster time {moment} ({seconds}, {increment})"
-        if position["token"] is None:
-            return f"{text}, no token yet"
-        data = json.loads(position["token"])["_data"]
-        if isinstance(data, dict):  # Binary, as servers before 4.0.7 may have it.
-            data = b64decode(data["$binary"]["base64"]).hex()
-        token = decode_token(data)
-        kind = "a high watermark" if token.high_watermark else "an event"
-        version = "" if token.version is None else f" of version {token.version}"
-        return f"{text}   token{version}: {kind}{'' if token.uuid is None else f' of the collection {token.uuid}'}"
-    return json.dumps(position, ensure_ascii=False)
-
-
-def _summary(document: dict[str, Any]) -> str:
+def _summary(document: dict[str, Any], place_text: PlaceText) -> str:
     manifest: dict[str, Any] | None = document["manifest"]
     lines = [
         f"pipeline    {document['pipeline']}",
@@ -93,7 +73,7 @@ def _summary(document: dict[str, Any]) -> str:
     for split, state in manifest["to_splits"].items():
         position = state.get("position") if isinstance(state, dict) else None
         if position:
-            lines.append(f"{split:<11} {place_text(position)}")
+            lines.append(f"{split:<11} {place_text(Position.from_json(position))}")
     tables = manifest["enumerator"].get("tables", {})
     for name, table in sorted(tables.items()):
         reading = table.get("planner") is not None or table.get("finished", 0) < table.get("planned", 0)

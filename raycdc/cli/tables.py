@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from raycdc.checkpoint.bad_rows import bad_rows
+from raycdc.checkpoint.opaque import Position
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord
 from raycdc.cli.inspect_checkpoint import state_folder
+from raycdc.cli.places import place_text_of
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.model import TableId
 from raycdc.plugins import PluginGroup, load_plugin
@@ -39,7 +41,7 @@ _ACTIONS = {
 def print_tables(config: Path, *, as_json: bool) -> int:
     """Print each table's phase, and why one is not followed."""
     store = CheckpointStore(state_folder(config), create=False)
-    tables = table_list(store)
+    tables, place_text = table_list(store), place_text_of(store)
     if as_json:
         for table in tables:
             print(json.dumps(table, ensure_ascii=False))
@@ -48,12 +50,17 @@ def print_tables(config: Path, *, as_json: bool) -> int:
         asked = f", {table['asked']} asked for" if table["asked"] else ""
         asked += f", {table['bad_rows']} rows left out" if "bad_rows" in table else ""
         again = ", begins again" if table["again"] else ""
-        place = table["position"]
-        where = f" at {place['file']}:{place['pos']}" if place and "file" in place else ""
+        position = table["position"]
+        where = f" at {_short(place_text(Position.from_json(position)))}" if position else ""
         print(f"{table['table']}  {table['phase']}{where}{again}{asked}")
         if table["reason"]:
             print("    " + table["reason"].replace("\n", "\n    "))
     return int(ExitCode.DONE)
+
+
+def _short(place: str) -> str:
+    """A place without its further particulars, which stand behind three spaces."""
+    return place.partition("   ")[0]
 
 
 def table_list(store: CheckpointStore) -> list[dict[str, Any]]:

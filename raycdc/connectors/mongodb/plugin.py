@@ -372,4 +372,5 @@ PLUGIN = Plugin(
     config=MongoDbSourceConfig,
     factory="raycdc.connectors.mongodb.source:MongoDbSource",
     init="raycdc.connectors.mongodb.init:MongoDbInitPage",
+    places="raycdc.connectors.mongodb.places:place_text",
 )

@@ -244,4 +244,5 @@ PLUGIN = Plugin(
     factory="raycdc.connectors.mysql.source:MySqlSource",
     init="raycdc.connectors.mysql.init:MySqlInitPage",
     statements="raycdc.connectors.mysql.ddl.messages:events_of_statement",
+    places="raycdc.connectors.mysql.places:place_text",
 )

@@ -7,7 +7,11 @@ from pathlib import Path
 import bson
 import pytest
 
-from raycdc.cli.inspect_checkpoint import place_text, state_folder
+from raycdc.checkpoint.configured import write_configured
+from raycdc.checkpoint.opaque import Position
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.cli.inspect_checkpoint import state_folder
+from raycdc.cli.places import place_text_of
 from raycdc.connectors.mongodb.stream.position import StreamPosition
 from raycdc.connectors.mongodb.stream.resume_token import ResumeToken
 from raycdc.connectors.mongodb.stream.token import ordinal_of
@@ -18,11 +22,23 @@ EVENT = (
 )
 
 
-def test_a_place_in_a_binlog_has_its_file() -> None:
-    assert place_text({"file": "binlog.000007", "pos": 4, "gtid_set": "u:1-3"}) == "binlog.000007:4   gtid u:1-3"
+def text_of(folder: Path, source: str, position: object) -> str:
+    """The text of a position in a state that was made with such a source."""
+    store = CheckpointStore(folder / "state", pipeline="shop")
+    write_configured(store, {"source.type": source})
+    return place_text_of(store)(Position.from_json(position))
 
 
-def test_a_place_in_a_change_stream_has_its_time_and_what_its_token_says() -> None:
+def test_a_place_in_a_binlog_has_its_file(tmp_path: Path) -> None:
+    place = {"file": "binlog.000007", "pos": 4, "gtid_set": "u:1-3"}
+    assert text_of(tmp_path, "mysql", place) == "binlog.000007:4   gtid u:1-3"
+    assert text_of(tmp_path, "mysql", {**place, "gtid_set": ""}) == "binlog.000007:4"
+
+
+def test_a_place_in_a_change_stream_has_its_time_and_what_its_token_says(tmp_path: Path) -> None:
+    def place_text(position: object) -> str:
+        return text_of(tmp_path, "mongodb", position)
+
     time = ordinal_of(1620126614, 30)
     begun = StreamPosition(time, replica_set="rs0").to_json()
     assert place_text(begun) == "cluster time 2021-05-04 11:10:14+00:00 (1620126614, 30), no token yet"
@@ -38,8 +54,9 @@ def test_a_place_in_a_change_stream_has_its_time_and_what_its_token_says() -> No
     assert place_text(idle.to_json()).endswith("token of version 1: a high watermark")
 
 
-def test_a_place_of_another_kind_is_shown_as_it_is() -> None:
-    assert place_text({"log": "none"}) == '{"log": "none"}'
+@pytest.mark.parametrize("source", ["mongodb", "datagen", "not-installed"])
+def test_a_place_of_another_kind_is_shown_as_it_is(tmp_path: Path, source: str) -> None:
+    assert text_of(tmp_path, source, {"log": "none"}) == '{"log": "none"}'
 
 
 def test_a_configuration_that_is_not_there_is_not_taken_for_a_state() -> None:

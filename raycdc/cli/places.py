@@ -1,0 +1,31 @@
+"""Positions of a state's source for people, in the words of that source."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from raycdc.checkpoint.configured import read_configured
+from raycdc.checkpoint.opaque import Position
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.errors import ConfigError
+from raycdc.plugins import PluginGroup, load_plugin
+
+PlaceText = Callable[[Position], str]
+
+
+def place_text_of(store: CheckpointStore) -> PlaceText:
+    """The words of the source that the state was made with; plain JSON where it has none, or is not installed."""
+    source = (read_configured(store) or {}).get("source.type")
+    try:
+        plugin = load_plugin(PluginGroup.SOURCES, str(source))
+        if plugin.places:
+            text: PlaceText = plugin.place_text()
+            return text
+    except ConfigError:
+        pass  # A state is shown wherever it was made.
+    return _as_stored
+
+
+def _as_stored(position: Position) -> str:
+    return json.dumps(position.to_json(), ensure_ascii=False)

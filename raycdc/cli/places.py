@@ -19,12 +19,10 @@ def place_text_of(store: CheckpointStore) -> PlaceText:
     source = (read_configured(store) or {}).get("source.type")
     try:
         plugin = load_plugin(PluginGroup.SOURCES, str(source))
-        if plugin.places:
-            text: PlaceText = plugin.place_text()
-            return text
+        text: PlaceText = plugin.place_text() if plugin.places else _as_stored
     except ConfigError:
-        pass  # A state is shown wherever it was made.
-    return _as_stored
+        return _as_stored  # A state is shown wherever it was made.
+    return text
 
 
 def _as_stored(position: Position) -> str:

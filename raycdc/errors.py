@@ -98,6 +98,12 @@ class SinkError(RaycdcError):
     exit_code = ExitCode.SINK
 
 
+class SinkUnavailableError(SinkError):
+    """The sink cannot be reached now, or has no time for us: a server that restarts, a lock that somebody holds."""
+
+    retryable = True
+
+
 class ParkReason(StrEnum):
     """Why a target's part of a sealed epoch cannot be committed; the table is parked for no other reason.
 
@@ -159,6 +165,12 @@ class ValueRefusedError(TableRefusedError, SinkError):
     """The target cannot hold a value of a row."""
 
     reason = ParkReason.VALUE
+
+
+class ReferenceRefusedError(ValueRefusedError):
+    """A row refers to one that another table's target does not have, or is referred to from there: the other table's
+    share of the epoch may have to be written first.
+    """
 
 
 class RowRefusedError(TableRefusedError, DataError):

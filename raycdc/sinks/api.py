@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import pyarrow as pa
+
 from raycdc.bridge.access import HERE, SegmentAccess
 from raycdc.bridge.tasks import TaskRunner
 from raycdc.checkpoint.manifest import Segment
@@ -197,6 +199,16 @@ class Sink(ABC):
     @abstractmethod
     def stage(self, works: Sequence[TableWork]) -> Mapping[TableId, Any]:
         """Write all tables' rows where readers of the target do not see them; returns what `commit` needs."""
+
+    def misfits(self, work: TableWork, rows: pa.RecordBatch) -> pa.Array:
+        """Which of `rows`, with the columns of ``work.schema``, hold a value that the target can never have: for each
+        row the reason, which begins with the column and quotes no value, or null where it fits.
+
+        Asked only after the sink refused a value of the target (`ValueRefusedError`), so that the row can be named, or
+        left out as ``pipeline.on_bad_record`` says. The same value must always be judged alike. A sink that cannot
+        tell says of no row that it does not fit; the table is parked then.
+        """
+        return pa.nulls(rows.num_rows, pa.string())
 
     @abstractmethod
     def commit(self, work: TableWork, staged: Any) -> None:

@@ -1,12 +1,14 @@
 """A target's row in the commit table of a database: what it says, how it is written down. Pure.
 
 *Format*: ``columns`` is a JSON list of the target's columns, or, while a schema change waits for the rows of its epoch,
-``{"version": 2, "columns": […], "before": …, "intent": …}``. A newer version is refused by name.
+``{"version": 2, "columns": […], "before": …, "intent": …}``; with an ``identity`` it is version 3. A newer version is
+refused by name.
 
 | what | says | written | gone with |
 |---|---|---|---|
 | before | the shape before the changes of an epoch whose rows are not there yet | with the change | its rows |
 | intent | the shape that a statement under way will leave, and its mark | before the statement | it |
+| identity | which of the tables of the name it is, where the database can tell | with the target's first record | – |
 
 An epoch may be dropped after its changes were made. The same changes then come again under another number, perhaps with
 more behind them: they are planned from `Before`, and what was done already is left as it is (`again`).
@@ -25,7 +27,8 @@ from raycdc.model.schema import ColumnJson
 from raycdc.sinks.api import CommitVector
 from raycdc.sinks.columns import Plan, Planned
 
-_VERSION = 2
+_VERSION = 3
+_WITHOUT_IDENTITY = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ class Held:
     created: bool
     before: Before | None = None
     intent: Intent | None = None
+    identity: str = ""
 
     #: The columns of the commit table that say it, in the order of `row`.
     NAMES: ClassVar[tuple[str, ...]] = ("epoch", "step", "generation", "created", "columns", "key")
@@ -89,7 +93,7 @@ class Held:
         data = json.loads(columns)
         if isinstance(data, list):
             data = {"columns": data}
-        elif (version := data.get("version")) != _VERSION:
+        elif not _WITHOUT_IDENTITY <= (version := data.get("version", 0)) <= _VERSION:
             raise SinkError(
                 f"raycdc_commit has a record of version {version}, and this raycdc reads up to {_VERSION}. Use the "
                 "newer one that wrote it."
@@ -102,14 +106,16 @@ class Held:
             bool(created),
             Before.from_json(before) if before else None,
             Intent.from_json(intent) if intent else None,
+            data.get("identity", ""),
         )
 
     def row(self) -> tuple[Any, ...]:
         """The values of `NAMES`."""
         vector = self.vector
         data: Any = _to_json(self.columns)
-        if self.before or self.intent:
-            data = {"version": _VERSION, "columns": data}
+        if self.before or self.intent or self.identity:
+            data = {"version": _VERSION if self.identity else _WITHOUT_IDENTITY, "columns": data}
+            data |= {"identity": self.identity} if self.identity else {}
             data |= {"before": self.before.to_json()} if self.before else {}
             data |= {"intent": self.intent.to_json()} if self.intent else {}
         return vector.epoch, vector.step, vector.generation, self.created, json.dumps(data), json.dumps(self.key)
@@ -127,7 +133,7 @@ class Held:
 
     def written(self, vector: CommitVector) -> Held:
         """The record once rows up to `vector` are there: nothing before them counts any more."""
-        return Held(vector, self.columns, self.key, self.created)
+        return Held(vector, self.columns, self.key, self.created, identity=self.identity)
 
 
 #: A row that keeps a target's place, so that there is something to lock before anybody committed to it.

@@ -208,6 +208,18 @@ class Target(ABC):
             "another name."
         )
 
+    def require_own(self, *, alone: bool, on_existing: str) -> None:
+        """Called before all rows go, because the source table was emptied or begins again: `TargetTakenError` where
+        there may be rows of others (not `alone`: the target was taken over, or another pipeline writes to it), unless
+        `on_existing` says that it is replaced.
+        """
+        if not alone and on_existing != "replace":
+            raise TargetTakenError(
+                f"{self.place} may have rows of others, and its source table was emptied or begins again: they would "
+                "go with the pipeline's own. Nothing was written. Set pipeline.on_existing to "
+                '"replace" to have all rows removed, or move the target away.'
+            )
+
     def went_back(self, reached: int, record: CommitVector | None) -> SinkError:
         """The target held epoch `reached` and now holds `record`."""
         return TargetGoneError(

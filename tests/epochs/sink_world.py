@@ -404,8 +404,10 @@ def new_world(
     kafka: KafkaServer | None = None,
     server: Server | None = None,
     mongodb: MongoDb | None = None,
+    *,
+    pipeline: str = "shop",
 ) -> World:
-    script = EpochScript(CheckpointStore(root / "state", pipeline="shop"), seed=7)
+    script = EpochScript(CheckpointStore(root / "state", pipeline=pipeline), seed=7)
     for name in ("shop.orders", "shop.items"):
         script.table(name)
     partition_by = PARTITIONS[kind.partition("-")[0]] if "partitioned" in kind else ()

@@ -1,40 +1,27 @@
-"""Whether somebody's table may take a pipeline's rows: nothing of it may lose, change or merge them in silence.
+"""Whether somebody's table may take a pipeline's rows by its keys: nothing of it may merge them in silence.
 
 Called by `postgres` and `mysql` with their session's `rows`, where ``pipeline.on_existing = "merge"`` meets a
-table that the pipeline did not make. Names and types of columns are theirs to compare.
+table that the pipeline did not make. Names and types of columns are theirs to compare; `obstacles` has the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from raycdc.errors import TargetTakenError
 from raycdc.model import Column, TableId
+from raycdc.sinks.jdbc.obstacles import Obstacle, Rows, mysql_obstacle, postgres_obstacle
 
-Rows = Callable[..., list[tuple[Any, ...]]]
 
-
-def check_postgres(rows: Rows, target: TableId, key: Sequence[str], *, relation: str, where: str) -> None:
-    """`SinkError` for a table that the server empties after a crash, hides rows of, or whose keys are not the source's.
+def check_postgres(
+    rows: Rows, target: TableId, columns: Sequence[Column], key: Sequence[str], *, relation: str, where: str
+) -> None:
+    """`SinkError` for a table with an obstacle, or whose keys are not the source's.
 
     `relation` is the table as SQL writes it, `where` the server for people.
     """
-    ((persistence, hidden, rules),) = rows(
-        "SELECT relpersistence::text, row_security_active(oid), relhasrules FROM pg_class WHERE oid = to_regclass($1)",
-        relation,
-    )
-    if persistence != "p":
-        raise _refusal(target, where, "is UNLOGGED: after a crash the server empties it", "ALTER TABLE … SET LOGGED")
-    if hidden:
-        raise _refusal(
-            target,
-            where,
-            "has row-level security, which hides rows from this account, so that they are neither updated nor deleted",
-            "Give the account BYPASSRLS",
-        )
-    if rules:
-        raise _refusal(target, where, "has rewrite rules, which may put rows elsewhere", "DROP RULE")
+    if (obstacle := postgres_obstacle(rows, relation, [column.name for column in columns])) is not None:
+        raise obstacle.taken(target, where)
     if not key:
         return
     loose = rows(
@@ -74,23 +61,12 @@ def _postgres_keys(rows: Rows, relation: str) -> set[tuple[str, ...]]:
 def check_mysql(
     rows: Rows, target: TableId, columns: Sequence[Column], key: Sequence[str], *, exact: Sequence[str], where: str
 ) -> None:
-    """`SinkError` for a table outside transactions, one that sets values by itself, and one whose keys merge others.
+    """`SinkError` for a table with an obstacle, one that sets values by itself, and one whose keys merge others.
 
     `exact` are the collations that tell apart all texts, the best that the server has first.
     """
-    ((engine, transactions),) = rows(
-        "SELECT t.ENGINE, e.TRANSACTIONS FROM information_schema.TABLES t "
-        "LEFT JOIN information_schema.ENGINES e ON e.ENGINE = t.ENGINE WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
-        target.db,
-        target.table,
-    )
-    if transactions != "YES":
-        raise _refusal(
-            target,
-            where,
-            f"is a table of {engine}, which has no transactions: an epoch could be in it in part, or twice",
-            "ALTER TABLE … ENGINE=InnoDB",
-        )
+    if (obstacle := mysql_obstacle(rows, target, [column.name for column in columns])) is not None:
+        raise obstacle.taken(target, where)
     found = rows(
         "SELECT COLUMN_NAME, DATA_TYPE, COLLATION_NAME, EXTRA, IS_NULLABLE FROM information_schema.COLUMNS "
         "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
@@ -104,12 +80,8 @@ def check_mysql(
             raise _merging(target, where, name, f"the collation {collation}", f" COLLATE {exact[0]}")
         moment = kind == "timestamp" and nullable == "NO" and name.casefold() not in names
         if name.casefold() in ours and ("on update" in extra.lower() or moment):
-            raise _refusal(
-                target,
-                where,
-                f"has a column {name} that the server may set to the time of a change",
-                "Make it TIMESTAMP NULL without ON UPDATE",
-            )
+            does = f"has a column {name} that the server may set to the time of a change"
+            raise Obstacle(does, "Make it TIMESTAMP NULL without ON UPDATE").taken(target, where)
     _check_mysql_keys(rows, target, key, where)
 
 
@@ -132,9 +104,5 @@ def _check_mysql_keys(rows: Rows, target: TableId, key: Sequence[str], where: st
 
 
 def _merging(target: TableId, where: str, column: str, by: str, way: str = "") -> TargetTakenError:
-    what = f"compares key column {column} by {by}, which takes different keys of the source for one"
-    return _refusal(target, where, what, f"Compare the whole text exactly{way}")
-
-
-def _refusal(target: TableId, where: str, what: str, way: str) -> TargetTakenError:
-    return TargetTakenError(f"{target} exists in {where} and {what}. {way}, or choose another target.")
+    does = f"compares key column {column} by {by}, which takes different keys of the source for one"
+    return Obstacle(does, f"Compare the whole text exactly{way}").taken(target, where)

@@ -46,6 +46,9 @@ class Tables(Protocol):
     def marker(self, target: TableId) -> str | None:
         """The mark that `create` or `alter` last left, where DDL may outrun its record; else None."""
 
+    def identity(self, target: TableId) -> str:
+        """What tells the table from a later one of its name, as far as the server can tell; else empty."""
+
     def is_empty(self, target: TableId) -> bool: ...
 
     def create(
@@ -55,6 +58,14 @@ class Tables(Protocol):
 
     def adopt(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> None:
         """Make somebody's table fit: add the columns it lacks. `SinkError` for what would lose or change rows in it."""
+
+    def is_ours_alone(self, target: TableId, columns: Sequence[Column]) -> bool:
+        """Whether a row can be deleted and put in again without a loss: nobody else has a column in it beside
+        `columns`, or refers to it by a foreign key.
+        """
+
+    def check_untouched(self, target: TableId, columns: Sequence[Column]) -> None:
+        """`TargetTouchedError` where somebody gave the target what would lose or change the rows that were written."""
 
     def alter(self, target: TableId, present: Sequence[Column], plan: Plan, key: Sequence[str], marker: str) -> None:
         """Carry `plan` out on the target, which has the columns `present`."""
@@ -97,6 +108,9 @@ class Session(Protocol):
 
     def commit(self) -> None: ...
 
+    def rollback(self) -> None:
+        """Undo what was done since the last `commit`, and go on."""
+
 
 class Database(Protocol):
     """A server and how to speak to it."""
@@ -135,6 +149,9 @@ class Database(Protocol):
         """Make the staging table `name` with the rows of `batches` (with the boolean columns `flags` behind the
         others), all or none of them, and return how many. A value the server cannot hold is a `SinkError`.
         """
+
+    def misfits(self, rows: pa.RecordBatch, columns: Sequence[Column], key: Sequence[str]) -> pa.Array:
+        """See `raycdc.sinks.api.Sink.misfits`."""
 
     def drop_stages(self, prefix: str, *, up_to: str) -> None:
         """Remove staging tables whose names begin with `prefix` and do not come after `up_to`; best effort."""

@@ -32,17 +32,21 @@ from raycdc.errors import (
     NameRefusedError,
     RaycdcError,
     SinkError,
+    SinkUnavailableError,
+    SourceUnavailableError,
     ValueRefusedError,
 )
-from raycdc.model import Column, TableId
+from raycdc.model import Column, TableId, TypeKind
 from raycdc.model.names import NAMES
 from raycdc.sinks.jdbc.commits import Commits
 from raycdc.sinks.jdbc.database import COMMIT_TABLE
+from raycdc.sinks.jdbc.misfits import mysql_misfits
 from raycdc.sinks.jdbc.mysql_grants import NEEDED, missing, roles
 from raycdc.sinks.jdbc.mysql_tables import EXACT, MySqlTables, best_collation, definition
 from raycdc.sinks.jdbc.mysql_text import ends_in_space, value_lists, widest
 from raycdc.sinks.jdbc.plugin import Address
-from raycdc.sinks.jdbc.refusals import mysql_refusal, without_value
+from raycdc.sinks.jdbc.refusals import advised, mysql_refusal, without_value
+from raycdc.sinks.jdbc.sql import Upsert, match, names, values
 from raycdc.sinks.jdbc.staging import Staging
 from raycdc.sinks.jdbc.types import mysql_type
 from raycdc.sinks.record import Held
@@ -149,6 +153,11 @@ class MySqlDatabase:
             session.commit()
         return count
 
+    def misfits(self, rows: pa.RecordBatch, columns: Sequence[Column], key: Sequence[str]) -> pa.Array:
+        with self.session() as session:
+            ((packet_bytes,),) = session.rows("SELECT @@max_allowed_packet")
+        return mysql_misfits(rows, columns, key, bytes_max=packet_bytes)
+
     def drop_stages(self, prefix: str, *, up_to: str) -> None:
         # A task may be writing to one; it is removed by the next commit.
         with suppress(SinkError), self.session() as session:
@@ -175,7 +184,8 @@ class MySqlDatabase:
         try:
             connection = connect(settings)
         except RaycdcError as cause:
-            raise SinkError(f"{a}: {str(cause).replace('source.', 'sink.')}") from cause
+            away = SinkUnavailableError if isinstance(cause, SourceUnavailableError) else SinkError
+            raise away(f"{a}: {str(cause).replace('source.', 'sink.')}") from cause
         try:
             with connection.cursor() as cursor:
                 for statement in _SESSION:
@@ -186,7 +196,7 @@ class MySqlDatabase:
             connection.autocommit(value=False)
         except pymysql.Error as cause:
             close_quietly(connection)
-            raise SinkError(f"{a}: {cause.args[-1]}") from cause
+            raise mysql_refusal(cause.args[0])(f"{a}: {cause.args[-1]}") from cause
         return connection
 
 
@@ -213,11 +223,24 @@ class MySqlDialect:
     def delete_matching(self, table: str, stage: str, match: str, condition: str) -> str:
         return f"DELETE t FROM {table} t JOIN {stage} s ON {match} WHERE {condition}"
 
-    def or_update(self, columns: Sequence[Column], key: Sequence[str], gone: Sequence[str]) -> str:
-        # The key too: a TIMESTAMP in it could be one that the server sets where nobody does.
-        sets = [f"{quote_name(c.name)} = VALUES({quote_name(c.name)})" for c in columns]
-        sets += [f"{quote_name(name)} = NULL" for name in gone]
-        return f"ON DUPLICATE KEY UPDATE {', '.join(sets)}"
+    def upsert(self, rows: Upsert) -> Sequence[str]:
+        # ON DUPLICATE KEY UPDATE would update the row that has the same value in any unique index.
+        matching = match(self, rows.key)
+        # A TIMESTAMP of the key too: the server could set it where nobody does.
+        sets = [
+            f"t.{quote_name(c.name)} = s.{quote_name(c.name)}"
+            for c in rows.columns
+            if c.name not in rows.key or c.type.kind is TypeKind.TIMESTAMP
+        ]
+        sets += [f"t.{quote_name(name)} = NULL" for name in rows.gone]
+        joined = f"{rows.stage} s STRAIGHT_JOIN {rows.table} t ON {matching}"
+        update = f"UPDATE {joined} SET {', '.join(sets)} WHERE {rows.wanted}"
+        insert = (
+            f"INSERT INTO {rows.table} ({names(self, rows.columns)}) SELECT {values(self, rows.columns)} "
+            f"FROM {rows.stage} s LEFT JOIN {rows.table} t ON {matching} "
+            f"WHERE {rows.wanted} AND t.{quote_name(rows.key[0])} IS NULL"
+        )
+        return (update, insert) if sets else (insert,)
 
 
 class MySqlSession:
@@ -253,10 +276,8 @@ class MySqlSession:
                 cursor.execute(statement, arguments or None)
                 return list(cursor.fetchall()), cursor.rowcount
         except pymysql.Error as cause:
-            refusal = mysql_refusal(cause.args[0])
-            raise refusal(
-                f"{self._database.address}: {without_value(str(cause.args[-1]))} (error {cause.args[0]})"
-            ) from cause
+            code, text = cause.args[0], without_value(str(cause.args[-1]))
+            raise advised(mysql_refusal(code), f"{self._database.address}: {text} (error {code})") from cause
 
     def lacking(self, databases: Sequence[str]) -> list[str] | None:
         ((user,),) = self.rows("SELECT CURRENT_USER()")
@@ -297,3 +318,6 @@ class MySqlSession:
 
     def commit(self) -> None:
         self.run("COMMIT")
+
+    def rollback(self) -> None:
+        self.run("ROLLBACK")

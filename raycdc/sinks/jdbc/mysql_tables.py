@@ -14,6 +14,7 @@ from raycdc.model import Column, TableId, TypeKind
 from raycdc.sinks.columns import Plan
 from raycdc.sinks.jdbc.adopt import check_mysql
 from raycdc.sinks.jdbc.database import STAGE_PREFIX, Database
+from raycdc.sinks.jdbc.obstacles import mysql_obstacle
 from raycdc.sinks.jdbc.sql import Statements
 from raycdc.sinks.jdbc.types import mysql_type
 
@@ -21,6 +22,12 @@ from raycdc.sinks.jdbc.types import mysql_type
 EXACT = ("utf8mb4_0900_bin", "utf8mb4_nopad_bin")
 
 _MARK = "raycdc "
+#: Types that an instant may have, of which the first has the years from 1970 to 2038 only.
+_MOMENTS = {"timestamp(6)", "datetime(6)"}
+
+
+#: How long a change of a table's shape waits for those who use the table.
+CHANGE_LOCK_TIMEOUT_S = 2
 
 
 class MySqlTables:
@@ -51,8 +58,20 @@ class MySqlTables:
         comment = self._comment(target) or ""
         return comment.removeprefix(_MARK) if comment.startswith(_MARK) else None
 
+    def identity(self, target: TableId) -> str:
+        # A table that somebody made has no mark.
+        return "marked" if self.marker(target) is not None else ""
+
     def is_empty(self, target: TableId) -> bool:
         return not self._rows(f"SELECT 1 FROM {_name(target)} LIMIT 1")
+
+    def _change(self, statement: str) -> None:
+        """Change a table's shape. Whoever reads it meanwhile waits behind us as long as we wait for who reads it now:
+        not for long, and then again.
+        """
+        self._run(f"SET @raycdc = @@lock_wait_timeout, SESSION lock_wait_timeout = {CHANGE_LOCK_TIMEOUT_S}")
+        self._run(statement)
+        self._run("SET SESSION lock_wait_timeout = @raycdc")
 
     def create(
         self, target: TableId, columns: Sequence[Column], key: Sequence[str], marker: str, *, replace: bool
@@ -74,8 +93,8 @@ class MySqlTables:
         old = quote_name(target.db, f"{STAGE_PREFIX}old_{beside}")
         self._run(f"DROP TABLE IF EXISTS {made}, {old}")
         self._run(statement)
-        self._run(f"RENAME TABLE {_name(target)} TO {old}, {made} TO {_name(target)}")
-        self._run(f"DROP TABLE {old}")
+        self._change(f"RENAME TABLE {_name(target)} TO {old}, {made} TO {_name(target)}")
+        self._change(f"DROP TABLE {old}")
 
     def adopt(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> None:
         types = self._types(target)
@@ -84,7 +103,7 @@ class MySqlTables:
             wanted, have = mysql_type(column.type, key=column.name in key), types.get(column.name)
             if have is None:
                 missing.append(f"ADD COLUMN {definition(column, key, best_collation(self._statements))}")
-            elif have != wanted:
+            elif have != wanted and not {have, wanted} <= _MOMENTS:
                 raise TargetTakenError(
                     f"{target}: column {column.name} is {have} in the table that exists in {self._database.address}, "
                     f"and its values need {wanted}. Change its type, or choose another target."
@@ -98,7 +117,20 @@ class MySqlTables:
             where=str(self._database.address),
         )
         if missing:
-            self._run(f"ALTER TABLE {_name(target)} {', '.join(missing)}")
+            self._change(f"ALTER TABLE {_name(target)} {', '.join(missing)}")
+
+    def is_ours_alone(self, target: TableId, columns: Sequence[Column]) -> bool:
+        references = (
+            "SELECT 1 FROM information_schema.KEY_COLUMN_USAGE "
+            "WHERE REFERENCED_TABLE_SCHEMA = %s AND REFERENCED_TABLE_NAME = %s LIMIT 1"
+        )
+        if self._rows(references, target.db, target.table):
+            return False
+        return {name.casefold() for name in self._types(target)} <= {column.name.casefold() for column in columns}
+
+    def check_untouched(self, target: TableId, columns: Sequence[Column]) -> None:
+        if (obstacle := mysql_obstacle(self._rows, target, [column.name for column in columns])) is not None:
+            raise obstacle.touched(target, str(self._database.address))
 
     def alter(self, target: TableId, present: Sequence[Column], plan: Plan, key: Sequence[str], marker: str) -> None:
         if plan.emptied:
@@ -106,7 +138,7 @@ class MySqlTables:
         if self.marker(target) != marker:
             clauses = self._clauses(target, present, plan, key)
             clauses.append(f"COMMENT = '{_MARK}{marker}'")
-            self._run(f"ALTER TABLE {_name(target)} {', '.join(clauses)}")
+            self._change(f"ALTER TABLE {_name(target)} {', '.join(clauses)}")
         for column in plan.filled:
             default, value = str(column.default), "%s"
             if column.type.kind is TypeKind.BINARY:
@@ -118,7 +150,7 @@ class MySqlTables:
 
     def _clauses(self, target: TableId, present: Sequence[Column], plan: Plan, key: Sequence[str]) -> list[str]:
         """The one ALTER that carries the plan out on a table that has the columns of its record."""
-        there = self._types(target).keys()
+        there = self._types(target)
         if missing := [c.name for c in present if c.name not in there]:
             raise TargetTouchedError(
                 f"{target} in {self._database.address} lacks column {missing[0]}, which its record names: somebody "
@@ -130,6 +162,8 @@ class MySqlTables:
         clauses = [f"DROP COLUMN {quote_name(name)}" for name in before if name not in kept]
         for old, column in kept.items():
             retyped = self._database.retyped(before[old], column, key=column.name in key)
+            # An older version gave instants another type; without rows it is changed at no cost.
+            retyped |= plan.emptied and {there[old], mysql_type(column.type, key=column.name in key)} == _MOMENTS
             # Columns of a key have types of their own and take no NULL.
             if old != column.name or retyped or plan.rekeyed:
                 clauses.append(f"CHANGE COLUMN {quote_name(old)} {definition(column, key, collation)}")

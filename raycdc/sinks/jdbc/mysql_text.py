@@ -36,10 +36,15 @@ def value_lists(batch: pa.RecordBatch, *, bytes_max: int) -> Iterator[bytes]:
 
 def widest(batch: pa.RecordBatch, *, bytes_max: int) -> tuple[str, int]:
     """Of the first row that is larger than `bytes_max`, the column with the largest literal, and its bytes."""
-    sizes = np.stack([pc.binary_length(column).to_numpy() for column in _columns(batch)])
+    sizes = literal_sizes(batch)
     row = int(np.argmax(sizes.sum(axis=0) + len(sizes) + 1 > bytes_max))
     column = int(np.argmax(sizes[:, row]))
     return str(batch.schema.names[column]), int(sizes[column, row])
+
+
+def literal_sizes(batch: pa.RecordBatch) -> np.ndarray:
+    """The bytes of each value as a literal, by column and row."""
+    return np.stack([pc.binary_length(column).to_numpy() for column in _columns(batch)])
 
 
 def _columns(batch: pa.RecordBatch) -> list[pa.Array]:

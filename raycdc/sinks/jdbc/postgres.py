@@ -25,9 +25,11 @@ from raycdc.model.types import wide_decimal
 from raycdc.sinks.jdbc import pool
 from raycdc.sinks.jdbc.commits import Commits
 from raycdc.sinks.jdbc.database import COMMIT_TABLE
+from raycdc.sinks.jdbc.misfits import postgres_misfits
 from raycdc.sinks.jdbc.plugin import Address
 from raycdc.sinks.jdbc.postgres_tables import PostgresTables, quote
-from raycdc.sinks.jdbc.refusals import postgres_refusal
+from raycdc.sinks.jdbc.refusals import advised, postgres_refusal, postgres_unreached
+from raycdc.sinks.jdbc.sql import Upsert, names, values
 from raycdc.sinks.jdbc.staging import Staging
 from raycdc.sinks.jdbc.types import postgres_type
 from raycdc.sinks.record import Held
@@ -134,6 +136,11 @@ class PostgresDatabase:
             session.commit()
         return count
 
+    def misfits(self, rows: pa.RecordBatch, columns: Sequence[Column], key: Sequence[str]) -> pa.Array:
+        with self.session() as session:
+            ((encoding,),) = session.rows("SELECT getdatabaseencoding()::text")
+        return postgres_misfits(rows, columns, encoding)
+
     def drop_stages(self, prefix: str, *, up_to: str) -> None:
         # Another task may be writing to one; it is removed by the next commit.
         with suppress(SinkError), self.session() as session:
@@ -169,7 +176,10 @@ class PostgresDatabase:
                 f"postgresql://{user}@{host}:{address.port}/{percent(address.database, safe='')}?{text}"
             )
         except adbc_driver_manager.Error as cause:
-            raise SinkError(f"{address} cannot be reached: {_words(cause)}") from cause
+            words = _words(cause)
+            if 'database "' in words and words.endswith("does not exist"):
+                words += f". Create it: CREATE DATABASE {quote(address.database)};"
+            raise postgres_unreached(str(cause))(f"{address} cannot be reached: {words}") from cause
 
 
 class PostgresDialect:
@@ -196,11 +206,13 @@ class PostgresDialect:
     def delete_matching(self, table: str, stage: str, match: str, condition: str) -> str:
         return f"DELETE FROM {table} t USING {stage} s WHERE {match} AND {condition}"
 
-    def or_update(self, columns: Sequence[Column], key: Sequence[str], gone: Sequence[str]) -> str:
-        sets = [f"{quote(c.name)} = EXCLUDED.{quote(c.name)}" for c in columns if c.name not in key]
-        sets += [f"{quote(name)} = NULL" for name in gone]
+    def upsert(self, rows: Upsert) -> Sequence[str]:
+        sets = [f"{quote(c.name)} = EXCLUDED.{quote(c.name)}" for c in rows.columns if c.name not in rows.key]
+        sets += [f"{quote(name)} = NULL" for name in rows.gone]
         action = f"UPDATE SET {', '.join(sets)}" if sets else "NOTHING"
-        return f"ON CONFLICT ({', '.join(map(quote, key))}) DO {action}"
+        insert = f"INSERT INTO {rows.table} ({names(self, rows.columns)}) SELECT {values(self, rows.columns)}"
+        conflict = f"ON CONFLICT ({', '.join(map(quote, rows.key))}) DO {action}"
+        return (f"{insert} FROM {rows.stage} s WHERE {rows.wanted} {conflict}",)
 
 
 class PostgresSession:
@@ -259,6 +271,12 @@ class PostgresSession:
         except adbc_driver_manager.Error as cause:
             raise self._error(cause) from cause
 
+    def rollback(self) -> None:
+        try:
+            self._connection.rollback()
+        except adbc_driver_manager.Error as cause:
+            raise self._error(cause) from cause
+
     def is_prepared(self) -> bool:
         return self.tables.exists(TableId("public", COMMIT_TABLE))
 
@@ -267,7 +285,7 @@ class PostgresSession:
         return read(app_id, target, marker=self.tables.marker)
 
     def _error(self, cause: adbc_driver_manager.Error) -> SinkError:
-        return postgres_refusal(cause.sqlstate or "")(f"{self._address}: {_words(cause)}")
+        return advised(postgres_refusal(cause.sqlstate or "", str(cause)), f"{self._address}: {_words(cause)}")
 
 
 def _alive(connection: Any) -> bool:

@@ -8,9 +8,13 @@ from raycdc.errors import TargetTakenError
 from raycdc.model import Column, TableId, TypeKind
 from raycdc.sinks.columns import Plan
 from raycdc.sinks.jdbc.adopt import check_postgres
+from raycdc.sinks.jdbc.obstacles import postgres_obstacle
 from raycdc.sinks.jdbc.plugin import Address
 from raycdc.sinks.jdbc.sql import Statements
 from raycdc.sinks.jdbc.types import postgres_type
+
+#: How long a change of a table's shape waits for those who use the table.
+CHANGE_LOCK_TIMEOUT_S = 2
 
 
 class PostgresTables:
@@ -31,15 +35,26 @@ class PostgresTables:
     def marker(self, target: TableId) -> str | None:
         return None  # table and record are made in one transaction
 
+    def identity(self, target: TableId) -> str:
+        return str(self._rows("SELECT to_regclass($1)::oid::text", quote(target.db, target.table))[0][0] or "")
+
     def is_empty(self, target: TableId) -> bool:
         return not self._rows(f"SELECT 1 FROM {quote(target.db, target.table)} LIMIT 1")
+
+    def _change(self, statement: str) -> None:
+        """Change a table's shape. Whoever reads it meanwhile waits behind us as long as we wait for who reads it now:
+        not for long, and then again.
+        """
+        self._run(f"SET LOCAL lock_timeout = '{CHANGE_LOCK_TIMEOUT_S}s'")
+        self._run(statement)
+        self._run("SET LOCAL lock_timeout TO DEFAULT")
 
     def create(
         self, target: TableId, columns: Sequence[Column], key: Sequence[str], marker: str, *, replace: bool
     ) -> None:
         self._run(f"CREATE SCHEMA IF NOT EXISTS {quote(target.db)}")
         if replace:
-            self._run(f"DROP TABLE {quote(target.db, target.table)}")
+            self._change(f"DROP TABLE {quote(target.db, target.table)}")
         parts = [f"{quote(c.name)} {postgres_type(c.type)}" for c in columns]
         if key:
             parts.append(f"PRIMARY KEY ({', '.join(map(quote, key))})")
@@ -56,13 +71,30 @@ class PostgresTables:
         for column in columns:
             wanted, have = postgres_type(column.type), types.get(column.name)
             if have is None:
-                self._run(f"ALTER TABLE {quote(target.db, target.table)} ADD COLUMN {quote(column.name)} {wanted}")
+                self._change(f"ALTER TABLE {quote(target.db, target.table)} ADD COLUMN {quote(column.name)} {wanted}")
             elif have != wanted:
                 raise TargetTakenError(
                     f"{target}: column {column.name} is {have} in the table that exists in {self._address}, and its "
                     f"values need {wanted}. Change its type, or choose another target."
                 )
-        check_postgres(self._rows, target, key, relation=quote(target.db, target.table), where=str(self._address))
+        relation, where = quote(target.db, target.table), str(self._address)
+        check_postgres(self._rows, target, columns, key, relation=relation, where=where)
+
+    def is_ours_alone(self, target: TableId, columns: Sequence[Column]) -> bool:
+        relation = quote(target.db, target.table)
+        if self._rows("SELECT 1 FROM pg_constraint WHERE confrelid = to_regclass($1) LIMIT 1", relation):
+            return False
+        found = self._rows(
+            "SELECT attname::text FROM pg_attribute "
+            "WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped",
+            relation,
+        )
+        return {name for (name,) in found} <= {column.name for column in columns}
+
+    def check_untouched(self, target: TableId, columns: Sequence[Column]) -> None:
+        names = [column.name for column in columns]
+        if (obstacle := postgres_obstacle(self._rows, quote(target.db, target.table), names)) is not None:
+            raise obstacle.touched(target, str(self._address))
 
     def alter(self, target: TableId, present: Sequence[Column], plan: Plan, key: Sequence[str], marker: str) -> None:
         table = quote(target.db, target.table)
@@ -73,22 +105,22 @@ class PostgresTables:
         if plan.rekeyed:
             self._drop_key(target)
         for name in before.keys() - kept.keys():
-            self._run(f"ALTER TABLE {table} DROP COLUMN {quote(name)}")
+            self._change(f"ALTER TABLE {table} DROP COLUMN {quote(name)}")
         # In two steps: two columns may have exchanged their names.
         moved = [(old, column.name) for old, column in kept.items() if old != column.name]
         for number, (old, _) in enumerate(moved):
-            self._run(f"ALTER TABLE {table} RENAME COLUMN {quote(old)} TO {quote(f'raycdc_rename_{number}')}")
+            self._change(f"ALTER TABLE {table} RENAME COLUMN {quote(old)} TO {quote(f'raycdc_rename_{number}')}")
         for number, (_, new) in enumerate(moved):
-            self._run(f"ALTER TABLE {table} RENAME COLUMN {quote(f'raycdc_rename_{number}')} TO {quote(new)}")
+            self._change(f"ALTER TABLE {table} RENAME COLUMN {quote(f'raycdc_rename_{number}')} TO {quote(new)}")
         for old, column in kept.items():
             old_type, new_type = postgres_type(before[old].type), postgres_type(column.type)
             if old_type != new_type:
                 using = f"NULL::{new_type}" if plan.emptied else f"{quote(column.name)}::{new_type}"
-                self._run(f"ALTER TABLE {table} ALTER COLUMN {quote(column.name)} TYPE {new_type} USING {using}")
+                self._change(f"ALTER TABLE {table} ALTER COLUMN {quote(column.name)} TYPE {new_type} USING {using}")
         for column in (p.column for p in plan.columns if p.origin is None):
-            self._run(f"ALTER TABLE {table} ADD COLUMN {quote(column.name)} {postgres_type(column.type)}")
+            self._change(f"ALTER TABLE {table} ADD COLUMN {quote(column.name)} {postgres_type(column.type)}")
         if plan.rekeyed:
-            self._run(f"ALTER TABLE {table} ADD PRIMARY KEY ({', '.join(map(quote, key))})")
+            self._change(f"ALTER TABLE {table} ADD PRIMARY KEY ({', '.join(map(quote, key))})")
         for column in plan.filled:
             default, value = str(column.default), f"CAST($1::text AS {postgres_type(column.type)})"
             if column.type.kind is TypeKind.BINARY:
@@ -105,9 +137,9 @@ class PostgresTables:
             table,
         )
         for name in {name for name, _ in found}:
-            self._run(f"ALTER TABLE {table} DROP CONSTRAINT {quote(name)}")
+            self._change(f"ALTER TABLE {table} DROP CONSTRAINT {quote(name)}")
         for _, column in found:
-            self._run(f"ALTER TABLE {table} ALTER COLUMN {quote(column)} DROP NOT NULL")
+            self._change(f"ALTER TABLE {table} ALTER COLUMN {quote(column)} DROP NOT NULL")
 
     def empty(self, target: TableId) -> None:
         self._run(f"DELETE FROM {quote(target.db, target.table)}")

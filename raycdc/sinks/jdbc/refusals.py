@@ -1,6 +1,7 @@
 """Which of a database's errors concern the one table that a statement was about, and not the server: by their codes.
 
-Everything that is not listed ends the run: a server that goes down, a full disk, a deadlock that was not solved.
+A server that goes down, a deadlock, a lock that somebody holds: the same may succeed later (`SinkUnavailableError`).
+Everything that is not listed ends the run.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from raycdc.errors import (
     ColumnsRefusedError,
     KeyRefusedError,
     NameRefusedError,
+    ReferenceRefusedError,
     SinkError,
+    SinkUnavailableError,
     TargetGoneError,
     TargetTouchedError,
     ValueRefusedError,
@@ -22,6 +25,7 @@ _POSTGRES: dict[str, type[SinkError]] = {
     # Statements that are none are ours, and a bug.
     "42601": SinkError,
     "42P02": SinkError,
+    "23503": ReferenceRefusedError,
     "23505": KeyRefusedError,
     "42P01": TargetGoneError,
     "3F000": TargetGoneError,
@@ -35,27 +39,63 @@ _POSTGRES: dict[str, type[SinkError]] = {
     "42": TargetTouchedError,  # other columns or types than its record says, a missing privilege
     "44": TargetTouchedError,
     "P0": TargetTouchedError,  # a trigger of the target
+    "08": SinkUnavailableError,  # connections
+    "25006": SinkUnavailableError,  # a server that only reads, as one that was just replaced
+    "40": SinkUnavailableError,  # deadlocks
+    "53": SinkUnavailableError,  # no memory, disk or connection left
+    "55006": SinkUnavailableError,
+    "55P03": SinkUnavailableError,  # a lock that somebody holds
+    "57": SinkUnavailableError,  # somebody ended the statement, the session or the server
+    "58": SinkUnavailableError,  # the system's errors
 }
+#: The words of libpq where the server said nothing any more.
+_LOST = re.compile(
+    r"no connection to the server|closed the connection|terminating connection|could not (?:receive|send) data|"
+    r"SSL (?:SYSCALL|connection)|Connection (?:reset|refused|timed out)|Broken pipe"
+)
+#: The server's words to who connects while it cannot serve.
+_LATER = re.compile(r"the database system is|too many (?:clients|connections)|connection slots|terminating connection")
 
 #: Errors of MySQL and MariaDB by their numbers.
 _MYSQL: dict[type[SinkError], tuple[int, ...]] = {
     KeyRefusedError: (1062, 1586),
-    ValueRefusedError: (1048, 1264, 1265, 1292, 1364, 1366, 1406, 1411, 1451, 1452, 1690, 3819, 4025),
+    ValueRefusedError: (1048, 1264, 1265, 1292, 1364, 1366, 1406, 1411, 1690, 3819, 4025),
+    ReferenceRefusedError: (1216, 1217, 1451, 1452),
     TargetGoneError: (1049, 1051, 1146),
+    # Connections, deadlocks and locks, servers that shut down, start, only read or have no disk left.
+    SinkUnavailableError: (
+        *(0, 1021, 1040, 1047, 1053, 1079, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1290, 1317, 1836, 1927),
+        *(2002, 2003, 2006, 2013, 2055, 3169),
+    ),
     NameRefusedError: (1059, 1102, 1103),
     ColumnsRefusedError: (1060, 1071, 1074, 1117, 1118, 1166),
-    TargetTouchedError: (1044, 1050, 1054, 1061, 1067, 1072, 1091, 1142, 1143, 1227, 1347, 1356, 1644),
+    # 1906 and 3105: a column that the server computes.
+    TargetTouchedError: (1044, 1050, 1054, 1061, 1067, 1072, 1091, 1142, 1143, 1227, 1347, 1356, 1644, 1906, 3105),
 }
 
 
-def postgres_refusal(sqlstate: str) -> type[SinkError]:
-    """The error that PostgreSQL's `sqlstate` is."""
+def postgres_refusal(sqlstate: str, text: str = "") -> type[SinkError]:
+    """The error that PostgreSQL's `sqlstate` is; without one, because the connection is lost, the one in the `text`."""
+    if not sqlstate and _LOST.search(text):
+        return SinkUnavailableError
     return _POSTGRES.get(sqlstate) or _POSTGRES.get(sqlstate[:2]) or SinkError
+
+
+def postgres_unreached(text: str) -> type[SinkError]:
+    """The error that a failure to connect is: what the server refuses (FATAL) stays so, unless it says "later"."""
+    return SinkError if "FATAL:" in text and not _LATER.search(text) else SinkUnavailableError
 
 
 def mysql_refusal(code: int) -> type[SinkError]:
     """The error that the number `code` of MySQL or MariaDB is."""
     return next((error for error, codes in _MYSQL.items() if code in codes), SinkError)
+
+
+def advised(refusal: type[SinkError], text: str) -> SinkError:
+    """The `refusal` with the server's `text`, and what to do where the server says nothing of that."""
+    if refusal is ReferenceRefusedError:
+        text += ". Drop the foreign key there: the source has it, and tables are written one after another"
+    return refusal(text)
 
 
 def without_value(text: str) -> str:

@@ -30,6 +30,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, Literal
 
+import pyarrow as pa
+
 from raycdc.checkpoint.folder import private_file
 from raycdc.errors import ColumnsRefusedError, ConfigError, SinkError
 from raycdc.model import META_COLUMNS, TableId
@@ -147,6 +149,9 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
         for inputs in merged:
             batch.add(self._task(work, inputs, "merge"), staged.merge.append)
         return staged
+
+    def misfits(self, work: Work, rows: pa.RecordBatch) -> pa.Array:
+        return self._database.misfits(rows, work.schema.columns, target_key(work, self._context))
 
     def after_commit(self, work: Work, staged: Staged) -> None:
         prefix = stage_prefix(work.target, self._context.app_id)

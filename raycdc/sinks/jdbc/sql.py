@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from raycdc.model import Column, TableId
@@ -19,6 +20,20 @@ class Statements(Protocol):
 
     def changed(self, statement: str, *arguments: Any) -> int:
         """Execute one UPDATE; returns how many rows it found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upsert:
+    """Rows of a staging table ``s`` that are to be in a table ``t``: those for which `wanted` is true, with `columns`,
+    of which some are the `key`. In a row that is there already columns `gone` become null.
+    """
+
+    table: str
+    stage: str
+    columns: Sequence[Column]
+    key: Sequence[str]
+    gone: Sequence[str]
+    wanted: str
 
 
 class Dialect(Protocol):
@@ -45,8 +60,23 @@ class Dialect(Protocol):
     def delete_matching(self, table: str, stage: str, match: str, condition: str) -> str:
         """The statement that deletes the rows of ``table t`` that `match` those of ``stage s`` with the `condition`."""
 
-    def or_update(self, columns: Sequence[Column], key: Sequence[str], gone: Sequence[str]) -> str:
-        """The end of an INSERT that gives a row that has the key the new values; columns `gone` become null."""
+    def upsert(self, rows: Upsert) -> Sequence[str]:
+        """The statements that put the rows into the table, by its key alone: no other index says which row is meant."""
+
+
+def names(dialect: Dialect, columns: Sequence[Column]) -> str:
+    """The names of `columns`, as an INSERT has them."""
+    return ", ".join(dialect.quote(column.name) for column in columns)
+
+
+def values(dialect: Dialect, columns: Sequence[Column]) -> str:
+    """The values of `columns` in the staging table ``s``."""
+    return ", ".join(map(dialect.staged, columns))
+
+
+def match(dialect: Dialect, key: Sequence[str]) -> str:
+    """The condition that a row of the table ``t`` has the key of one of the staging table ``s``."""
+    return " AND ".join(f"t.{dialect.quote(name)} = s.{dialect.quote(name)}" for name in key)
 
 
 def relation(dialect: Dialect, target: TableId) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from raycdc.model import Column, TableId
-from raycdc.sinks.jdbc.sql import Dialect, Statements, relation
+from raycdc.sinks.jdbc.sql import Dialect, Statements, Upsert, match, names, relation, values
 from raycdc.sinks.origins import CLAIMED, Key
 from raycdc.sinks.rows import DELETED
 
@@ -19,6 +19,20 @@ class StagedTable:
     rows: int
     deleted: int = 0
     truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """The rows of an epoch on their way into `target`, with `columns`, of which some are the `key`: those of `append`
+    are new, those of `merge` change what is there, where columns `gone` at the source become null.
+    """
+
+    target: TableId
+    columns: Sequence[Column]
+    key: Sequence[str]
+    gone: Sequence[str]
+    append: Sequence[StagedTable]
+    merge: Sequence[StagedTable]
 
 
 class Staging:
@@ -34,44 +48,47 @@ class Staging:
         count: int = self._statements.rows(f"SELECT COUNT(*) FROM {self._stage(name)}")[0][0]
         return count
 
-    def append(self, target: TableId, columns: Sequence[Column], name: str) -> None:
-        """Add the rows of a staging table."""
-        self._statements.run(
-            f"INSERT INTO {relation(self._dialect, target)} ({self._names(columns)}) "
-            f"SELECT {self._values(columns)} FROM {self._stage(name)} s"
-        )
+    def take_out(self, rows: Incoming) -> None:
+        """Delete all rows of the target that change, so that none has a unique value that another one gets."""
+        for table in rows.merge:
+            self._delete(rows, table)
+
+    def put(self, rows: Incoming) -> None:
+        """Put the rows in. `KeyRefusedError` where one has a unique value that another one of the target has."""
+        dialect = self._dialect
+        for table in rows.append:
+            self._statements.run(
+                f"INSERT INTO {relation(dialect, rows.target)} ({names(dialect, rows.columns)}) "
+                f"SELECT {values(dialect, rows.columns)} FROM {self._stage(table.name)} s"
+            )
+        deleted = f"s.{dialect.quote(DELETED)}"
+        for table in rows.merge:
+            if table.deleted:
+                self._delete(rows, table, deleted)
+            upsert = Upsert(
+                relation(dialect, rows.target),
+                self._stage(table.name),
+                rows.columns,
+                rows.key,
+                rows.gone,
+                f"NOT {deleted}",
+            )
+            for statement in dialect.upsert(upsert):
+                self._statements.run(statement)
+
+    def _delete(self, rows: Incoming, table: StagedTable, condition: str = "TRUE") -> None:
+        """Delete the rows of the target that have keys of `table` for which the `condition` is true."""
+        target, matching = relation(self._dialect, rows.target), match(self._dialect, rows.key)
+        self._statements.run(self._dialect.delete_matching(target, self._stage(table.name), matching, condition))
 
     def taken(self, target: TableId, key: Sequence[str], name: str) -> Key | None:
         """The key of a `CLAIMED` row of a staging table that the target has already; None where there is none."""
-        names = ", ".join(map(self._dialect.key_value, key))
+        shown = ", ".join(map(self._dialect.key_value, key))
         found = self._statements.rows(
-            f"SELECT {names} FROM {relation(self._dialect, target)} t JOIN {self._stage(name)} s ON {self._match(key)} "
-            f"WHERE s.{self._dialect.quote(CLAIMED)} LIMIT 1"
+            f"SELECT {shown} FROM {relation(self._dialect, target)} t JOIN {self._stage(name)} s "
+            f"ON {match(self._dialect, key)} WHERE s.{self._dialect.quote(CLAIMED)} LIMIT 1"
         )
         return dict(zip(key, found[0], strict=True)) if found else None
 
-    def merge(
-        self, target: TableId, columns: Sequence[Column], key: Sequence[str], gone: Sequence[str], staged: StagedTable
-    ) -> None:
-        """Upsert and delete the rows of a staging table with `DELETED`; columns `gone` at the source become null."""
-        table, stage = relation(self._dialect, target), self._stage(staged.name)
-        deleted = f"s.{self._dialect.quote(DELETED)}"
-        if staged.deleted:
-            self._statements.run(self._dialect.delete_matching(table, stage, self._match(key), deleted))
-        self._statements.run(
-            f"INSERT INTO {table} ({self._names(columns)}) SELECT {self._values(columns)} FROM {stage} s "
-            f"WHERE NOT {deleted} {self._dialect.or_update(columns, key, gone)}"
-        )
-
     def _stage(self, name: str) -> str:
         return self._dialect.quote(self._home, name)
-
-    def _names(self, columns: Sequence[Column]) -> str:
-        return ", ".join(self._dialect.quote(column.name) for column in columns)
-
-    def _values(self, columns: Sequence[Column]) -> str:
-        return ", ".join(map(self._dialect.staged, columns))
-
-    def _match(self, key: Sequence[str]) -> str:
-        quote = self._dialect.quote
-        return " AND ".join(f"t.{quote(name)} = s.{quote(name)}" for name in key)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field, replace
 
-from raycdc.errors import NameRefusedError, SinkError, TargetGoneError, TargetTakenError
+from raycdc.errors import KeyRefusedError, NameRefusedError, SinkError, TargetGoneError, TargetTakenError
 from raycdc.failpoints import reach
 from raycdc.model import Column, TableId
 from raycdc.sinks.api import CommitVector, SinkContext
@@ -18,7 +18,7 @@ from raycdc.sinks.api import TableWork as Work
 from raycdc.sinks.changes import fitted_to
 from raycdc.sinks.columns import Plan, key_after, plan, same_everywhere
 from raycdc.sinks.jdbc.database import STAGE_PREFIX, Database, Session
-from raycdc.sinks.jdbc.staging import StagedTable
+from raycdc.sinks.jdbc.staging import Incoming, StagedTable
 from raycdc.sinks.origins import same_key
 from raycdc.sinks.record import Held, Intent, again, renamed
 from raycdc.sinks.rows import target_columns
@@ -68,7 +68,10 @@ class JdbcSteps(Target):
         if not tables.exists(self.name):
             return Missing(lost=vector)
         if held is not None and held.columns:
-            return Ours(vector)
+            if not held.identity or held.identity == tables.identity(self.name):
+                return Ours(vector)
+            # Somebody dropped the table and made another one of its name, which has nothing of this pipeline.
+            held = vector = None
         if self._prepared and (other := tables.folded(app_id, self.name)):
             same = NameRefusedError(
                 f"{self.name} and {other} are one table in {self._address}, whose names ignore case "
@@ -94,7 +97,7 @@ class JdbcSteps(Target):
 
     def begin(self, work: Work, stamp: Stamp) -> None:
         if self._is_of(self._session.tables.marker(self.name) or "", work.epoch):
-            self._hold(_new(work, stamp, created=True), stamp)
+            self._hold(self._new(work, stamp, created=True), stamp)
         else:
             self.replace(work, stamp)
 
@@ -105,7 +108,7 @@ class JdbcSteps(Target):
     def adopt(self, work: Work, stamp: Stamp) -> None:
         columns = target_columns(work.schema, changelog=not self._context.upsert)
         self._session.tables.adopt(self.name, columns, target_key(work, self._context))
-        self._hold(_new(work, stamp, created=False), stamp)
+        self._hold(self._new(work, stamp, created=False), stamp)
 
     def evolve(self, work: Work, stamp: Stamp) -> None:
         held, context = self._held, self._context
@@ -126,6 +129,8 @@ class JdbcSteps(Target):
         # The target's present key counts: an epoch that was dropped since may have given it its key already.
         planned = replace(planned, rekeyed=context.upsert and key_after(held.key, planned.columns) != key)
         self._database.check_columns(self.name, columns, target_key(work, context))
+        if planned.emptied:
+            held = self._emptied(held)
         if planned.emptied or planned.filled or planned.rekeyed or not self._is_same(held, planned, key):
             marker = marker_of(self._context.app_id, self.name, work.epoch)
             if not self._session.transactional_ddl:
@@ -133,7 +138,7 @@ class JdbcSteps(Target):
                 intent = Intent(marker, columns, key, before)
                 self._hold(replace(held, vector=vector, intent=intent), stamp)
             self._session.tables.alter(self.name, held.columns, planned, target_key(work, context), marker)
-        self._hold(Held(stamp.vector, columns, key, held.created, before), stamp)
+        self._hold(replace(held, vector=stamp.vector, columns=columns, key=key, before=before, intent=None), stamp)
 
     def write(self, work: Work, staged: Staged, step: int, stamp: Stamp) -> None:
         held, session = self._held, self._session
@@ -141,24 +146,36 @@ class JdbcSteps(Target):
         work = fitted_to(work, self._context, {column.name for column in held.columns})
         columns = target_columns(work.schema, changelog=not self._context.upsert)
         for table in (*staged.append, *staged.merge):
-            if (rows := session.staging.rows(table.name)) != table.rows:
+            if (count := session.staging.rows(table.name)) != table.rows:
                 raise SinkError(
-                    f"{work.target}: staging table {table.name} in {self._address} has {rows} rows instead of "
+                    f"{work.target}: staging table {table.name} in {self._address} has {count} rows instead of "
                     f"{table.rows}: the server restarted, or somebody changed it. Start again."
                 )
-        if any(table.truncated for table in staged.merge):
+        written = {column.name for column in work.schema.columns}
+        gone = tuple(column.name for column in held.columns if column.name not in written)
+        emptied = any(table.truncated for table in staged.merge)
+        appended = () if emptied else staged.append
+        rows = Incoming(work.target, columns, work.schema.primary_key, gone, appended, staged.merge)
+        if emptied:
+            held = self._emptied(held)
             session.tables.empty(work.target)
         else:
             for table in staged.merge if work.merged else ():
                 if (key := session.staging.taken(work.target, work.schema.primary_key, table.name)) is not None:
                     raise same_key(str(work.target), key, alone=len(work.merged) == 1)
-            for table in staged.append:
-                session.staging.append(work.target, columns, table.name)
-        written = {column.name for column in work.schema.columns}
-        gone = [column.name for column in held.columns if column.name not in written]
-        for table in staged.merge:
-            session.staging.merge(work.target, columns, work.schema.primary_key, gone, table)
-        self._hold(held.written(stamp.vector), stamp)
+        try:
+            session.staging.put(rows)
+        except KeyRefusedError:
+            # One may have a unique value that another one gives up later in the epoch.
+            if emptied or not self._begin_anew() or not session.tables.is_ours_alone(work.target, held.columns):
+                raise
+            session.staging.take_out(rows)
+            session.staging.put(rows)
+        session.tables.check_untouched(work.target, columns)
+        identity = session.tables.identity(work.target)
+        if held.identity and held.identity != identity:
+            raise self.disappeared()
+        self._hold(replace(held.written(stamp.vector), identity=identity), stamp)
         reach("in_commit")
 
     def bar(self, work: Work, stamp: Stamp) -> None:
@@ -181,9 +198,9 @@ class JdbcSteps(Target):
     def went_back(self, reached: int, record: CommitVector | None) -> TargetGoneError:
         return TargetGoneError(
             f"{self.name} in {self._address} held epoch {reached} and now holds {has_only(record)}: the server went "
-            "back in time (a failover to an older copy, or a restore), or somebody changed raycdc_commit. Nothing more "
-            "was written. Bring back a copy that has the epoch and start again, or take a new snapshot of "
-            "the table."
+            "back in time (a failover to an older copy, or a restore), or somebody dropped the table and made it anew, "
+            "or changed raycdc_commit. Nothing more was written. Bring back a copy that has the epoch and start again, "
+            "or take a new snapshot of the table."
         )
 
     # -- the record
@@ -194,11 +211,29 @@ class JdbcSteps(Target):
         self._session.tables.create(
             self.name, columns, key, marker_of(self._context.app_id, self.name, work.epoch), replace=instead
         )
-        self._hold(_new(work, stamp, created=True), stamp)
+        self._hold(self._new(work, stamp, created=True), stamp)
+
+    def _new(self, work: Work, stamp: Stamp, *, created: bool) -> Held:
+        identity = self._session.tables.identity(self.name)
+        return Held(stamp.vector, work.schema.columns, work.schema.primary_key, created, identity=identity)
 
     def _hold(self, held: Held, stamp: Stamp) -> None:
         self._session.commits.hold(self._context.app_id, self.name, held, stamp.positions)
         self._held = held
+
+    def _begin_anew(self) -> bool:
+        """Undo the transaction; whether the target is still in the hands of this one."""
+        self._session.rollback()
+        return self._session.held(self._context.app_id, self.name, lock=True) == self._held
+
+    def _emptied(self, held: Held) -> Held:
+        """The record of the target once all of its rows are gone, other pipelines' too."""
+        app_id, commits = self._context.app_id, self._session.commits
+        alone = held.created and all(is_of_pipeline(owner, app_id) for owner in commits.owners(self.name))
+        self.require_own(alone=alone, on_existing=self._context.on_existing)
+        if not alone:
+            commits.forget_others(app_id, self.name)
+        return replace(held, created=True)
 
     def _is_same(self, held: Held, planned: Plan, key: tuple[str, ...]) -> bool:
         def retyped(old: Column, new: Column) -> bool:
@@ -230,7 +265,3 @@ def stage_prefix(target: TableId, app_id: str) -> str:
 def short(text: str) -> str:
     """A name for `text` that fits where names have few characters."""
     return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
-def _new(work: Work, stamp: Stamp, *, created: bool) -> Held:
-    return Held(stamp.vector, work.schema.columns, work.schema.primary_key, created)

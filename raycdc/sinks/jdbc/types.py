@@ -16,7 +16,7 @@
 | BINARY | bytea | longblob, or varbinary(n) in a key |
 | DATE | date | date |
 | DATETIME | timestamp without time zone | datetime(6) |
-| TIMESTAMP | timestamp with time zone | timestamp(6), 1970 to 2038 |
+| TIMESTAMP | timestamp with time zone | timestamp(6), 1970 to 2038, for MySQL's own; else datetime(6) in UTC |
 | TIME | text as the source prints it: a duration, not a time of day | time(6) |
 
 The server itself refuses a value that it cannot hold (a date beyond its range, a NUL) while rows are staged, before
@@ -77,6 +77,8 @@ def mysql_type(logical: LogicalType, *, key: bool) -> str:
             return f"decimal({wide[0]},{wide[1]})"
         case TypeKind.STRING | TypeKind.ENUM | TypeKind.SET | TypeKind.JSON if key:
             return f"varchar({_length(logical)})"
+        case TypeKind.TIMESTAMP if not logical.native.lower().startswith("timestamp"):
+            return "datetime(6)"
         case TypeKind.BINARY if key:
             return f"varbinary({_length(logical)})"
         case kind:

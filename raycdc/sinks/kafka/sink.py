@@ -39,7 +39,7 @@ from raycdc.sinks.api import (
     SinkContext,
     TableWork,
 )
-from raycdc.sinks.changes import check_changes
+from raycdc.sinks.changes import check_changes, creates
 from raycdc.sinks.kafka.checks import check_sink
 from raycdc.sinks.kafka.keeper import RecordKeeper
 from raycdc.sinks.kafka.plugin import KafkaSinkConfig
@@ -72,6 +72,8 @@ class KafkaSink(Sink):
     def __init__(self, config: KafkaSinkConfig) -> None:
         self._config = config
         self._keeper: RecordKeeper | None = None
+        #: The record that each target was last found or left with.
+        self._reached: dict[TableId, CommitVector] = {}
         self._properties = {"bootstrap.servers": config.bootstrap_servers, "client.id": "raycdc", **config.properties}
         self._format: FormatSection = {
             **config.format,
@@ -103,9 +105,14 @@ class KafkaSink(Sink):
         if self._keeper is None:
             return seen(self._target(target))
         with self._using(target, writes=False):
-            return held(self._target(target))
+            vector = held(self._target(target))
+        if vector is not None:
+            self._reached[target] = vector
+        return vector
 
     def apply_schema(self, work: TableWork) -> None:
+        if creates(work):
+            self._reached.pop(work.target, None)
         with self._using(work.target, writes=True):
             check_changes(work, self._context.rules)
             topic = self._config.topic_of(work.target)
@@ -145,6 +152,7 @@ class KafkaSink(Sink):
                 )
                 reach("after_parts")
                 self._run(self._no_changes(work, goal))
+        self._reached[work.target] = goal
 
     def tombstone(self, work: TableWork) -> None:
         topic = self._config.topic_of(work.target)
@@ -157,6 +165,7 @@ class KafkaSink(Sink):
                 for number in range(barred, most):
                     self._bar(work, number)
                 barred = most
+        self._reached[work.target] = self._goal(work, STEP_TOMBSTONE)
 
     def _bar(self, work: TableWork, part: int | None, *, barred: int | None = None) -> int:
         """A tombstone of a part, or of the table whose first `barred` parts have theirs; how many parts there are."""
@@ -185,7 +194,7 @@ class KafkaSink(Sink):
         return CommitVector(work.epoch, step, work.generation)
 
     def _no_changes(self, work: TableWork, goal: CommitVector) -> WriteChanges:
-        target = self._target(work.target)
+        target = replace(self._target(work.target), begins=creates(work))
         return WriteChanges(target, goal, work.target, work.schema, self._format, target.topic)
 
     def _run(self, task: StageTask[ResultT]) -> ResultT:
@@ -197,7 +206,8 @@ class KafkaSink(Sink):
         identity = f"{self._context.app_id}:{table}"
         if len(identity) > 200:
             identity = f"raycdc:{hashlib.sha256(identity.encode()).hexdigest()}"
-        return Target(self._properties, self._config.topic_of(table), identity)
+        topic = self._config.topic_of(table)
+        return Target(self._properties, topic, identity, self._topics.id_of(topic), self._reached.get(table))
 
     def _is_ours(self, topic: str, target: TableId) -> bool:
         """Whether the topic was claimed, or need not be. One with messages that this pipeline never wrote to is

@@ -216,7 +216,7 @@ def held(target: Target) -> CommitVector | None:
 
 def seen(target: Target) -> CommitVector | None:
     """The answer of `held` now, without fencing anybody: it may change the next moment."""
-    return _held(target, look)
+    return _held(target, lambda one: one.check(look(one)))
 
 
 def _fenced(target: Target) -> Record:

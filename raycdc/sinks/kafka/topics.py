@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic, TopicPartition
 
 from raycdc.clients.kafka import admin_client
 from raycdc.clients.kafka_reachable import list_topics
-from raycdc.errors import SinkError
+from raycdc.errors import SinkError, SinkUnavailableError
 from raycdc.sinks.kafka.plugin import KafkaSinkConfig
-from raycdc.sinks.kafka.transactions import TIMEOUT_S, Target, topic_error
+from raycdc.sinks.kafka.transactions import TIMEOUT_S, Target, is_away, topic_error
+
+#: As older brokers have it, whose topics have no ids.
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
 class Topics:
@@ -43,8 +46,18 @@ class Topics:
         try:
             topics = self._admin.list_topics(timeout=TIMEOUT_S).topics
         except KafkaException as cause:
-            raise SinkError(f"Kafka at {self._config.bootstrap_servers}: {cause.args[0]}") from cause
+            refusal = SinkUnavailableError if is_away(cause.args[0]) else SinkError
+            raise refusal(f"Kafka at {self._config.bootstrap_servers}: {cause.args[0]}") from cause
         return {name: list(topic.partitions) for name, topic in topics.items()}
+
+    def id_of(self, topic: str) -> str:
+        """What tells the topic from a later one of its name; empty where the cluster does not say."""
+        try:
+            (asked,) = self._admin.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S).values()
+            found = str(asked.result(TIMEOUT_S).topic_id)
+        except KafkaException:
+            return ""
+        return "" if found == _NO_ID else found
 
     def create(self, topic: str, partitions: int, *, is_tables: bool = True) -> None:
         """Make a topic that is one table's own, or for all; one that is there already stays."""
@@ -54,7 +67,8 @@ class Topics:
         except KafkaException as cause:
             if cause.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 error = topic_error(Target(self._properties, topic, ""), cause.args[0])
-                raise (error if is_tables else SinkError(str(error))) from cause
+                is_whose = is_tables or isinstance(error, SinkUnavailableError)
+                raise (error if is_whose else SinkError(str(error))) from cause
 
     def has_messages(self, topic: str) -> bool:
         """Whether the topic has any message now."""

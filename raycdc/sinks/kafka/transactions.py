@@ -24,7 +24,14 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from raycdc.checkpoint.recovery import CommitVector
 from raycdc.clients.kafka import consumer_client, producer_client
-from raycdc.errors import NameRefusedError, SinkError, TargetGoneError, TargetTouchedError, ValueRefusedError
+from raycdc.errors import (
+    NameRefusedError,
+    SinkError,
+    SinkUnavailableError,
+    TargetGoneError,
+    TargetTouchedError,
+    ValueRefusedError,
+)
 from raycdc.failpoints import reach
 
 #: How long one question to the cluster may take.
@@ -35,6 +42,9 @@ TRANSACTION_TIMEOUT_MS = 300_000
 STEPS = 8
 #: Between two times of the same question.
 RETRY_S = 0.1
+_TIMEOUT = "transaction.timeout.ms"
+#: Of the note beside the offset: since 2 it names the topic. Before there was no number.
+_VERSION = 2
 
 #: Topic, key and value.
 Message = tuple[str, bytes | None, bytes | None]
@@ -44,20 +54,67 @@ _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.
 _SOON = frozenset(
     {KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS}
 )
+_AWAY = _SOON | {
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._TIMED_OUT,
+    KafkaError._MSG_TIMED_OUT,
+    KafkaError._RESOLVE,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.NETWORK_EXCEPTION,
+    KafkaError.BROKER_NOT_AVAILABLE,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_ENOUGH_REPLICAS,
+    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+}
 _NOTHING_THERE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A table's topic, and the name under which its transactions run (pipeline, checkpoint and table)."""
+    """A table's topic, and the name under which its transactions run (pipeline, checkpoint and table).
+
+    `topic_id` tells the topic from a later one of its name (empty: the cluster did not say); `reached` is the record
+    that the driver last saw or left, if any. Where the table `begins`, whatever the topic held before is over.
+    """
 
     properties: Mapping[str, str] = field(repr=False)
     topic: str
     identity: str
+    topic_id: str = ""
+    reached: CommitVector | None = None
+    begins: bool = False
 
     def part(self, number: int) -> Target:
-        """The same topic with the identity of one task partition."""
-        return replace(self, identity=f"{self.identity}:{number}")
+        """The same topic with the identity of one task partition, which has a record of its own."""
+        return replace(self, identity=f"{self.identity}:{number}", reached=None)
+
+    @property
+    def timeout_ms(self) -> int:
+        """How long a transaction may be open: as the user says it (``transaction.timeout.ms``), or as we do."""
+        return int(self.properties.get(_TIMEOUT, TRANSACTION_TIMEOUT_MS))
+
+    def check(self, record: Record) -> Record:
+        """`record` as it was read. `TargetGoneError` where it is of another topic of this name, or less than it was."""
+        servers = self.properties.get("bootstrap.servers")
+        if self.begins:
+            return record
+        if record.topic_id and self.topic_id and record.topic_id != self.topic_id:
+            raise TargetGoneError(
+                f"Topic {self.topic} at {servers} is another topic than this pipeline wrote to: it was deleted and "
+                "made anew, and its messages of earlier epochs are gone. Nothing more was written. Read its source "
+                "table anew."
+            )
+        reached, vector = self.reached, record.vector
+        # Parts of an epoch may be ahead of the table's own record, within the epoch.
+        if reached is not None and (vector is None or vector.epoch < reached.epoch):
+            holds = "nothing of this pipeline" if vector is None else f"only epoch {vector.epoch}"
+            raise TargetGoneError(
+                f"Topic {self.topic} at {servers} held epoch {reached.epoch} and now holds {holds}: it was deleted and "
+                "made anew, or its record went, which is an offset of a consumer group. Nothing more was written. Read "
+                "its source table anew."
+            )
+        return record
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +132,13 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The record in an identity's group: how far it is (None: nowhere), and for a whole table how it is cut."""
+    """The record in an identity's group: how far it is (None: nowhere), for a whole table how it is cut, and which
+    topic it is of (empty: an older version wrote it, or the cluster did not say).
+    """
 
     vector: CommitVector | None = None
     cut: Cut = Cut()
+    topic_id: str = ""
 
 
 class Transactions:
@@ -86,6 +146,8 @@ class Transactions:
 
     def __init__(self, target: Target) -> None:
         self._target = target
+        #: When the transaction under way was begun.
+        self._begun_s: float | None = None
         self._consumer = _consumer(target)
         self._producer = producer_client(
             {
@@ -93,9 +155,9 @@ class Transactions:
                 "batch.size": "1000000",
                 "compression.type": "lz4",
                 "partitioner": "murmur2_random",
+                _TIMEOUT: str(TRANSACTION_TIMEOUT_MS),
                 **target.properties,
                 "transactional.id": target.identity,
-                "transaction.timeout.ms": str(TRANSACTION_TIMEOUT_MS),
                 "queue.buffering.max.messages": "1000000",
                 "log_level": 0,
             },
@@ -114,8 +176,8 @@ class Transactions:
         self._consumer.close()
 
     def record(self) -> Record:
-        """The record of the target. Nobody else can change it before our commit."""
-        return _read_record(self._target, self._consumer)
+        """The record of the target, as `Target.check` finds it. Nobody else can change it before our commit."""
+        return self._target.check(_read_record(self._target, self._consumer))
 
     def held(self) -> CommitVector | None:
         """How far the target is; see `record`."""
@@ -123,13 +185,16 @@ class Transactions:
 
     def write(self, vector: CommitVector, messages: Messages, *, cut: Cut | None = None) -> int:
         """One transaction: `messages` (topic, key, value) and the record. How many messages."""
-        note: dict[str, int] = {"generation": vector.generation}
+        note: dict[str, int | str] = {"version": _VERSION, "generation": vector.generation}
+        if self._target.topic_id:
+            note["topic"] = self._target.topic_id
         if cut is not None and cut.most:
             note |= {"epoch": cut.epoch, "parts": cut.parts, "most": cut.most}
         offset = vector.epoch * STEPS + vector.step
         record = TopicPartition(self._target.topic, 0, offset, metadata=json.dumps(note))
         group = self._consumer.consumer_group_metadata()
         self._ask(self._producer.begin_transaction)
+        self._begun_s = time.monotonic()
         try:
             count = self._produce(messages)
             self._ask(lambda: self._producer.send_offsets_to_transaction([record], group, TIMEOUT_S))
@@ -145,7 +210,7 @@ class Transactions:
         try:
             return len(self._producer.list_topics(self._target.topic, TIMEOUT_S).topics[self._target.topic].partitions)
         except KafkaException as cause:
-            raise topic_error(self._target, cause.args[0]) from cause
+            raise self._error(cause) from cause
 
     def _produce(self, messages: Messages) -> int:
         count = 0
@@ -158,7 +223,7 @@ class Transactions:
                     self._producer.poll(0.1)
                     continue
                 except KafkaException as cause:
-                    raise topic_error(self._target, cause.args[0]) from cause
+                    raise self._error(cause) from cause
                 break
             count += 1
         return count
@@ -178,14 +243,26 @@ class Transactions:
                     continue
                 if cause.args[0].txn_requires_abort():
                     self._abort()
-                raise topic_error(self._target, cause.args[0]) from cause
+                raise self._error(cause) from cause
             return
 
     def _ask(self, question: Callable[[], Any]) -> None:
         try:
             question()
         except KafkaException as cause:
-            raise topic_error(self._target, cause.args[0]) from cause
+            raise self._error(cause) from cause
+
+    def _error(self, cause: KafkaException) -> SinkError:
+        """The named error of a refusal; a broker that ends an open transaction fences its producer, too."""
+        error, target = cause.args[0], self._target
+        open_ms = 0.0 if self._begun_s is None else (time.monotonic() - self._begun_s) * 1000
+        if error.code() in _FENCED and open_ms >= target.timeout_ms:
+            return SinkError(
+                f"Topic {target.topic}: the broker ended a transaction that was open for {open_ms / 1000:.0f} s, which "
+                f"is longer than {_TIMEOUT} ({target.timeout_ms}). Nothing of the epoch is in the topic. Set a larger "
+                f'one in sink.properties ("{_TIMEOUT}"), up to transaction.max.timeout.ms of the brokers. Start again.'
+            )
+        return topic_error(target, error)
 
 
 def look(target: Target) -> Record:
@@ -216,8 +293,14 @@ def _read_record(target: Target, consumer: Consumer) -> Record:
     if answer is None or answer.offset < 0:
         return Record()
     note = json.loads(answer.metadata or "{}")
+    if (version := note.get("version", 1)) > _VERSION:
+        raise SinkError(
+            f"Topic {target.topic}: its record is of version {version}, and this raycdc reads up to {_VERSION}. Use "
+            "the newer one that wrote it."
+        )
     vector = CommitVector(answer.offset // STEPS, answer.offset % STEPS, note.get("generation", 0))
-    return Record(vector, Cut(note.get("epoch", 0), note.get("parts", 1), note.get("most", 0)))
+    cut = Cut(note.get("epoch", 0), note.get("parts", 1), note.get("most", 0))
+    return Record(vector, cut, note.get("topic", ""))
 
 
 def _committed(target: Target, consumer: Consumer) -> TopicPartition | None:
@@ -252,10 +335,15 @@ _OF_A_TOPIC: dict[int, type[SinkError]] = {
 }
 
 
+def is_away(error: KafkaError) -> bool:
+    """Whether brokers cannot be reached now, or say "later"."""
+    return error.retriable() or error.code() in _AWAY
+
+
 def topic_error(target: Target, error: KafkaError) -> SinkError:
     """The named error of a broker's refusal: the topic's own where `_OF_A_TOPIC` says so, else the whole sink's."""
     if error.code() in _FENCED:
         return SinkError(f"Topic {target.topic}: another process took over its transactions.")
     servers = target.properties.get("bootstrap.servers")
-    refusal = _OF_A_TOPIC.get(error.code(), SinkError)
+    refusal = _OF_A_TOPIC.get(error.code()) or (SinkUnavailableError if is_away(error) else SinkError)
     return refusal(f"Topic {target.topic} at {servers}: {error.str()} ({error.name()})")

@@ -17,13 +17,20 @@ import pymongo
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.raw_bson import RawBSONDocument
 from pymongo.client_session import ClientSession
-from pymongo.errors import CollectionInvalid, OperationFailure, PyMongoError
+from pymongo.errors import (
+    CollectionInvalid,
+    ConnectionFailure,
+    ExecutionTimeout,
+    OperationFailure,
+    PyMongoError,
+    WaitQueueTimeoutError,
+)
 from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import ReadPreference
 from pymongo.write_concern import WriteConcern
 
 from raycdc.config.mongodb_uri import parse_mongodb_uri
-from raycdc.errors import SinkError
+from raycdc.errors import KeyRefusedError, SinkError, SinkUnavailableError, ValueRefusedError
 from raycdc.model import TableId
 
 DUPLICATE_KEY = 11000
@@ -31,6 +38,8 @@ _SELECTION_TIMEOUT_MS = 20_000
 #: How keys are read that are written again: the same ones.
 KEYS: CodecOptions[dict[str, Any]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
 _MAJORITY = WriteConcern("majority")
+#: The server's words for an error that may not come again.
+_LATER = ("RetryableWriteError", "TransientTransactionError", "UnknownTransactionCommitResult")
 #: Which field of a command its documents are, by the command.
 _FIELDS = {"insert": "documents", "update": "updates", "delete": "deletes"}
 
@@ -146,11 +155,12 @@ class Server:
         try:
             yield
         except PyMongoError as cause:
-            raise SinkError(f"{what}: MongoDB at {self.where}: {self.text_of(cause)}") from None
+            raise _refusal(cause)(f"{what}: MongoDB at {self.where}: {self.text_of(cause)}") from None
 
     def text_of(self, cause: BaseException) -> str:
         """The first line of an error, without any secret."""
-        text = str(cause).partition(", full error")[0]
+        # Not the values of a key that is there already.
+        text = str(cause).partition(", full error")[0].partition(" dup key:")[0]
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text[:1000]
@@ -205,4 +215,19 @@ class Server:
             client.close()
 
 
+def _refusal(cause: PyMongoError) -> type[SinkError]:
+    """The error that one of the driver is: of the one collection, of servers that are away, or of the sink."""
+    if isinstance(cause, OperationFailure) and cause.code in _OF_A_COLLECTION:
+        return _OF_A_COLLECTION[cause.code]
+    away = isinstance(cause, ConnectionFailure | ExecutionTimeout | WaitQueueTimeoutError)
+    return SinkUnavailableError if away or any(map(cause.has_error_label, _LATER)) else SinkError
+
+
 _EXISTS = 48
+#: Codes of the server's that concern one collection: a unique index, a validator, a key or document that is too large.
+_OF_A_COLLECTION: dict[int, type[SinkError]] = {
+    DUPLICATE_KEY: KeyRefusedError,
+    121: ValueRefusedError,
+    10334: ValueRefusedError,
+    17280: ValueRefusedError,
+}

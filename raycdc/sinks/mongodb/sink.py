@@ -37,6 +37,7 @@ from raycdc.model import META_COLUMNS, RowKind, TableId
 from raycdc.sinks.api import CHANGELOG, UPSERT, SinkContext, TargetShape
 from raycdc.sinks.api import TableWork as Work
 from raycdc.sinks.changes import check_key, check_unmerged
+from raycdc.sinks.misfits import halved
 from raycdc.sinks.mongodb.checks import check_sink
 from raycdc.sinks.mongodb.commits import Commits
 from raycdc.sinks.mongodb.plugin import MongoDbSinkConfig
@@ -44,6 +45,7 @@ from raycdc.sinks.mongodb.server import Server
 from raycdc.sinks.mongodb.target import MongoDbSteps
 from raycdc.sinks.mongodb.tasks import ServerAddress
 from raycdc.sinks.mongodb.types import ID, check_columns, check_name, form_of
+from raycdc.sinks.mongodb.writing import Layout
 from raycdc.sinks.origins import CLAIMED
 from raycdc.sinks.rows import DELETED
 from raycdc.sinks.steps import Batch, ExactlyOnceSink
@@ -133,6 +135,9 @@ class MongoDbSink(ExactlyOnceSink[MongoDbSteps]):
         """Nothing is staged; whether the target is emptied is found out, because that comes before any task writes."""
         # Of several tables each one's own rows go; where that cannot be, it is refused when they are merged.
         return self._upsert and len(work.merged) < 2 and self._truncates(work.segments)
+
+    def misfits(self, work: Work, rows: pa.RecordBatch) -> pa.Array:
+        return halved(rows, Layout(work.target, work.schema, "", made=work.made).refusal)
 
     def tombstone(self, work: Work) -> None:
         check_name(work.target)

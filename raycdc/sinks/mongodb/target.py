@@ -10,7 +10,9 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-from raycdc.errors import ChangeRefusedError, SinkError, TargetGoneError, TargetTakenError
+from pymongo.errors import OperationFailure
+
+from raycdc.errors import ChangeRefusedError, KeyRefusedError, SinkError, TargetGoneError, TargetTakenError
 from raycdc.failpoints import reach
 from raycdc.model import Column, TableId
 from raycdc.sinks.api import STEP_APPEND, CommitVector, SinkContext
@@ -21,7 +23,7 @@ from raycdc.sinks.mongodb.adopt import check_collection, check_keys
 from raycdc.sinks.mongodb.commits import Commits, Kept, Operations, RecordChange
 from raycdc.sinks.mongodb.load_tasks import LoadTasks
 from raycdc.sinks.mongodb.migration import empty, migrate, operations_of
-from raycdc.sinks.mongodb.server import Described, DuplicateError, Server, Session
+from raycdc.sinks.mongodb.server import DUPLICATE_KEY, Described, DuplicateError, Server, Session
 from raycdc.sinks.mongodb.tasks import (
     Mode,
     ServerAddress,
@@ -29,6 +31,7 @@ from raycdc.sinks.mongodb.tasks import (
     deletions,
     merged_rows,
     merges,
+    removals,
     statements,
 )
 from raycdc.sinks.mongodb.types import ID, any_key, check_columns, same_form, same_key, spread
@@ -136,10 +139,16 @@ class MongoDbSteps(Target):
         key = work.schema.primary_key if context.upsert else held.key
         check_columns(self.name, columns, key, upsert=context.upsert)
         self._check_forms(work, held.columns, held.key, planned)
+        alone = True
+        if planned.emptied:
+            alone = held.created and not self._commits.others(self.name)
+            self.require_own(alone=alone, on_existing=context.on_existing)
+            held = replace(held, created=True)
         if operations := operations_of(self.name, held.columns, held.key if context.upsert else (), planned):
             intent = Intent(str(work.epoch), columns, key, before)
             begun = replace(held, vector=replace(held.vector, generation=work.generation), intent=intent)
-            kept = self._migrate(self._write(kept, begun, stamp, operations=operations), stamp)
+            begun_again = self._write(kept, begun, stamp, operations=operations, alone=not alone)
+            kept = self._migrate(begun_again, stamp)
         self._write(kept, Held(stamp.vector, columns, key, held.created, before), stamp)
 
     def steps(self, work: Work, staged: bool) -> Sequence[int]:
@@ -148,6 +157,9 @@ class MongoDbSteps(Target):
 
     def write(self, work: Work, staged: bool, step: int, stamp: Stamp) -> None:
         kept = self._recorded
+        if staged and not (kept.held.created and not self._commits.others(self.name)):
+            self.require_own(alone=False, on_existing=self._context.on_existing)
+            kept = self._write(kept, replace(kept.held, created=True), stamp, alone=True)
         work = fitted_to(work, self._context, {column.name for column in kept.held.columns})
         may_insert = self._context.upsert and not work.merged and kept.held.created
         appended, merged = split(work.segments, upsert=self._context.upsert, may_append=may_insert)
@@ -224,11 +236,19 @@ class MongoDbSteps(Target):
             reach("in_commit")
             return now
 
+        def attempt(chosen: Sequence[Statement]) -> Kept:
+            try:
+                return self._server.transaction(lambda session: run(session, chosen))
+            except DuplicateError:
+                return self._server.transaction(lambda session: run(session, updates_of(chosen)))
+
         try:
-            self._kept = self._server.transaction(lambda session: run(session, found))
-        except DuplicateError:
-            found = updates_of(found)
-            self._kept = self._server.transaction(lambda session: run(session, found))
+            self._kept = attempt(found)
+        except OperationFailure as cause:
+            # A document may have a unique value that another one gives up later in the epoch.
+            if cause.code != DUPLICATE_KEY or layout.adopted:
+                raise
+            self._kept = attempt([*(statement for rows in groups for statement in removals(layout, rows)), *found])
 
     def _write_in_parts(
         self, work: Work, rounds: Sequence[tuple[Mode, Sequence[Sequence[Input]]]], stamp: Stamp, *, emptied: bool
@@ -244,10 +264,19 @@ class MongoDbSteps(Target):
         kept = self._write(kept, begun, stamp)
         if emptied:
             kept = empty(self._server, self._commits, work.target, kept, stamp.positions)
-        for mode, groups in rounds:
+        pending = list(rounds)
+        while pending:
+            mode, groups = pending.pop(0)
             fences = [uuid4().hex for _ in groups]
             kept = self._write(kept, begun, stamp, fences=fences)
-            self._tasks.run(work, layout, mode, groups, fences)
+            try:
+                self._tasks.run(work, layout, mode, groups, fences)
+            except KeyRefusedError:
+                # A document may have a unique value that another one gives up later in the epoch.
+                if mode != "merge" or layout.adopted or ("remove", groups) in rounds:
+                    raise
+                rounds = [*rounds, ("remove", groups)]
+                pending = [("remove", groups), (mode, groups), *pending]
         self._described = self._server.described(self.name)
         kept = self._same(kept)
         reach("in_commit")

@@ -22,7 +22,7 @@ from raycdc.sinks.origins import CLAIMED, Origins, same_key
 from raycdc.sinks.table_input import TableInput, TableTask
 from raycdc.sinks.tasks import ROW_GROUP_ROWS, compacted_origins, compacted_rows
 
-Mode = Literal["insert", "merge", "delete", "check"]
+Mode = Literal["insert", "merge", "delete", "remove", "check"]
 
 
 def statements(layout: Layout, table: TableInput) -> Iterator[Statement]:
@@ -46,6 +46,11 @@ def merges(layout: Layout, rows: pa.Table) -> Iterator[Statement]:
 def deletions(layout: Layout, rows: pa.Table) -> Iterator[Statement]:
     """The statements that delete `merged_rows` that are gone; before `merges`."""
     return layout.deletions(rows.to_batches(max_chunksize=ROW_GROUP_ROWS))
+
+
+def removals(layout: Layout, rows: pa.Table) -> Iterator[Statement]:
+    """The statements that delete the documents of all `merged_rows`, before `merges` puts those back that stay."""
+    return layout.removals(rows.to_batches(max_chunksize=ROW_GROUP_ROWS))
 
 
 def check_claims(
@@ -76,7 +81,8 @@ class ServerAddress:
 @dataclass(frozen=True, slots=True)
 class Load(TableTask[None]):
     """Write the rows to the target of `layout` while `fence` stands: as they are (`mode` ``"insert"``), the last of
-    each key (``"merge"``), of those only the deletions (``"delete"``), or only look whether that can be (``"check"``).
+    each key (``"merge"``), of those only the deletions (``"delete"``), the documents of all out of the way
+    (``"remove"``), or only look whether that can be (``"check"``).
     """
 
     layout: Layout
@@ -97,7 +103,7 @@ class Load(TableTask[None]):
                     assert self.origins is not None
                     check_claims(server, layout, rows, alone=self.origins.alone)
                     return
-                found = deletions(layout, rows)
+                found = removals(layout, rows) if self.mode == "remove" else deletions(layout, rows)
                 if self.mode == "merge":
                     found = chain(found, merges(layout, rows))
             commits = Commits(server, self.app_id)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -83,10 +83,23 @@ class Layout:
         different rows may be one for the server, of which at most one is there.
         """
         for batch in _sliced(batches):
-            if (gone := batch.filter(batch.column(DELETED))).num_rows:
-                ident = self._id(gone, "")
-                for data, _, _ in self._encoded(Group("", [Group("q", [ident]), _ONE]), gone):
-                    yield Statement("delete", data)
+            yield from self.removals([batch.filter(batch.column(DELETED))])
+
+    def removals(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Statement]:
+        """The deletions of the documents of all rows, whatever becomes of them."""
+        for batch in _sliced(batches):
+            ident = self._id(batch, "")
+            for data, _, _ in self._encoded(Group("", [Group("q", [ident]), _ONE]), batch):
+                yield Statement("delete", data)
+
+    def refusal(self, batch: pa.RecordBatch) -> str:
+        """Why rows cannot be documents; empty where they can."""
+        try:
+            for _ in replace(self, changelog=False).inserts([batch]):
+                pass
+        except ValueRefusedError as refused:
+            return str(refused.__cause__).removesuffix(".")
+        return ""
 
     def keys(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Any]]:
         """The ``_id`` of each row, some thousand at a time. The one place where rows' keys become objects."""

@@ -41,8 +41,18 @@ def test_what_waits_for_rows_survives_the_table() -> None:
 
 
 def test_a_record_of_a_newer_version_is_refused() -> None:
-    with pytest.raises(SinkError, match="a record of version 3"):
-        Held.from_row((3, 3, 1, 1, '{"version": 3, "columns": []}', "[]"))
+    with pytest.raises(SinkError, match="a record of version 4"):
+        Held.from_row((3, 3, 1, 1, '{"version": 4, "columns": []}', "[]"))
+
+
+def test_a_record_says_which_table_it_is_of() -> None:
+    held = Held(PLAIN.vector, PLAIN.columns, PLAIN.key, created=True, identity="16385")
+    assert Held.from_row(held.row()) == held
+    assert held.written(CommitVector(4, 3, 1)).identity == "16385"
+    second = json.dumps({"version": 2, "columns": [ID.to_json()], "before": PLAIN.shape().to_json()})
+    older = Held.from_row((3, 3, 1, 1, second, '["id"]'))
+    assert older is not None
+    assert (older.identity, older.before) == ("", PLAIN.shape())
 
 
 def exchanged() -> Plan:

@@ -1,0 +1,32 @@
+"""Rows with a value that a target can never have, as sinks tell them (`raycdc.sinks.api.Sink.misfits`). Pure Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def reasons(rows: int, bad: Iterable[tuple[pa.Array, str]]) -> pa.Array:
+    """For each row the text of the first of the masks that is true for it, or null."""
+    found = pa.nulls(rows, pa.string())
+    for mask, text in bad:
+        found = pc.if_else(pc.and_(pc.is_null(found), pc.fill_null(mask, fill_value=False)), pa.scalar(text), found)
+    return found
+
+
+def halved(rows: pa.RecordBatch, refusal: Callable[[pa.RecordBatch], str]) -> pa.Array:
+    """For each row the text with which `refusal` refuses it, or null; good ones, which it passes with an empty text,
+    cost one call together.
+    """
+    waiting, found = [(0, rows.num_rows)], {}
+    while waiting:
+        start, count = waiting.pop()
+        if not count or not (text := refusal(rows.slice(start, count))):
+            continue
+        if count == 1:
+            found[start] = text
+        else:
+            waiting += [(start, count // 2), (start + count // 2, count - count // 2)]
+    return pa.array([found.get(row) for row in range(rows.num_rows)] if found else [None] * rows.num_rows, pa.string())

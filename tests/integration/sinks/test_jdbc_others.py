@@ -1,0 +1,388 @@
+"""Other people at a database's target, beside the pipeline: rows are never lost, wiped or bent in silence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raycdc.errors import (
+    KeyRefusedError,
+    ReferenceRefusedError,
+    SinkError,
+    StateError,
+    TableRefusedError,
+    TargetGoneError,
+    TargetTakenError,
+    TargetTouchedError,
+)
+from raycdc.model import Column, LogicalType, TableSchema, TypeKind
+from raycdc.schema import CreateTableEvent, TruncateTableEvent
+from raycdc.testing.epochs import ScriptedTable
+from raycdc.testing.servers import DatabaseServer, PostgresServer
+from tests.epochs.sink_world import World, new_world, world_of
+
+pytestmark = pytest.mark.server
+
+INT = LogicalType(TypeKind.INT64)
+
+#: A trigger that bends rows, one that is nobody's business, and a column of ours that the server computes.
+POSTGRES_TRIGGER = (
+    "CREATE FUNCTION shop.bend() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.a := 0; RETURN NEW; END'",
+    "CREATE TRIGGER bends BEFORE INSERT OR UPDATE ON shop.t FOR EACH ROW EXECUTE FUNCTION shop.bend()",
+)
+POSTGRES_LOSES = (
+    "CREATE FUNCTION shop.lose() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+    "CREATE TRIGGER loses BEFORE DELETE ON shop.t FOR EACH ROW EXECUTE FUNCTION shop.lose()",
+)
+POSTGRES_RULE = ("CREATE RULE away AS ON DELETE TO shop.t DO INSTEAD NOTHING",)
+POSTGRES_CHILD = ("CREATE TABLE shop.child () INHERITS (shop.t)",)
+MYSQL_TRIGGER = ("CREATE TRIGGER shop.bends BEFORE UPDATE ON shop.t FOR EACH ROW SET NEW.a = 0",)
+MYSQL_ENGINE = ("ALTER TABLE shop.t ENGINE=MyISAM",)
+
+BENT = [
+    ("postgres-upsert", POSTGRES_TRIGGER, r"has a trigger \(bends\) before each row"),
+    ("postgres-upsert", POSTGRES_LOSES, r"has a trigger \(loses\) before each row"),
+    ("postgres-upsert", POSTGRES_RULE, r"has rewrite rules \(away\)"),
+    ("postgres-upsert", POSTGRES_CHILD, r"has a child by INHERITS \(shop.child\)"),
+    ("mysql-upsert", MYSQL_TRIGGER, r"has a trigger \(bends\) before each row"),
+    ("mysql-upsert", MYSQL_ENGINE, r"is a table of MyISAM"),
+]
+
+
+def keyed(*names: str) -> TableSchema:
+    return TableSchema(tuple(Column(name, INT, nullable=name != "id") for name in names), ("id",))
+
+
+class Story:
+    """One table with a key and two columns, on an empty server."""
+
+    def __init__(self, request: pytest.FixtureRequest, kind: str, root: Path) -> None:
+        self.world: World = world_of(request, kind, root)
+        self.world.script.tables = {}
+        self.table: ScriptedTable = self.world.script.table("shop.t", keyed("id", "a", "b"))
+        assert self.world.server is not None
+        self.server: PostgresServer | DatabaseServer = self.world.server
+
+    @property
+    def is_postgres(self) -> bool:
+        return isinstance(self.server, PostgresServer)
+
+    def execute(self, *statements: str) -> None:
+        self.server.execute(*statements)
+
+    def seal(self, *rows: tuple[int, int, int], final: bool = True) -> None:
+        """An epoch that puts in rows (id, a, b), new or not."""
+        for id_, a, b in rows:
+            if (id_,) in self.table.rows:
+                self.table.update((id_,), a=a, b=b)
+            else:
+                self.table.insert({"id": id_, "a": a, "b": b})
+        self.world.script.seal(final=final)
+
+    def run(self, **options: Any) -> None:
+        self.world.restart(sink=self.world.sink(**options))
+
+    def theirs(self, *, more: str = "") -> None:
+        """Somebody's table with the columns of ours."""
+        schema = "CREATE SCHEMA shop" if self.is_postgres else "CREATE DATABASE shop"
+        self.execute(schema, f"CREATE TABLE shop.t (id bigint PRIMARY KEY, a bigint, b bigint{more})")
+
+
+@pytest.mark.parametrize(("kind", "statements", "refusal"), BENT)
+def test_a_table_whose_server_bends_rows_is_not_adopted(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str, statements: tuple[str, ...], refusal: str
+) -> None:
+    story = Story(request, kind, tmp_path)
+    story.theirs()
+    story.execute(*statements)
+    story.seal((1, 1, 1))
+    with pytest.raises(TargetTakenError, match=refusal):
+        story.run(on_existing="merge")
+    assert story.world.rows(story.table) == []
+
+
+@pytest.mark.parametrize("adopted", [False, True])
+@pytest.mark.parametrize(("kind", "statements", "refusal"), BENT)
+def test_what_bends_rows_is_noticed_before_they_are_there(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    kind: str,
+    statements: tuple[str, ...],
+    refusal: str,
+    adopted: bool,
+) -> None:
+    story = Story(request, kind, tmp_path)
+    if adopted:
+        story.theirs()
+    story.seal((1, 1, 1), (2, 2, 2))
+    story.run(on_existing="merge")
+    story.execute(*statements)
+    story.seal((1, 5, 5))
+    with pytest.raises(TargetTouchedError, match=rf"{refusal}.* Nothing was written\."):
+        story.run()
+    if "ENGINE" not in statements[0]:
+        assert [row["a"] for row in sorted(story.world.rows(story.table), key=lambda row: row["id"])] == [1, 2]
+
+
+@pytest.mark.parametrize("kind", ["postgres-upsert", "mysql-upsert"])
+def test_a_column_that_the_server_computes_is_none_for_a_value_of_the_source(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    story = Story(request, kind, tmp_path)
+    schema = "CREATE SCHEMA shop" if story.is_postgres else "CREATE DATABASE shop"
+    story.execute(
+        schema, "CREATE TABLE shop.t (id bigint PRIMARY KEY, a bigint, b bigint GENERATED ALWAYS AS (a + 1) STORED)"
+    )
+    story.seal((1, 1, 1))
+    with pytest.raises(TargetTakenError, match="has a column b that the server computes"):
+        story.run(on_existing="merge")
+
+
+@pytest.mark.parametrize("kind", ["postgres-upsert", "mysql-upsert"])
+def test_others_columns_triggers_behind_rows_and_indexes_are_harmless(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    story = Story(request, kind, tmp_path)
+    if story.is_postgres:
+        story.theirs(more=", theirs bigint DEFAULT 7, sum bigint GENERATED ALWAYS AS (a + b) STORED")
+        story.execute(
+            "CREATE TABLE shop.log (id bigint)",
+            "CREATE FUNCTION shop.note() RETURNS trigger LANGUAGE plpgsql AS "
+            "'BEGIN INSERT INTO shop.log VALUES (NEW.id); RETURN NULL; END'",
+            "CREATE TRIGGER notes AFTER INSERT ON shop.t FOR EACH ROW EXECUTE FUNCTION shop.note()",
+            "CREATE INDEX ON shop.t (b)",
+        )
+    else:
+        story.theirs(more=", theirs bigint DEFAULT 7, sum bigint GENERATED ALWAYS AS (a + b) STORED, KEY (b)")
+        story.execute(
+            "CREATE TABLE shop.log (id bigint)",
+            "CREATE TRIGGER shop.notes AFTER INSERT ON shop.t FOR EACH ROW INSERT INTO shop.log VALUES (NEW.id)",
+        )
+    story.seal((1, 1, 1), (2, 2, 2))
+    story.run(on_existing="merge")
+    story.execute("UPDATE shop.t SET theirs = 8 WHERE id = 1")
+    story.seal((1, 5, 5), (3, 3, 3))
+    story.run()
+    rows = sorted(story.world.rows(story.table), key=lambda row: row["id"])
+    assert [(row["id"], row["a"], row["theirs"], row["sum"]) for row in rows] == [
+        (1, 5, 8, 10),
+        (2, 2, 7, 4),
+        (3, 3, 7, 6),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["postgres-upsert", "mysql-upsert"])
+def test_a_unique_index_that_somebody_adds_never_makes_two_rows_one(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    story = Story(request, kind, tmp_path)
+    story.seal((1, 1, 1))
+    story.run()
+    story.execute("CREATE UNIQUE INDEX theirs ON shop.t (b)")
+    story.seal((2, 2, 1))
+    with pytest.raises(TableRefusedError, match="theirs"):
+        story.run()
+    assert [(row["id"], row["a"]) for row in story.world.rows(story.table)] == [(1, 1)]
+    story.execute("DROP INDEX shop.theirs" if story.is_postgres else "DROP INDEX theirs ON shop.t")
+    story.run()
+    story.world.check()
+
+
+def test_a_rule_that_was_there_once_is_harmless(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    story = Story(request, "postgres-upsert", tmp_path)
+    story.theirs()
+    story.execute(*POSTGRES_RULE, "DROP RULE away ON shop.t")
+    story.seal((1, 1, 1))
+    story.run(on_existing="merge")
+    story.world.check()
+
+
+def test_a_trigger_that_is_switched_off_is_harmless(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    story = Story(request, "postgres-upsert", tmp_path)
+    story.theirs()
+    story.execute(*POSTGRES_TRIGGER, "ALTER TABLE shop.t DISABLE TRIGGER bends")
+    story.seal((1, 1, 1))
+    story.run(on_existing="merge")
+    story.world.check()
+    story.execute("ALTER TABLE shop.t ENABLE TRIGGER bends")
+    story.seal((1, 2, 2))
+    with pytest.raises(SinkError, match="bends"):
+        story.run()
+
+
+SERVERS = pytest.mark.parametrize("kind", ["postgres-upsert", "mysql-upsert"])
+
+
+def unique_values(story: Story, statement: str = "CREATE UNIQUE INDEX own ON shop.t (b)") -> None:
+    story.seal((1, 1, 1), (2, 2, 2), (3, 3, 3))
+    story.run()
+    story.execute(statement)
+
+
+@SERVERS
+def test_unique_values_that_rows_exchange_within_an_epoch_arrive(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    story = Story(request, kind, tmp_path)
+    unique_values(story)
+    # Exchanged, by way of a value that is nobody's any more; and one that goes to a new row.
+    story.table.update((1,), b=9)
+    story.table.update((2,), b=1)
+    story.table.update((1,), b=2)
+    story.table.update((3,), b=4)
+    story.seal((4, 4, 3))
+    story.run()
+    story.world.check()
+
+
+@SERVERS
+def test_rows_that_others_refer_to_are_never_taken_out(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    story = Story(request, kind, tmp_path)
+    unique_values(story)
+    story.execute(
+        "CREATE TABLE shop.child (id bigint, FOREIGN KEY (id) REFERENCES shop.t (id) ON DELETE CASCADE)",
+        "INSERT INTO shop.child VALUES (1)",
+    )
+    story.table.update((1,), b=9)
+    story.table.update((2,), b=1)
+    story.seal((1, 1, 2))
+    with pytest.raises(KeyRefusedError, match="own"):
+        story.run()
+    assert len(story.world.rows(ScriptedTable(story.table.id.parse("shop.child"), keyed("id")))) == 1
+
+
+@SERVERS
+def test_emptying_the_source_spares_the_rows_of_others(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    story = Story(request, kind, tmp_path)
+    story.theirs()
+    story.execute("INSERT INTO shop.t VALUES (100, 1, 1)")
+    story.seal((1, 1, 1))
+    story.run(on_existing="merge")
+    story.table.truncate()
+    story.seal((2, 2, 2))
+    with pytest.raises(TargetTakenError, match="may have rows of others"):
+        story.run(on_existing="merge")
+    assert sorted(row["id"] for row in story.world.rows(story.table)) == [1, 100]
+    story.run(on_existing="replace")
+    story.world.check()
+    # From here on the target is the pipeline's own.
+    story.table.truncate()
+    story.seal((3, 3, 3))
+    story.run()
+    story.world.check()
+
+
+@SERVERS
+def test_a_new_beginning_spares_the_rows_of_others(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> None:
+    story = Story(request, kind, tmp_path)
+    story.theirs()
+    story.execute("INSERT INTO shop.t VALUES (100, 1, 1)")
+    story.seal((1, 1, 1))
+    story.run(on_existing="merge")
+    story.table.changes += [TruncateTableEvent(story.table.id), CreateTableEvent(story.table.id, story.table.schema)]
+    story.table.truncate()
+    story.seal((2, 2, 2))
+    with pytest.raises(TargetTakenError, match="may have rows of others"):
+        story.run(on_existing="merge")
+    assert sorted(row["id"] for row in story.world.rows(story.table)) == [1, 100]
+
+
+@SERVERS
+def test_emptying_a_table_spares_the_rows_of_a_second_pipeline(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    story = Story(request, kind, tmp_path)
+    story.seal((1, 1, 1))
+    story.run()
+    other = new_world(kind, tmp_path / "other", None, story.server, pipeline="other")
+    other.script.tables = {}
+    other.script.table("shop.t", keyed("id", "a", "b")).insert({"id": 50, "a": 5, "b": 5})
+    other.script.seal(final=True)
+    other.loop(other.sink(on_existing="merge")).run()
+    story.table.truncate()
+    story.seal((2, 2, 2))
+    with pytest.raises(TargetTakenError, match="may have rows of others"):
+        story.run()
+    assert sorted(row["id"] for row in story.world.rows(story.table)) == [1, 50]
+
+
+@SERVERS
+def test_tables_that_refer_to_each_other_are_written_in_the_order_that_they_need(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    story = Story(request, kind, tmp_path)
+    child = story.world.script.table("shop.child", keyed("id", "a", "b"))
+    story.seal((1, 1, 1))
+    story.run()
+    story.execute("ALTER TABLE shop.child ADD CONSTRAINT kept FOREIGN KEY (a) REFERENCES shop.t (id)")
+    # The child's share is the larger one, which is written first.
+    for number in range(200):
+        child.insert({"id": number, "a": 2, "b": 0})
+    story.seal((2, 2, 2))
+    story.run()
+    story.world.check()
+    for number in range(200):
+        child.delete((number,))
+    for number in range(300, 1000):
+        story.table.insert({"id": number, "a": 0, "b": 0})
+    story.table.delete((2,))
+    story.seal()
+    story.run()
+    story.world.check()
+
+
+@SERVERS
+def test_a_foreign_key_that_rows_do_not_keep_concerns_the_one_table(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    story = Story(request, kind, tmp_path)
+    story.seal((1, 1, 1))
+    story.run()
+    story.execute(
+        "CREATE TABLE shop.other (id bigint PRIMARY KEY)",
+        "INSERT INTO shop.other VALUES (1)",
+        "ALTER TABLE shop.t ADD CONSTRAINT kept FOREIGN KEY (a) REFERENCES shop.other (id)",
+    )
+    story.seal((2, 2, 2))
+    with pytest.raises(ReferenceRefusedError, match=r"kept.*Drop the foreign key there"):
+        story.run()
+    story.execute("ALTER TABLE shop.t DROP " + ("CONSTRAINT kept" if story.is_postgres else "FOREIGN KEY kept"))
+    story.run()
+    story.world.check()
+
+
+def made_anew(story: Story) -> None:
+    story.execute("DROP TABLE shop.t", "CREATE TABLE shop.t (id bigint PRIMARY KEY, a bigint, b bigint)")
+
+
+@SERVERS
+def test_a_table_made_anew_under_a_running_pipeline_is_noticed(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    story = Story(request, kind, tmp_path)
+    story.seal((1, 1, 1))
+    sink = story.world.sink()
+    story.world.loop(sink).run()
+    made_anew(story)
+    story.seal((2, 2, 2))
+    with pytest.raises(TargetGoneError, match=r"held epoch 1 and now holds nothing of this pipeline.*made it anew"):
+        story.world.loop(sink).run()
+    assert story.world.rows(story.table) == []
+
+
+@SERVERS
+def test_a_table_made_anew_between_runs_is_noticed(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> None:
+    story = Story(request, kind, tmp_path)
+    story.seal((1, 1, 1))
+    story.run()
+    made_anew(story)
+    story.seal((2, 2, 2))
+    with pytest.raises((SinkError, StateError), match=r"shop\.t"):
+        story.run()
+    assert story.world.rows(story.table) == []

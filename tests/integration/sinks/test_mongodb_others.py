@@ -1,0 +1,115 @@
+"""Other people at a MongoDB target, beside the pipeline: their indexes, validators and documents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raycdc.errors import KeyRefusedError, TargetTakenError
+from raycdc.model import Column, LogicalType, TableSchema, TypeKind
+from raycdc.testing.epochs import ScriptedTable
+from tests.epochs.sink_world import World, world_of
+
+pytestmark = pytest.mark.server
+
+KINDS = pytest.mark.parametrize("kind", ["mongodb-upsert", "mongodb-parts-upsert"])
+INT = LogicalType(TypeKind.INT64)
+
+
+class Story:
+    """One table with a key and two columns, and its collection."""
+
+    def __init__(self, request: pytest.FixtureRequest, kind: str, root: Path) -> None:
+        self.world: World = world_of(request, kind, root)
+        self.world.script.tables = {}
+        columns = tuple(Column(name, INT, nullable=name != "id") for name in ("id", "a", "b"))
+        self.table: ScriptedTable = self.world.script.table("shop.t", TableSchema(columns, ("id",)))
+
+    def collection(self, do: Any) -> Any:
+        assert self.world.mongodb is not None
+        with self.world.mongodb.client() as client:
+            return do(client["shop"]["t"])
+
+    def seal(self, *rows: tuple[int, int, int]) -> None:
+        for id_, a, b in rows:
+            self.table.insert({"id": id_, "a": a, "b": b})
+        self.world.script.seal(final=True)
+
+    def run(self, **options: Any) -> None:
+        self.world.restart(sink=self.world.sink(**options))
+
+    def ids(self) -> list[int]:
+        return sorted(document["_id"] for document in self.collection(lambda found: list(found.find())))
+
+
+@KINDS
+def test_unique_values_that_documents_exchange_within_an_epoch_arrive(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    story = Story(request, kind, tmp_path)
+    story.seal((1, 1, 1), (2, 2, 2), (3, 3, 3))
+    story.run()
+    story.collection(lambda found: found.create_index("b", unique=True))
+    story.table.update((1,), b=9)
+    story.table.update((2,), b=1)
+    story.table.update((1,), b=2)
+    story.table.update((3,), b=4)
+    story.seal((4, 4, 3))
+    story.run()
+    story.world.check()
+
+
+@KINDS
+def test_a_unique_index_that_the_rows_do_not_keep_concerns_the_one_collection(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    story = Story(request, kind, tmp_path)
+    story.seal((1, 1, 1))
+    story.run()
+    story.collection(lambda found: found.create_index("b", unique=True, name="theirs"))
+    story.seal((2, 2, 1))
+    with pytest.raises(KeyRefusedError, match=r"shop\.t.*E11000"):
+        story.run()
+    story.collection(lambda found: found.drop_index("theirs"))
+    story.run()
+    story.world.check()
+
+
+@KINDS
+def test_fields_of_others_are_never_taken_out(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> None:
+    story = Story(request, kind, tmp_path)
+    story.collection(lambda found: found.insert_many([{"_id": n, "id": n, "b": n, "theirs": n} for n in (1, 2)]))
+    story.seal((1, 1, 1), (2, 2, 2))
+    story.run(on_existing="merge")
+    story.collection(lambda found: found.create_index("b", unique=True, name="theirs"))
+    story.table.update((1,), b=9)
+    story.table.update((2,), b=1)
+    story.table.update((1,), b=2)
+    story.seal()
+    with pytest.raises(KeyRefusedError):
+        story.run()
+    theirs = story.collection(lambda found: {one["_id"]: one["theirs"] for one in found.find()})
+    assert theirs == {1: 1, 2: 2}
+
+
+@KINDS
+def test_emptying_the_source_spares_the_documents_of_others(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    story = Story(request, kind, tmp_path)
+    story.collection(lambda found: found.insert_one({"_id": 100, "id": 100, "a": 1, "b": 1}))
+    story.seal((1, 1, 1))
+    story.run(on_existing="merge")
+    story.table.truncate()
+    story.seal((2, 2, 2))
+    with pytest.raises(TargetTakenError, match="may have rows of others"):
+        story.run(on_existing="merge")
+    assert story.ids() == [1, 100]
+    story.run(on_existing="replace")
+    story.world.check()
+    story.table.truncate()
+    story.seal((3, 3, 3))
+    story.run()
+    story.world.check()

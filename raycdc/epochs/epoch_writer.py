@@ -7,7 +7,8 @@ error is the caller's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,13 +19,12 @@ from raycdc.checkpoint.bad_rows import add_bad_rows, bad_rows
 from raycdc.checkpoint.manifest import Manifest, Segment
 from raycdc.checkpoint.recovery import CommitVector
 from raycdc.checkpoint.store import RoutedTarget
-from raycdc.epochs.disk_patience import DiskPatience
 from raycdc.epochs.known_slots import table_of
 from raycdc.epochs.outcomes import EpochStatistics
 from raycdc.epochs.parts import EpochParts
 from raycdc.epochs.segment_making import Derived
 from raycdc.epochs.works import Share, require_readable
-from raycdc.errors import SegmentUnavailableError, TableRefusedError
+from raycdc.errors import ReferenceRefusedError, SegmentUnavailableError, TableRefusedError, ValueRefusedError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.sinks.api import TableWork
@@ -69,7 +69,9 @@ class EpochWriter:
         self._records = parts.records
         self._stopping = parts.stopping
         self._threads = parts.ports.threads
-        self._patience = DiskPatience(parts.ports.parking.waiting, parts.stopping, parts.ports.threads)
+        #: Tables commit at once, and rows that one of them leaves out are counted for all.
+        self._one_at_a_time = threading.Lock()
+        self._patience = parts.patience
 
     def prepared(self, manifest: Manifest) -> Prepared:
         """The shares of `manifest`; targets that can have none are parked."""
@@ -102,13 +104,27 @@ class EpochWriter:
             self._stage_all(prepared, works)
         except TableRefusedError as error:
             if len(works) == 1:
-                self._refused(prepared, works[0], error)
+                try:
+                    self._stage_all(prepared, [self._fitting(prepared, works[0], error)])
+                except TableRefusedError as refused:
+                    self._refused(prepared, works[0], refused)
             else:
                 # One of them is refused, and only one that is alone can be told.
                 for work in works:
                     self.stage(prepared, [work])
         finally:
             prepared.staging_s += self._threads.now_s() - started
+
+    def _fitting(self, prepared: Prepared, work: TableWork, error: TableRefusedError) -> TableWork:
+        """`work` without the rows that its target can never have, where ``on_bad_record`` leaves these out. Else it is
+        refused, by the row if it can be told which one it is.
+        """
+        if not isinstance(error, ValueRefusedError) or isinstance(error, ReferenceRefusedError):
+            raise error
+        fitting = self._making.fitting(work, prepared.derived, self._sink.misfits)
+        if fitting is work:
+            raise error
+        return fitting
 
     def _stage_all(self, prepared: Prepared, works: Sequence[TableWork]) -> None:
         started = self._threads.now_s()
@@ -176,12 +192,16 @@ class EpochWriter:
                     self._refused(prepared, work, error)
         for table, missing in told_missing(prepared.manifest, self._ports.routing.records).items():
             prepared.derived.bad[f"missing of {table}"] = table, missing.count, missing.why
+        self._tell(prepared, prepared.derived.bad_rows())
+
+    def _tell(self, prepared: Prepared, tables: Collection[TableId]) -> None:
+        """Count the rows that the epoch leaves out, and tell of those of `tables`."""
         lost = {str(table): count for table, count in prepared.derived.bad_rows().items()}
         if not lost:
             return
         add_bad_rows(self._store, prepared.manifest.epoch, lost, committed=self._records.epoch)
         first = {str(table): why for table, _, why in reversed(prepared.derived.bad.values())}
-        for name, count in sorted(lost.items()):
+        for name, count in sorted((str(table), lost[str(table)]) for table in tables):
             kept = f"; kept in {self._ports.routing.records.folder}" if self._ports.routing.records.folder else ""
             self._ports.parking.on_bad_rows(
                 f"{name}: {count} row{'s' if count > 1 else ''} of epoch {prepared.manifest.epoch} left out as "
@@ -189,23 +209,42 @@ class EpochWriter:
             )
 
     def _commit_tables(self, prepared: Prepared) -> None:
-        """Commit all tables; when some fail the others still finish, and the first error is raised."""
+        """Commit all tables; when some fail the others still finish, and the first error is raised.
+
+        A table whose rows refer to those of another one, or the other way round, is tried again behind the others.
+        """
         works = [work for work in self._taking_part(prepared, prepared.works) if work.target in prepared.staged]
+        # The largest first: whoever is last should be done soon.
+        ordered = sorted(works, key=lambda work: -work.input_bytes)
+        while ordered:
+            refused = self._commit_at_once(prepared, ordered)
+            again = [work for work, error in refused if isinstance(error, ReferenceRefusedError)]
+            if len(again) == len(ordered):
+                again = []
+            for work, error in refused:
+                if work not in again:
+                    self._refused(prepared, work, error)
+            ordered = again
+
+    def _commit_at_once(
+        self, prepared: Prepared, works: Sequence[TableWork]
+    ) -> list[tuple[TableWork, TableRefusedError]]:
+        """Commit `works`, a few at once; those that are refused, and why."""
+        refused = []
         with self._threads.pool(COMMIT_THREADS, "table") as pool:
-            # The largest first: whoever is last should be done soon.
-            ordered = sorted(works, key=lambda work: -work.input_bytes)
             pending: dict[Future[None], TableWork] = {
-                pool.submit(self._commit_table, prepared, work): work for work in ordered
+                pool.submit(self._commit_table, prepared, work): work for work in works
             }
             for done, future in enumerate(pending, start=1):
                 try:
                     future.result()
                 except TableRefusedError as error:
-                    self._refused(prepared, pending[future], error)
+                    refused.append((pending[future], error))
                     continue
                 reach("after_commit")
                 if done < len(pending):
                     reach("between_tables")
+        return refused
 
     def _taking_part(self, prepared: Prepared, works: Sequence[TableWork]) -> list[TableWork]:
         """Those of `works` whose targets still do: one may have refused the epoch before, or this one, meanwhile."""
@@ -216,12 +255,21 @@ class EpochWriter:
         staged = [prepared.staged[work.target]]
 
         def commit() -> None:
+            nonlocal work
             if not staged:
                 # A commit that failed may have used up what was staged; steps that the target has are skipped.
                 staged.append(self._sink.stage([work])[work.target])
             self._sink.commit(work, staged.pop())
 
-        self._patience(commit)
+        try:
+            self._patience(commit)
+        except TableRefusedError as error:
+            with self._one_at_a_time:
+                before = prepared.derived.bad_rows()
+                work = self._fitting(prepared, work, error)
+                now = prepared.derived.bad_rows()
+                self._tell(prepared, [table for table, count in now.items() if count != before.get(table)])
+            self._patience(commit)
 
     def _refused(self, prepared: Prepared, work: TableWork, error: TableRefusedError) -> None:
         self._park(work.target, prepared.manifest, error)

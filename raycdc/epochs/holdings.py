@@ -7,6 +7,7 @@ because of a record alone; those that remember nothing (a console) are left out 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from raycdc.checkpoint.manifest import Manifest
@@ -14,6 +15,7 @@ from raycdc.checkpoint.recovery import CommitVector, Sealed, ahead, another_copy
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.epochs.known_slots import slot_of, table_of
 from raycdc.epochs.parked_targets import ParkedTargets
+from raycdc.epochs.sink_patience import SinkPatience
 from raycdc.epochs.works import Works
 from raycdc.errors import SinkError, TableRefusedError
 from raycdc.model import TableId
@@ -27,8 +29,15 @@ class Holdings:
     """See the module's docstring. Targets are named as commit records name them, known rows among them."""
 
     def __init__(
-        self, store: CheckpointStore, sink: Sink, known: KnownRows | None, shares: Works, parked: ParkedTargets
+        self,
+        store: CheckpointStore,
+        sink: Sink,
+        known: KnownRows | None,
+        shares: Works,
+        parked: ParkedTargets,
+        patience: SinkPatience,
     ) -> None:
+        self._patience = patience
         self._parked = parked
         self._store = store
         self._sink = sink
@@ -114,5 +123,5 @@ class Holdings:
         """The vector of a target, or of the known rows of a table."""
         table = table_of(target)
         if table is None:
-            return self._sink.committed(target)
+            return self._patience(partial(self._sink.committed, target))
         return self._known.committed(table) if self._known is not None else None

@@ -11,6 +11,7 @@ from raycdc.epochs.parked_targets import ParkedTargets
 from raycdc.epochs.ports import EpochPorts
 from raycdc.epochs.record_keeper import RecordKeeper
 from raycdc.epochs.segment_making import SegmentMaking
+from raycdc.epochs.sink_patience import SinkPatience
 from raycdc.epochs.works import Works
 from raycdc.sinks.api import Sink
 
@@ -27,6 +28,7 @@ class EpochParts:
     parked: ParkedTargets
     holdings: Holdings
     records: RecordKeeper
+    patience: SinkPatience
     stopping: threading.Event
 
     @classmethod
@@ -35,7 +37,9 @@ class EpochParts:
         record = store.last_commit()
         works = Works(store, ports.routing, generation=ports.generation, access=ports.access)
         parked = ParkedTargets(record.parked if record else {}, ports.parking.parks)
-        holdings = Holdings(store, sink, ports.routing.known, works, parked)
+        stopping = threading.Event()
+        patience = SinkPatience(ports.parking.waiting, stopping, ports.threads)
+        holdings = Holdings(store, sink, ports.routing.known, works, parked, patience)
         records = RecordKeeper(store, parked, generation=ports.generation, on_parked=ports.parking.on_parked)
         making = SegmentMaking(ports.routing, works.left_out, ports.access)
-        return cls(store, sink, ports, works, making, parked, holdings, records, threading.Event())
+        return cls(store, sink, ports, works, making, parked, holdings, records, patience, stopping)

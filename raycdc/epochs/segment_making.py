@@ -15,6 +15,7 @@ from raycdc.bridge.bad_rows import Sifted
 from raycdc.checkpoint.manifest import Segment
 from raycdc.epochs.left_out import LeftOut
 from raycdc.epochs.routing import Routing
+from raycdc.epochs.sieve import Misfits
 from raycdc.epochs.works import Share
 from raycdc.model import TableId
 from raycdc.sinks.api import TableWork
@@ -114,6 +115,28 @@ class SegmentMaking:
             if made.segment is not None:
                 known.segments[_sifted_name(work, made.segment)] = made.segment
         return [replace(work, segments=tuple(_sifted_segments(work, known.segments))) for work in works]
+
+    def fitting(self, work: TableWork, known: Derived, misfits: Misfits) -> TableWork:
+        """`work` without the rows that its target can never have, after it refused a value; `known` remembers what was
+        made. The same `work` where no row is one. Raises what `Sieve.without_misfits` does.
+        """
+        sieve = self._routing.sieve
+        segments: list[Segment | None] = list(work.segments)
+        for place, segment in enumerate(work.segments if sieve is not None else ()):
+            assert sieve is not None
+            made = sieve.without_misfits(segment, work, misfits)
+            if made.segment is segment:
+                continue
+            known.add(_sifted_name(work, segment), segment.table, made)
+            if made.segment is not None:
+                # Staged again, it is what it is already.
+                known.segments[made.segment.name] = known.segments[_sifted_name(work, made.segment)] = made.segment
+            segments[place] = made.segment
+        left = tuple(segment for segment in segments if segment is not None)
+        if left == work.segments:
+            return work
+        self._left_out.add(known.bad_rows())
+        return replace(work, segments=left)
 
     def _derive(self, segments: Sequence[Segment], found: ResolvedTransform, epoch: int) -> list[Sifted]:
         plain = [replace(segment, view=None) for segment in segments]

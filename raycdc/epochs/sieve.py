@@ -1,12 +1,18 @@
-"""Segments without the rows that their merged target cannot have (`raycdc.bridge.bad_rows`).
+"""Segments without the rows that their target cannot have (`raycdc.bridge.bad_rows`).
 
-For ``on_bad_record`` other than fail, and for columns whose type may be turned into the target's only for some of its
-values: these alone are read and turned, on threads of the driver, and only a segment with a bad row is written anew.
+| rows | looked for | where |
+|---|---|---|
+| of a merged target, in columns whose type may be turned into its own only for some values | before they are staged | \
+these columns alone are read, where ``on_bad_record`` leaves rows out |
+| with a value that the target itself can never have (`Sink.misfits`) | once it refused a value | all columns are read |
+
+On threads of the driver; only a segment with a bad row is written anew.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,14 +22,30 @@ import pyarrow.compute as pc
 
 from raycdc.bridge import SegmentWriter
 from raycdc.bridge.access import HERE, SegmentAccess
-from raycdc.bridge.bad_rows import BadRecords, Letters, Sifted, counted, failing, judged, row_named, whole_updates
+from raycdc.bridge.bad_rows import (
+    ON_BAD_RECORD,
+    BadRecords,
+    Letters,
+    Sifted,
+    counted,
+    failing,
+    judged,
+    row_named,
+    whole_updates,
+)
 from raycdc.bridge.reading import read_segment, segment_schema
 from raycdc.bridge.views import turned, viewed
 from raycdc.checkpoint.manifest import Segment
 from raycdc.epochs.made_segments import MadeSegments
-from raycdc.errors import RowRefusedError
-from raycdc.model import META_COLUMNS, Column, LogicalType, RowKind, TableId, TypeKind
+from raycdc.errors import RowRefusedError, ValueRefusedError
+from raycdc.model import META_COLUMNS, Column, LogicalType, RowKind, TableId, TableSchema, TypeKind
 from raycdc.model.view import RowView
+from raycdc.sinks.api import TableWork
+
+#: `raycdc.sinks.api.Sink.misfits`.
+Misfits = Callable[[TableWork, pa.RecordBatch], pa.Array]
+#: For each row with the columns of a table the reason why it is bad, or null.
+Judge = Callable[[pa.RecordBatch], pa.Array]
 
 
 class Sieve(MadeSegments):
@@ -46,17 +68,42 @@ class Sieve(MadeSegments):
         """`segment`, which it `concerns`, without bad rows. `SegmentUnavailableError` when it cannot be read now."""
         view = segment.view
         assert view is not None
-        columns = risky(view)
-        task = _Task(segment, view, columns, target, self._records, self._access)
-        if not task.any_bad():
+        merged = _Merged(segment, view, risky(view), target, self._access)
+        if not merged.any_bad():
             return Sifted(segment)
+        self._require_local(segment.table, f"is none of the type that {target} has")
+        plain = replace(view, target=view.source, fill=False)
+        return self._sifted(
+            _Task(segment, plain, view.source, merged.reasons, self._records, self._access), target, epoch
+        )
+
+    def without_misfits(self, segment: Segment, work: TableWork, misfits: Misfits) -> Sifted:
+        """`segment` of `work` without its `misfits`, after the target refused a value. `ValueRefusedError`, which names
+        the first of them, where ``on_bad_record`` leaves no rows out.
+        """
+
+        def judge(rows: pa.RecordBatch) -> pa.Array:
+            return misfits(work, rows)
+
+        task = _Task(segment, segment.view, work.schema, judge, self._records, self._access)
+        why = task.first()
+        if not why:
+            return Sifted(segment)
+        if not self._records.leaves_out:
+            raise ValueRefusedError(f"{work.target}: {why}. {ON_BAD_RECORD}")
+        self._require_local(segment.table, f"can never be in {work.target}")
+        return self._sifted(task, work.target, work.epoch)
+
+    def _sifted(self, task: _Task, target: TableId, epoch: int) -> Sifted:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        return task.sifted(self._folder, self._records.letters(epoch, f"{target}-{task.segment.name}"))
+
+    def _require_local(self, table: TableId, why: str) -> None:
         if not self._local:
             raise RowRefusedError(
-                f"{segment.table}: a value of it is none of the type that {target} has, and leaving rows out needs a "
-                'Spark on this machine, such as spark.master = "local[*]".'
+                f"{table}: a value of it {why}, and leaving rows out needs a Spark on this machine, such as "
+                'spark.master = "local[*]".'
             )
-        self._folder.mkdir(parents=True, exist_ok=True)
-        return task.sifted(self._folder, self._records.letters(epoch, f"{target}-{segment.name}"))
 
 
 def risky(view: RowView) -> list[tuple[Column, LogicalType]]:
@@ -78,12 +125,13 @@ def may_fail(have: LogicalType, want: LogicalType) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
+class _Merged:
+    """The `columns` of a segment of which some values may be none of the types that the merged `target` has."""
+
     segment: Segment
     view: RowView
     columns: list[tuple[Column, LogicalType]]
     target: TableId
-    records: BadRecords
     access: SegmentAccess
 
     def any_bad(self) -> bool:
@@ -98,14 +146,47 @@ class _Task:
                     return True
         return False
 
+    def reasons(self, rows: pa.RecordBatch) -> pa.Array:
+        """A `Judge`."""
+        which = np.full(rows.num_rows, -1)
+        for number, (column, want) in enumerate(self.columns):
+            failed = failing(rows.column(column.name), lambda part, c=column, w=want: turned(part, c.type, w))  # type: ignore[misc]
+            which = np.where((which < 0) & failed, number, which)
+        texts = pa.array([self._reason(column, want) for column, want in self.columns], pa.string())
+        return texts.take(pa.array(which, mask=which < 0))
+
+    def _reason(self, column: Column, want: LogicalType) -> str:
+        return f"the value of column {column.name!r} ({column.type.kind}) is no {want.arrow()}, which {self.target} has"
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """The rows of a segment as `judge` sees them: by `view`, if there is one, with the columns of `schema`."""
+
+    segment: Segment
+    view: RowView | None
+    schema: TableSchema
+    judge: Judge
+    records: BadRecords
+    access: SegmentAccess
+
+    def first(self) -> str:
+        """The reason why the first bad row is one, and its key; empty where there is none."""
+        for batch in self._rows():
+            shown = self._shown(batch)
+            reasons = self.judge(shown.select([column.name for column in self.schema.columns]))
+            if reasons.null_count < len(reasons):
+                place = pc.index(pc.is_valid(reasons), True).as_py()
+                return f"{reasons[place].as_py()} ({row_named(shown, place, self.schema)})"
+        return ""
+
     def sifted(self, folder: Path, letters: Letters | None) -> Sifted:
-        segment, access = self.segment, self.access
-        names = segment_schema(segment, access=access).names
+        segment = self.segment
+        names = segment_schema(segment, access=self.access).names
         writer = SegmentWriter.remaking(segment, folder, f"sieved-{uuid.uuid4().hex}.arrow")
         count, why = 0, ""
-        rows = read_segment(replace(segment, view=None), [*names, "_db", "_table"], access=access)
         try:
-            for batch in whole_updates(rows):
+            for batch in self._rows():
                 kept, bad, first = self._kept(batch, letters)
                 count, why = count + bad, why or first
                 numbers = pc.subtract(kept.column("_seq"), pa.scalar(segment.seq_base, pa.int64()))
@@ -121,32 +202,32 @@ class _Task:
             raise
         return Sifted(None if made is None else replace(made, view=segment.view), count, why)
 
+    def _rows(self) -> Iterator[pa.RecordBatch]:
+        names = segment_schema(self.segment, access=self.access).names
+        plain = replace(self.segment, view=None)
+        return whole_updates(read_segment(plain, [*names, "_db", "_table"], access=self.access))
+
+    def _shown(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        names = [column.name for column in self.schema.columns]
+        shown = batch if self.view is None else viewed(batch, self.view, names, table=self.segment.table)
+        meta = [name for name in META_COLUMNS if name in batch.schema.names]
+        return pa.RecordBatch.from_pydict({**{n: shown.column(n) for n in names}, **{n: batch.column(n) for n in meta}})
+
     def _kept(self, batch: pa.RecordBatch, letters: Letters | None) -> tuple[pa.RecordBatch, int, str]:
         """The rows that the target gets; how many that came are bad, and what the first of them has."""
-        source = self.view.source
-        names = [column.name for column in source.columns]
-        shown = viewed(batch, replace(self.view, target=source, fill=False), names, table=self.segment.table)
-        ops, which = batch.column("_op").to_numpy(), np.full(batch.num_rows, -1)
-        for number, (column, want) in enumerate(self.columns):
-            failed = failing(shown.column(column.name), lambda part, c=column, w=want: turned(part, c.type, w))  # type: ignore[misc]
-            which = np.where((which < 0) & failed, number, which)
-        which[ops == RowKind.TRUNCATE] = -1
-        bad, wanted = which >= 0, np.ones(batch.num_rows, np.bool_)
+        shown = self._shown(batch)
+        reasons = self.judge(shown.select([column.name for column in self.schema.columns]))
+        ops = batch.column("_op").to_numpy()
+        bad = pc.is_valid(reasons).to_numpy(zero_copy_only=False) & (ops != RowKind.TRUNCATE)
         # A value that an image lacks is NULL, which every type has: a value that fails is the row's.
         # And a deletion of its key might take the row of another table.
-        exact = replace(self.records, partial=False, upsert=False)
+        exact, wanted = replace(self.records, partial=False, upsert=False), np.ones(batch.num_rows, np.bool_)
         made, kept = judged(ops, batch.column("_seq").to_numpy(), wanted, bad, exact)
         told = np.flatnonzero(counted(ops, bad))
-        meta = [name for name in META_COLUMNS if name in batch.schema.names]
-        full = pa.RecordBatch.from_pydict({**{n: shown.column(n) for n in names}, **{n: batch.column(n) for n in meta}})
         if letters is not None and len(told):
-            reasons = [self._reason(int(which[place])) for place in told]
-            letters.append(full.take(pa.array(told)), reasons, table=self.segment.table, schema=source)
+            texts = reasons.take(pa.array(told)).to_pylist()
+            letters.append(shown.take(pa.array(told)), texts, table=self.segment.table, schema=self.schema)
         first = int(told[0]) if len(told) else 0
-        why = f"{self._reason(int(which[first]))} ({row_named(full, first, source)})" if len(told) else ""
+        why = f"{reasons[first].as_py()} ({row_named(shown, first, self.schema)})" if len(told) else ""
         columns = {name: batch.column(name) for name in batch.schema.names} | {"_op": pa.array(made, pa.int8())}
         return pa.RecordBatch.from_pydict(columns).filter(pa.array(kept)), len(told), why
-
-    def _reason(self, number: int) -> str:
-        column, want = self.columns[number]
-        return f"the value of column {column.name!r} ({column.type.kind}) is no {want.arrow()}, which {self.target} has"

@@ -287,6 +287,27 @@ class SinkConformance(ABC):
         else:
             raise AssertionError("the sink lost a table, and the next start did not refuse to go on")
 
+    def test_a_target_that_somebody_made_anew_is_refused(self, tmp_path: Path) -> None:
+        for runs in (True, False):
+            play = self._play(tmp_path / ("runs" if runs else "starts"))
+            play.epochs(1)
+            sink = play.sink()
+            play.run(sink)
+            self.lose(play.folder, play.orders.id)
+            self.occupy(play.folder, play.orders.id)
+            theirs = self.rows(play.folder, play.orders.id)
+            play.epochs(1)
+            try:
+                if runs:
+                    play.run(sink)
+                else:
+                    play.restart()
+            except (StateError, SinkError) as error:
+                assert "orders" in str(error), "the error names the table"  # noqa: PT017
+            else:
+                raise AssertionError("somebody made a table anew, and the sink went on with it")
+            assert self.rows(play.folder, play.orders.id) == theirs
+
     def test_an_added_column_comes_with_its_values(self, tmp_path: Path) -> None:
         play = self._play(tmp_path)
         play.epochs(1)

@@ -104,7 +104,6 @@ FOUND_BY = {
     "sinks/mongodb/target.py: MongoDbSteps.taken": "check_targets",
     "sinks/files/target.py: FileSteps.taken": "check_targets",
     "preflight.py: require_fitting": "check_fitting",
-    "preflight.py: require_nothing_written": "check_targets",
     "preflight.py: selection_of": "check_selection",
     "preflight.py: selection_changes": "check_start",
     "preflight.py: refused_at_start": "check_start",

@@ -1,0 +1,128 @@
+"""`raycdc run` into a PostgreSQL that others use, too: what they do parks a table by name, or does no harm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raycdc.testing.jobs import Job, catch_up
+from raycdc.testing.servers import MariaDbServer, PostgresServer
+from tests.e2e.test_jdbc import sink_keys
+from tests.e2e.test_parked_tables import tables_command
+from tests.e2e.test_parked_targets import make
+from tests.e2e.test_refusing_targets import parked_run
+
+pytestmark = pytest.mark.server
+
+DATABASE = "touched"
+NAMES = ("adopted", "bent", "healthy", "nul", "remade", "swapped")
+
+
+def test_a_database_that_others_use_too(mariadb: MariaDbServer, postgres: PostgresServer, tmp_path: Path) -> None:
+    make(
+        mariadb,
+        DATABASE,
+        *(f"CREATE TABLE {name} (id INT PRIMARY KEY, v INT, t VARCHAR(20))" for name in NAMES),
+        *(f"INSERT INTO {name} VALUES (1, 1, 'a'), (2, 2, 'b')" for name in NAMES),
+    )
+
+    def source(*statements: str) -> None:
+        mariadb.execute(*statements, database=DATABASE)
+
+    with postgres.fresh_database() as home:
+
+        def sink(*statements: str) -> list[tuple[object, ...]]:
+            return postgres.execute(*statements, database=home)
+
+        def equal(*names: str) -> None:
+            for name in names:
+                with mariadb.connect(database=DATABASE) as connection, connection.cursor() as cursor:
+                    cursor.execute(f"SELECT id, v, t FROM {name} ORDER BY id")
+                    expected = [tuple(row) for row in cursor.fetchall()]
+                assert sink(f"SELECT id, v, t FROM {DATABASE}.{name} ORDER BY id") == expected, name
+
+        columns = "(id integer PRIMARY KEY, v integer, t text)"
+        sink(
+            f"CREATE SCHEMA {DATABASE}",
+            f"CREATE TABLE {DATABASE}.adopted {columns}",
+            f"INSERT INTO {DATABASE}.adopted VALUES (100, 1, 'theirs')",
+        )
+        keys = sink_keys(postgres, home)
+        job = Job(tmp_path, mariadb, DATABASE, (r"\w+",), sink="jdbc", sink_keys=keys, local=True)
+        job.pipeline = 'on_existing = "merge"'
+        catch_up(job)
+        sink(
+            f"CREATE FUNCTION {DATABASE}.bend() RETURNS trigger LANGUAGE plpgsql AS "
+            "'BEGIN NEW.v := 0; RETURN NEW; END'",
+            f"CREATE TRIGGER bends BEFORE UPDATE ON {DATABASE}.bent FOR EACH ROW EXECUTE FUNCTION {DATABASE}.bend()",
+            f"CREATE UNIQUE INDEX own ON {DATABASE}.swapped (v)",
+            f"DROP TABLE {DATABASE}.remade",
+            f"CREATE TABLE {DATABASE}.remade {columns}",
+        )
+        source(
+            "TRUNCATE adopted",
+            "INSERT INTO adopted VALUES (3, 3, 'c')",
+            "UPDATE bent SET v = 5 WHERE id = 1",
+            "INSERT INTO healthy VALUES (3, 3, 'c')",
+            "INSERT INTO nul VALUES (3, 3, CONCAT('c', CHAR(0)))",
+            "UPDATE swapped SET v = 9 WHERE id = 1",
+            "UPDATE swapped SET v = 1 WHERE id = 2",
+            "UPDATE swapped SET v = 2 WHERE id = 1",
+            "INSERT INTO remade VALUES (3, 3, 'c')",
+        )
+        said = parked_run(job, "adopted", "bent", "nul", "remade")
+        assert "has a trigger (bends) before each row" in said
+        assert "column t has a NUL, and no text of PostgreSQL has (the row with id = 3)" in said
+        assert "may have rows of others" in said
+        equal("healthy", "swapped")
+        assert sink(f"SELECT id FROM {DATABASE}.adopted ORDER BY id") == [(1,), (2,), (100,)]
+        assert sink(f"SELECT v FROM {DATABASE}.bent ORDER BY id") == [(1,), (2,)]
+
+        # As people are told: undo it, mend the row, say what becomes of the target.
+        sink(f"DROP TRIGGER bends ON {DATABASE}.bent", f"DROP TABLE {DATABASE}.remade")
+        source("UPDATE nul SET t = 'c' WHERE id = 3")
+        job.pipeline = 'on_existing = "replace"'
+        for name in ("adopted", "bent", "nul", "remade"):
+            tables_command(job, "resnapshot", f"{DATABASE}.{name}")
+        catch_up(job)
+        equal(*NAMES)
+        source("DELETE FROM adopted WHERE id = 3", "INSERT INTO remade VALUES (4, 4, 'd')")
+        catch_up(job)
+        equal(*NAMES)
+
+
+def test_rows_that_a_database_can_never_have_are_left_out_as_the_user_says(
+    mariadb: MariaDbServer, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    make(
+        mariadb,
+        DATABASE,
+        "CREATE TABLE nul (id INT PRIMARY KEY, v INT, t VARCHAR(20))",
+        "INSERT INTO nul VALUES (1, 1, 'a'), (2, 2, CONCAT('b', CHAR(0)))",
+    )
+    with postgres.fresh_database() as home:
+        keys = sink_keys(postgres, home)
+        job = Job(tmp_path, mariadb, DATABASE, ("nul",), sink="jdbc", sink_keys=keys, local=True)
+        job.pipeline = 'on_bad_record = "dead-letter"'
+        catch_up(job)
+        mariadb.execute("UPDATE nul SET t = CONCAT('a', CHAR(0)) WHERE id = 1", database=DATABASE)
+        mariadb.execute("INSERT INTO nul VALUES (3, 3, 'c')", database=DATABASE)
+        catch_up(job)
+        assert postgres.execute(f"SELECT id FROM {DATABASE}.nul ORDER BY id", database=home) == [(3,)]
+        letters = "".join(path.read_text() for path in (job.state / "dead_letters").glob("*.jsonl"))
+        assert letters.count("column t has a NUL") == 2
+        mariadb.execute("UPDATE nul SET t = 'good'", database=DATABASE)
+        catch_up(job)
+        rows = postgres.execute(f"SELECT id, t FROM {DATABASE}.nul ORDER BY id", database=home)
+        assert rows == [(1, "good"), (2, "good"), (3, "good")]
+
+
+def test_a_missing_database_is_named_with_the_statement_that_makes_it(
+    mariadb: MariaDbServer, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    make(mariadb, DATABASE, "CREATE TABLE t (id INT PRIMARY KEY)")
+    job = Job(tmp_path, mariadb, DATABASE, ("t",), sink="jdbc", sink_keys=sink_keys(postgres, "nowhere"), local=True)
+    run = job.start("--until", "caught-up")
+    assert run.wait() != 0
+    assert 'CREATE DATABASE "nowhere";' in run.story()

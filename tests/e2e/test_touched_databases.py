@@ -48,8 +48,7 @@ def test_a_database_that_others_use_too(mariadb: MariaDbServer, postgres: Postgr
             f"CREATE TABLE {DATABASE}.adopted {columns}",
             f"INSERT INTO {DATABASE}.adopted VALUES (100, 1, 'theirs')",
         )
-        keys = sink_keys(postgres, home)
-        job = Job(tmp_path, mariadb, DATABASE, (r"\w+",), sink="jdbc", sink_keys=keys, local=True)
+        job = Job(tmp_path, mariadb, DATABASE, (r"\w+",), sink="jdbc", sink_keys=sink_keys(postgres, home), local=True)
         job.pipeline = 'on_existing = "merge"'
         catch_up(job)
         sink(
@@ -79,7 +78,7 @@ def test_a_database_that_others_use_too(mariadb: MariaDbServer, postgres: Postgr
         assert sink(f"SELECT id FROM {DATABASE}.adopted ORDER BY id") == [(1,), (2,), (100,)]
         assert sink(f"SELECT v FROM {DATABASE}.bent ORDER BY id") == [(1,), (2,)]
 
-        # As people are told: undo it, mend the row, say what becomes of the target.
+        # The ways out that people are told.
         sink(f"DROP TRIGGER bends ON {DATABASE}.bent", f"DROP TABLE {DATABASE}.remade")
         source("UPDATE nul SET t = 'c' WHERE id = 3")
         job.pipeline = 'on_existing = "replace"'

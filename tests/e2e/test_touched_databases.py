@@ -117,6 +117,29 @@ def test_rows_that_a_database_can_never_have_are_left_out_as_the_user_says(
         assert rows == [(1, "good"), (2, "good"), (3, "good")]
 
 
+def test_a_database_of_one_byte_each_character_goes_on_without_other_ones(
+    mariadb: MariaDbServer, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    make(
+        mariadb,
+        DATABASE,
+        "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20) CHARACTER SET utf8mb4)",
+        "INSERT INTO t VALUES (1, 'Zürich'), (2, '東京')",
+    )
+    postgres.execute("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'")
+    try:
+        keys = sink_keys(postgres, "latin")
+        job = Job(tmp_path, mariadb, DATABASE, ("t",), sink="jdbc", sink_keys=keys, local=True)
+        said = parked_run(job, "t")
+        assert "column v has a character that the encoding LATIN1 of the database lacks" in said
+        job.pipeline = 'on_bad_record = "skip"'
+        tables_command(job, "resnapshot", f"{DATABASE}.t")
+        catch_up(job)
+        assert postgres.execute(f"SELECT id, v FROM {DATABASE}.t", database="latin") == [(1, "Zürich")]
+    finally:
+        postgres.execute("DROP DATABASE latin WITH (FORCE)")
+
+
 def test_a_missing_database_is_named_with_the_statement_that_makes_it(
     mariadb: MariaDbServer, postgres: PostgresServer, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from raycdc.errors import SinkError
+from raycdc.errors import SinkError, ValueRefusedError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.schema import (
     AddColumnEvent,
@@ -19,6 +19,7 @@ from raycdc.schema import (
     DropColumnEvent,
     RenameColumnEvent,
     SchemaChangeEvent,
+    TruncateTableEvent,
 )
 from raycdc.sinks.api import TableWork
 from raycdc.sinks.jdbc.sink import JdbcSink
@@ -259,3 +260,48 @@ def test_an_error_quotes_no_value(mariadb: DatabaseServer, tmp_path: Path) -> No
     with pytest.raises(SinkError, match=r"Duplicate entry '…' for key 'one'") as refused:
         world.loop(world.sink(on_existing="merge")).run()
     assert "geheim" not in str(refused.value)
+
+
+OF_MONGODB = LogicalType(TypeKind.TIMESTAMP, fsp=3, native="date")
+
+
+@pytest.mark.parametrize("flavor", ["mariadb", "mysql80", "mysql57"])
+def test_moments_before_1970_arrive(request: pytest.FixtureRequest, tmp_path: Path, flavor: str) -> None:
+    server = request.getfixturevalue(flavor)
+    world = world_on(server, tmp_path, ("shop.t", keyed(("id", INT), ("at", OF_MONGODB))))
+    table = world.script.table("shop.t")
+    years = {1: 1970, 2: 1, 3: 1969, 4: 2038, 5: 9999}
+    for id_, year in years.items():
+        table.insert({"id": id_, "at": dt.datetime(year, 6, 1, 12, tzinfo=dt.UTC)})
+    world.script.seal(final=True)
+    world.loop().run()
+    assert found(server, "SELECT id, at FROM shop.t ORDER BY id") == [
+        (id_, dt.datetime(year, 6, 1, 12, tzinfo=dt.UTC).replace(tzinfo=None)) for id_, year in years.items()
+    ]
+
+
+def test_a_column_of_moments_that_an_older_version_made_is_mended_by_a_new_beginning(
+    mariadb: DatabaseServer, tmp_path: Path
+) -> None:
+    schema = keyed(("id", INT), ("at", OF_MONGODB))
+    world = world_on(mariadb, tmp_path, ("shop.t", schema))
+    table = world.script.table("shop.t")
+    table.insert({"id": 1, "at": dt.datetime(2000, 1, 1, tzinfo=dt.UTC)})
+    world.script.seal(final=True)
+    world.loop().run()
+    mariadb.execute("ALTER TABLE shop.t MODIFY `at` timestamp(6) NULL")
+    old = dt.datetime(1950, 1, 1, tzinfo=dt.UTC)
+    table.insert({"id": 2, "at": old})
+    world.script.seal(final=True)
+    with pytest.raises(ValueRefusedError, match="at"):
+        world.restart()
+    table.changes += [TruncateTableEvent(table.id), CreateTableEvent(table.id, schema)]
+    table.truncate()
+    table.insert({"id": 2, "at": old})
+    manifest = world.script.seal(final=True)
+    # As if the epoch that was refused had been given up.
+    sink = world.sink()
+    (work,) = works_of(world.loop(sink), manifest)
+    sink.apply_schema(work)
+    sink.commit(work, sink.stage([work])[work.target])
+    assert found(mariadb, "SELECT id, at FROM shop.t") == [(2, old.replace(tzinfo=None))]

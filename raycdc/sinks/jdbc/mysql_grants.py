@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-#: The privileges for tables that the sink makes, and for staging tables.
-NEEDED = ("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "ALTER", "DROP")
+#: The privileges for tables that the sink makes, and for staging tables. Without the last one an account does not see
+#: the triggers of others, which may change its rows.
+NEEDED = ("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "ALTER", "DROP", "TRIGGER")
 
 _GRANT = re.compile(r"GRANT (?P<what>.+?) ON (?P<where>\S.*?) TO ", re.DOTALL)
 _ROLE = re.compile(r"GRANT (?P<role>[`'].+?[`'](?:@[`'].*?[`'])?) TO ", re.DOTALL)

@@ -66,8 +66,8 @@ def postgres_obstacle(rows: Rows, relation: str, columns: Collection[str]) -> Ob
 
 
 def mysql_obstacle(rows: Rows, target: TableId, columns: Collection[str]) -> Obstacle | None:
-    """The first obstacle of a table for rows with these `columns`. Triggers are seen with the privilege TRIGGER only,
-    as everybody has who may create tables with ``GRANT ALL``.
+    """The first obstacle of a table for rows with these `columns`. An account sees triggers with the privilege TRIGGER
+    only, which ``raycdc check`` therefore asks for.
     """
     ((engine, transactions),) = rows(
         "SELECT t.ENGINE, e.TRANSACTIONS FROM information_schema.TABLES t "

@@ -76,7 +76,7 @@ def test_check_names_the_grants_that_a_mysql_target_lacks(
         server.execute(f"GRANT SELECT, CREATE ON `{home}`.* TO checked")
         url = f"mysql://{server.host}:{server.port}/{home}"
         code, said = check(server, database, tmp_path, url, "checked", "geheim")
-        words = "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP"
+        words = "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP, TRIGGER"
         grants = [f"GRANT {words} ON `{name}`.* TO 'checked'@'%';" for name in (home, database)]
         assert (code, all(grant in said for grant in grants)) == (5, True), said
         if by_role:

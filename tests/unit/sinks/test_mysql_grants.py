@@ -18,7 +18,7 @@ ALL = ", ".join(NEEDED)
         ([f"GRANT {ALL} ON `sho_`.* TO `a`@`%`"], []),
         ([f"GRANT {ALL} ON `sho\\\\_`.* TO `a`@`%`"], list(NEEDED)),
         (["GRANT SELECT, CREATE ON *.* TO `a`@`%`", "GRANT INSERT, UPDATE, DELETE ON `shop`.* TO `a`@`%`"],
-         ["ALTER", "DROP"]),
+         ["ALTER", "DROP", "TRIGGER"]),
         (["GRANT USAGE ON *.* TO `a`@`%`", f"GRANT {ALL} ON `other`.* TO `a`@`%`"], list(NEEDED)),
         (["GRANT SELECT ON `shop`.* TO `a`@`%`", "GRANT ALL PRIVILEGES ON `shop`.`t` TO `a`@`%`"], None),
     ],

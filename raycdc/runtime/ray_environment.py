@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from raycdc.runtime import ray_private
+
 _SETTINGS = {
     # Workers run at niceness 15 by default; beside Spark at 0 the readers, and with them the heartbeats, would starve.
     "RAY_worker_niceness": "0",
@@ -20,5 +22,8 @@ def prepare(address: str) -> None:
     if address == "local":
         # Ray does this for a private cluster anyway; with the explicit setting it does not warn about it at each start.
         os.environ.setdefault("RAY_AUTH_MODE", "token")
+        ray_private.set_token()
         # Actors here are children of this process and have its interpreter: there is no environment to make for them.
         os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+    else:
+        ray_private.take_token_away()

@@ -27,6 +27,7 @@ from raycdc.bridge.access import SpoolAddress
 from raycdc.checkpoint.manifest import STATE_NODE
 from raycdc.errors import RaycdcError
 from raycdc.runtime.ray_actors import actor_class
+from raycdc.runtime.ray_private import machine_address
 from raycdc.runtime.restarts import ProcessEnd, RestartBudget
 from raycdc.runtime.spools import SpoolServer, spool_folder
 
@@ -187,7 +188,9 @@ class RaySpools:
 
     def _start(self, node: str, host: str, *, port: int) -> _Server:
         own = node == self._own
-        listen = host if self._settings.network else LOOPBACK
+        # A private Ray is on loopback only; whoever fetches from its node over the network needs another address.
+        reached = machine_address() if host == LOOPBACK else host
+        listen = reached if self._settings.network else LOOPBACK
         actor = actor_class(SpoolActor, node_id=node, concurrent=True).remote(
             self._settings, own=own, host=listen, port=port
         )

@@ -24,6 +24,7 @@ from typing import Any
 import ray
 
 from raycdc.errors import RaycdcError
+from raycdc.runtime import ray_private
 from raycdc.runtime.ray_head import RayHead
 
 #: Ray's object store carries no rows here; the smallest it accepts is enough.
@@ -60,7 +61,7 @@ def start_ray(address: str, *, workers: int) -> None:
         return
     for attempt in range(1, START_ATTEMPTS + 1):
         try:
-            with lean_nodes():
+            with lean_nodes(), ray_private.on_loopback():
                 # Ray starts a worker per CPU ahead of the first actor. Our actors ask for no CPU: it means only that.
                 # Without an address Ray would join one that runs here already, another job's for instance.
                 ray.init(
@@ -68,6 +69,7 @@ def start_ray(address: str, *, workers: int) -> None:
                     num_cpus=workers,
                     include_dashboard=False,
                     object_store_memory=OBJECT_STORE_BYTES,
+                    _temp_dir=str(ray_private.folder()),
                     **common,
                 )
         except Exception as cause:

@@ -1,0 +1,86 @@
+"""A private Ray is nobody else's: it listens on the loopback interface, asks for a token, and keeps its files apart.
+
+Left alone, Ray listens on every interface of the machine, keeps its token in a file that all users of the machine can
+read, and its sockets and logs in a folder that all of them can write to. Whoever reaches its ports and has the token
+runs code as this user.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+#: The token, in the environment of this process and of those that it starts: other users cannot read that.
+TOKEN = "RAY_AUTH_TOKEN"  # noqa: S105 - its name
+#: The other place where Ray looks for one.
+_TOKEN_FILE = "RAY_AUTH_TOKEN_PATH"  # noqa: S105 - its name
+#: The longest folder that leaves room for the names of Ray's sockets, whose whole path may have 107 bytes.
+_FOLDER_BYTES_MAX = 42
+
+_made: list[str] = []
+
+
+def set_token() -> None:
+    """Make a token for the private Rays of this process, unless the user has chosen one."""
+    if TOKEN not in os.environ and _TOKEN_FILE not in os.environ:
+        os.environ[TOKEN] = secrets.token_hex(32)
+        _made.append(os.environ[TOKEN])
+
+
+def take_token_away() -> None:
+    """Forget a token of ours: a cluster that is joined has its own."""
+    if os.environ.get(TOKEN) in _made:
+        del os.environ[TOKEN]
+
+
+def folder() -> Path:
+    """The folder for Ray's sockets and logs, below one that only this user can enter.
+
+    Ray gives every user all rights to its own; that is why there are two.
+    """
+    base = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+    name = f"raycdc-{os.geteuid()}"
+    if len(os.fsencode(f"{base}/{name}/ray")) > _FOLDER_BYTES_MAX:
+        base = "/tmp"  # noqa: S108 - the folder in it is looked at
+    parent = Path(base, name)
+    try:
+        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = parent.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+            parent.chmod(0o700)
+            return parent / "ray"
+    except FileExistsError:
+        pass
+    # Somebody else has that name.
+    return Path(tempfile.mkdtemp(prefix="raycdc-", dir=base)) / "ray"
+
+
+@contextmanager
+def on_loopback() -> Iterator[None]:
+    """A Ray that is started inside the block takes the loopback interface for its node's, and listens there alone.
+
+    Ray does so on systems where its clusters are not supported. An address given to ``ray.init`` would not do: one of
+    the loopback interface is replaced by another that other machines could reach.
+    """
+    from ray._private import ray_constants
+
+    constants: Any = ray_constants
+    before = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
+
+
+def machine_address() -> str:
+    """The address by which other machines reach this one, as Ray finds it for its nodes."""
+    from ray._private import services
+
+    return str(vars(services)["node_ip_address_from_perspective"](None))

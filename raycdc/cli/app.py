@@ -10,6 +10,9 @@ from typing import Annotated
 import typer
 
 from raycdc.errors import ExitCode
+from raycdc.printable import printable_text
+
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 app = typer.Typer(
     name="raycdc",
@@ -308,9 +311,18 @@ def inspect_ddl(
     return print_ddl(file, tables=tables, server=server)
 
 
+class _PrintableFormatter(logging.Formatter):
+    """Log lines hold names and servers' words."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable_text(super().format(record))
+
+
 def _configure_logging(verbose: bool) -> None:
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        format=_LOG_FORMAT,
         force=True,
     )
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(_PrintableFormatter(_LOG_FORMAT))

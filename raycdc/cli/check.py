@@ -42,6 +42,7 @@ from raycdc.preflight import (
     selection_of,
     told,
 )
+from raycdc.printable import printable_text
 from raycdc.source.checks import CheckResult
 from raycdc.source.connector import Source, SourceTable
 from raycdc.source.parking import with_requests
@@ -53,6 +54,8 @@ from raycdc.source.table_requests import requests_of
 from raycdc.startup_checks import DECISIVE, START_CHECKS, Start, require_known_rows
 
 _MARKS = {"ok": "ok     ", "warning": "warning", "failed": "FAILED "}
+#: In front of every further line about a check.
+_INDENT = " " * 9
 
 
 def check_config(path: Path, *, as_json: bool, local: bool = False) -> int:
@@ -61,7 +64,7 @@ def check_config(path: Path, *, as_json: bool, local: bool = False) -> int:
     """
     config = load_config(path)
     for warning in config.warnings:
-        print(f"Warning: {warning}", file=sys.stderr)
+        print(printable_text(f"Warning: {warning}"), file=sys.stderr)
     results: list[CheckResult] = []
     try:
         for found in _findings(config, local=local):
@@ -322,6 +325,6 @@ def _print(result: CheckResult, *, as_json: bool) -> None:
         fix = "" if result.ok else result.fix
         print(json.dumps({"check": result.name, "status": status, "text": result.text, "fix": fix}))
         return
-    print(f"{_MARKS[status]}  {result.text}")
+    print(f"{_MARKS[status]}  {printable_text(result.text, indent=_INDENT)}")
     if result.fix and not result.ok:
-        print(f"         {result.fix}")
+        print(f"{_INDENT}{printable_text(result.fix, indent=_INDENT)}")

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from raycdc.errors import ExitCode, RaycdcError, UnexpectedError
 from raycdc.plugins import missing_extra, third_parties
+from raycdc.printable import printable_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,9 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run_app(words)
     except RaycdcError as error:
         if verbose:
-            traceback.print_exception(error)
+            _print_traceback(error)
         else:
-            print(error, file=sys.stderr)
+            print(printable_text(str(error)), file=sys.stderr)
         if isinstance(error, UnexpectedError):
             more = "" if verbose else " --verbose shows its traceback."
             print(f"{_bug()}{more}", file=sys.stderr)
@@ -46,13 +47,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Of an optional package, wherever it is imported: what a user can install is no bug.
         fix = missing_extra(error.name or "")
         if not fix or verbose:
-            traceback.print_exception(error)
+            _print_traceback(error)
         print(f"This {fix}" if fix else _bug(), file=sys.stderr)
         return int(ExitCode.CONFIG if fix else ExitCode.BUG)
     except Exception as error:  # noqa: BLE001 - the edge of the process: show the bug, keep the exit code honest
-        traceback.print_exception(error)
+        _print_traceback(error)
         print(_bug(), file=sys.stderr)
         return int(ExitCode.BUG)
+
+
+def _print_traceback(error: BaseException) -> None:
+    print(printable_text("".join(traceback.format_exception(error))), end="", file=sys.stderr)
 
 
 def _bug() -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from raycdc.config.init_page import InitPage, Question, toml_line, toml_text
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.plugins import PluginGroup, load_plugin
+from raycdc.printable import printable, printable_text
 
 _CHOICES_SHOWN = 20
 #: Questions that have an option of their own.
@@ -56,7 +57,7 @@ def write_config(path: Path, options: InitOptions, *, force: bool) -> int:
     path.write_text(_document(options.name or _name_of(tables), *sections, sink), encoding="utf-8")
     print(f"Wrote {path}.")
     for line in dict.fromkeys([*source.before_run(answers), *sink.before_run(sink_answers)]):
-        print(f"Before a run: {line}")
+        print(printable_text(f"Before a run: {line}"))
     print(f"Next:  raycdc check {path}   and   raycdc run {path}")
     return int(ExitCode.DONE)
 
@@ -121,7 +122,7 @@ def _tables(page: InitPage, answers: Mapping[str, str], wanted: Sequence[str]) -
         return tuple(_words(_ask(f"{page.noun} (names, separated by commas)", "--table")))
     print(f"{page.noun}:")
     for number, name in enumerate(names, 1):
-        print(f"  {number:3} {name}")
+        print(f"  {number:3} {printable(name)}")
     answer = _ask("Which (numbers or names, separated by commas)", "--table", default="all")
     if answer == "all":
         return tuple(names)

@@ -34,6 +34,7 @@ from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.connectors.mysql.values.value_text import printers
 from raycdc.errors import ConfigError, DataError, ExitCode, RowsNotPrintedError
 from raycdc.model import RowKind, TableId
+from raycdc.printable import printable, printable_json
 
 _GTIDS = frozenset({index.GTID, index.GTID_TAGGED, index.ANONYMOUS_GTID, index.MARIADB_GTID})
 _ROWS_QUERY, _ANNOTATE_ROWS = 29, 160
@@ -66,7 +67,7 @@ def inspect_binlog(
         except DataError as error:
             out.flush()
             text = str(error).replace("\n", " ")
-            print(text if text.startswith(path.name) else f"{path.name}: {text}", file=errors or sys.stderr)
+            print(printable(text if text.startswith(path.name) else f"{path.name}: {text}"), file=errors or sys.stderr)
             return ExitCode.DATA
         except BrokenPipeError:
             return ExitCode.DONE
@@ -157,10 +158,10 @@ def _collect(item: RowsItem, rows: _Rows) -> None:
     batch, table = item.batch, item.described
     count = len(table.columns)
     columns = [printers(c)(batch.column(i)) for i, c in enumerate(table.columns)]
-    names = [json.dumps(c.name, ensure_ascii=False) + ": " for c in table.columns]
+    names = [_quoted(c.name) + ": " for c in table.columns]
     images = ["{" + ", ".join(names[c] + columns[c][r] for c in range(count)) + "}" for r in range(batch.num_rows)]
     ops, seqs, millis = (batch.column(count + i).to_pylist() for i in range(3))
-    db, name = json.dumps(item.table.db, ensure_ascii=False), json.dumps(item.table.table, ensure_ascii=False)
+    db, name = _quoted(item.table.db), _quoted(item.table.table)
     file = json.dumps(item.file)
     for row, pos in enumerate(item.row_pos.tolist()):
         match ops[row]:
@@ -232,7 +233,7 @@ class _FilePrinter:
                 yield from self._lines(rows.pop(end))
             note = self._note(head, body, end)
             if note is not None:
-                yield json.dumps(note, ensure_ascii=False) + "\n"
+                yield printable_json(json.dumps(note, ensure_ascii=False)) + "\n"
             if head[4] == index.ROTATE:
                 # As the decoder does: a relay log goes on with the positions of another file.
                 self._at = parse_rotate(body.tobytes())[1]
@@ -284,3 +285,7 @@ class _FilePrinter:
         if word.startswith(("SAVEPOINT ", "ROLLBACK TO", "XA ")):
             return note("query", db=query.db, statement=query.statement)
         return note("ddl", db=query.db, statement=query.statement)
+
+
+def _quoted(name: str) -> str:
+    return printable_json(json.dumps(name, ensure_ascii=False))

@@ -12,6 +12,7 @@ from raycdc.checkpoint.opaque import Position
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.cli.places import PlaceText, place_text_of
 from raycdc.errors import ConfigError, ExitCode, StateError
+from raycdc.printable import printable, printable_json
 
 
 def print_checkpoint(path: Path, *, one_line: bool, summary: bool) -> int:
@@ -21,7 +22,7 @@ def print_checkpoint(path: Path, *, one_line: bool, summary: bool) -> int:
     if summary:
         print(_summary(document, place_text_of(store)))
     else:
-        print(json.dumps(document, ensure_ascii=False, indent=None if one_line else 2))
+        print(printable_json(json.dumps(document, ensure_ascii=False, indent=None if one_line else 2)))
     return int(ExitCode.DONE)
 
 
@@ -64,7 +65,7 @@ def _summary(document: dict[str, Any], place_text: PlaceText) -> str:
         f"state       {document['state']}",
     ]
     if manifest is None:
-        return "\n".join([*lines, "epochs      none sealed yet"])
+        return "\n".join(map(printable, [*lines, "epochs      none sealed yet"]))
     committed = document["committed_epoch"]
     sealed = datetime.fromtimestamp(manifest["created_ms"] / 1000, UTC).isoformat(sep=" ", timespec="seconds")
     lines.append(
@@ -82,4 +83,4 @@ def _summary(document: dict[str, Any], place_text: PlaceText) -> str:
     for name, entry in sorted(manifest["to_splits"].get("stream", {}).get("parked", {}).items()):
         waits = ", begins again" if entry["again"] else ""
         lines.append(f"table       {name}: {entry['phase']}{waits}: {entry['reason']}")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))

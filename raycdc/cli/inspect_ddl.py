@@ -12,6 +12,7 @@ from raycdc.connectors.mysql.ddl.catalogue import DdlCatalogue
 from raycdc.connectors.mysql.ddl.tokens import split_statements
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import ConfigError, DataError, ExitCode
+from raycdc.printable import printable_json
 from raycdc.schema import event_to_json
 
 #: ``USE name``, which a dump has between its statements; later names without a database are in that one.
@@ -72,4 +73,4 @@ def _described(table: MySqlTable) -> dict[str, object]:
 
 
 def _print(line: Mapping[str, object]) -> None:
-    print(json.dumps(line, ensure_ascii=False))
+    print(printable_json(json.dumps(line, ensure_ascii=False)))

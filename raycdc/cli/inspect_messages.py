@@ -22,6 +22,7 @@ from raycdc.formats.plugins import load_format
 from raycdc.model import LogicalType, RowKind, TableId, TypeKind
 from raycdc.model.json_text import json_values
 from raycdc.model.row_kind import SYMBOLS
+from raycdc.printable import printable, printable_json
 from raycdc.schema import DropTableEvent, TruncateTableEvent
 
 #: Bytes of the file that are decoded, and printed, at a time.
@@ -52,7 +53,7 @@ def print_messages(
     for batch in _batches(path):
         if isinstance(batch, str):
             out.flush()
-            print(batch, file=errors or sys.stderr)
+            print(printable(batch), file=errors or sys.stderr)
             return ExitCode.DATA
         decoded = decoder.decode(batch)
         # Tables are decoded one after the other; people read messages in their order.
@@ -61,7 +62,7 @@ def print_messages(
         out.writelines(text for _, text in lines)
         if decoded.failure is not None:
             out.flush()
-            print(str(decoded.failure).replace("\n", " "), file=errors or sys.stderr)
+            print(printable(str(decoded.failure).replace("\n", " ")), file=errors or sys.stderr)
             return ExitCode.DATA
     out.flush()
     return ExitCode.DONE
@@ -126,7 +127,8 @@ def _lines(item: RowsItem | ChangeItem, nameless: TableId | None) -> Iterator[tu
     own = len(item.schema.columns)
     ops, seqs, millis = (batch.column(own + i).to_pylist() for i in range(3))
     fixed = [
-        (_key(name), json.dumps(text, ensure_ascii=False)) for name, text in (("database", database), ("table", table))
+        (_key(name), printable_json(json.dumps(text, ensure_ascii=False)))
+        for name, text in (("database", database), ("table", table))
     ]
     for i, op in enumerate(ops):
         image = ", ".join(name + texts[i] for name, texts in row)
@@ -143,7 +145,7 @@ def _line(op: str, row: str, metadata: str) -> str:
 
 
 def _key(name: str) -> str:
-    return json.dumps(name, ensure_ascii=False) + ": "
+    return printable_json(json.dumps(name, ensure_ascii=False)) + ": "
 
 
 def _texts(array: pa.Array, logical: LogicalType) -> list[str]:

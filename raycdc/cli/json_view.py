@@ -6,6 +6,7 @@ import json
 import sys
 from typing import TextIO
 
+from raycdc.printable import printable_json, printable_text
 from raycdc.run_events import Failed, RunEvent, Starting, event_to_json
 
 
@@ -23,11 +24,12 @@ class JsonView:
             return
         self.told_error = self.told_error or isinstance(event, Failed)
         out = self._out or sys.stdout
-        out.write(json.dumps(event_to_json(event), ensure_ascii=False, separators=(",", ":"), default=str) + "\n")
+        line = json.dumps(event_to_json(event), ensure_ascii=False, separators=(",", ":"), default=str)
+        out.write(printable_json(line) + "\n")
         out.flush()
 
     def note(self, text: str) -> None:
-        print(text, file=sys.stderr)
+        print(printable_text(text), file=sys.stderr)
 
     def close(self) -> None:
         """Nothing to put right."""

@@ -20,6 +20,7 @@ from raycdc.cli.schemas import (
 from raycdc.config import PipelineConfig, load_config
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.model import TableId, TableSchema
+from raycdc.printable import printable, printable_json, printable_text
 from raycdc.schema.events import CreateTableEvent
 from raycdc.schema.targets import targets_of
 from raycdc.sinks.statements import shape_of
@@ -39,21 +40,21 @@ def plan_config(path: Path, *, as_json: bool) -> int:
               file=sys.stderr)  # fmt: skip
     tables = source.tables()
     for result in check_changelog(config, source) if tables else ():
-        print(f"Changelog: {result.text}", file=sys.stderr)
+        print(printable_text(f"Changelog: {result.text}"), file=sys.stderr)
     parked: set[TableId] = set()
     for name, table in tables.items():
         for result in table_findings(config, {name: table.schema}):
             parked |= {name} if result.parks else set()
-            print(f"{'Parked' if result.parks else 'Names'}: {result.text}", file=sys.stderr)
+            print(printable_text(f"{'Parked' if result.parks else 'Names'}: {result.text}"), file=sys.stderr)
         if table.note and name not in parked:
-            print(f"Chunks: {table.note} {CHUNKS_FIX}", file=sys.stderr)
+            print(printable_text(f"Chunks: {table.note} {CHUNKS_FIX}"), file=sys.stderr)
     tables = {name: table for name, table in tables.items() if name not in parked}
     with transformed_tables(config) as transforms:
         for target in planned(config, tables, transforms):
             _print(target, as_json=as_json)
     store = known_store(config)
     for text in told_of_state(config, store) if store is not None else ():
-        print(f"State: {text}", file=sys.stderr)
+        print(printable_text(f"State: {text}"), file=sys.stderr)
     if not tables and not parked:
         print("No table is captured yet.", file=sys.stderr)
     return int(ExitCode.DONE)
@@ -143,14 +144,15 @@ def _source(name: TableId, table: SourceTable, transforms: TransformedTables) ->
 
 def _print(target: PlannedTarget, *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(asdict(target), ensure_ascii=False))
+        print(printable_json(json.dumps(asdict(target), ensure_ascii=False)))
         return
     key = f", key {', '.join(target.primary_key)}" if target.primary_key else ", no key"
-    print(f"{target.target}  ({target.write}{key})")
+    print(printable(f"{target.target}  ({target.write}{key})"))
     for source in target.sources:
         how = f"{source.transform}, {source.how}" if source.transform else source.how
         size = f"about {source.rows} rows in {source.chunks} chunks, " if source.chunks else ""
-        print(f"  from {source.table}: {size}{how}")
+        print(printable(f"  from {source.table}: {size}{how}"))
     for column in target.columns:
-        print(f"  {column.name} {column.type}{'' if column.nullable else ' not null'}")
-    print(f"  {target.ddl}\n" if target.ddl else "")
+        print(printable(f"  {column.name} {column.type}{'' if column.nullable else ' not null'}"))
+    ddl = printable_text(target.ddl, indent="  ")
+    print(f"  {ddl}\n" if ddl else "")

@@ -15,6 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from raycdc.printable import printable, printable_text
 from raycdc.run_events import (
     CaughtUp,
     Committed,
@@ -129,7 +130,7 @@ class PlainView:
         self._flush_commits()
 
     def _progress(self, table: TableFigures) -> None:
-        name, phase = table.table, table.phase
+        name, phase = printable(table.table), table.phase
         text = f"{name}: {phase}{_chunks_text(table)}, {_count(table.rows, 'row')}"
         if table.rows_per_s:
             text += f", {_number(table.rows_per_s)} rows/s"
@@ -159,7 +160,8 @@ class PlainView:
         self._commit_shown = self._clock()
 
     def _line(self, text: str) -> None:
-        print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+        # Further lines of a text are set in, so that none of them can pass for one of ours.
+        print(f"{time.strftime('%H:%M:%S')} {printable_text(text, indent=' ' * 9)}", flush=True)
 
 
 class LiveView:
@@ -197,7 +199,11 @@ class LiveView:
 
     def render(self) -> RenderableType:
         """The whole view; public so that tests can look at it."""
-        return Group(self._headline(), *self._tables(), *([Text(self._note, style="yellow")] if self._note else []))
+        return Group(
+            self._headline(),
+            *self._tables(),
+            *([Text(printable_text(self._note), style="yellow")] if self._note else []),
+        )
 
     def _headline(self) -> Text:
         state = self._state
@@ -210,7 +216,7 @@ class LiveView:
             committed = f"epoch {state.epoch}, {_number(state.committed_rows)} rows committed"
             parts.append(f"{committed} (last in {state.commit_seconds:.2f} s)")
         parts.append("caught up" if state.caught_up else state.lag_text())
-        return Text.assemble((self._title, "bold"), "  ", " · ".join(part for part in parts if part))
+        return Text.assemble((printable(self._title), "bold"), "  ", " · ".join(part for part in parts if part))
 
     def _tables(self) -> list[RenderableType]:
         if not self._state.tables:
@@ -230,7 +236,7 @@ class LiveView:
         rest = len(tables) - room
         more = [] if rest <= 0 else [Text(f"… and {_count(rest, 'more table')}", style="dim")]
         lost = [f"{table.table}{_lost_text(table)}" for table in tables if _lost_text(table)]
-        return [view, *more, *([Text("; ".join(lost), style="yellow")] if lost else [])]
+        return [view, *more, *([Text(printable("; ".join(lost)), style="yellow")] if lost else [])]
 
 
 def _summed_up(tables: Sequence[TableFigures]) -> TableFigures:
@@ -256,7 +262,8 @@ def _cells(table: TableFigures) -> tuple[RenderableType, ...]:
     if total:
         bar = ProgressBar(total=float(total), completed=float(done), width=20)
     return (
-        table.table,
+        # A text in a cell would be read for rich's markup.
+        Text(printable(table.table)),
         Text(table.phase, style=style),
         bar,
         f"{done}/{total}" if total else "",
@@ -267,7 +274,7 @@ def _cells(table: TableFigures) -> tuple[RenderableType, ...]:
 
 def parked_text(event: TableParked) -> str:
     """The text of the event, in one line or two."""
-    table, parked = event.table, event.parked
+    table, parked = printable(event.table), event.parked
     if parked.again:
         return f"{table} begins again with a new snapshot: {parked.reason}"
     return f"{table} is not followed ({parked.phase}): {parked.reason}"

@@ -17,6 +17,7 @@ from raycdc.config import PipelineConfig, load_config
 from raycdc.errors import ConfigError, ExitCode, RaycdcError
 from raycdc.lean import without_pandas
 from raycdc.plugins import third_parties
+from raycdc.printable import printable_text
 from raycdc.run_events import Failed, Listener, RunEvent
 
 UNTIL_CAUGHT_UP = "caught-up"
@@ -60,7 +61,7 @@ def _run(path: Path, view: View | None, out: TextIO | None, *, until: str | None
     if out is not None and config.sink.prints_rows:
         sys.stdout = out  # Its rows stand among the lines.
     for warning in config.warnings:
-        print(f"Warning: {warning}", file=sys.stderr)
+        print(printable_text(f"Warning: {warning}"), file=sys.stderr)
     if local and not third_parties():
         without_pandas()  # No part of raycdc's own needs it without Spark.
     from raycdc.pipeline import Pipeline

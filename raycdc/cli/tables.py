@@ -16,6 +16,7 @@ from raycdc.cli.places import place_text_of
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.model import TableId
 from raycdc.plugins import PluginGroup, load_plugin
+from raycdc.printable import printable, printable_json, printable_text
 from raycdc.source.parking import TableRequest, with_refusals
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.table_life import AsOf, Behind, Gone, InSnapshot, Live, Parked, Phase, TableState, Unknown
@@ -44,7 +45,7 @@ def print_tables(config: Path, *, as_json: bool) -> int:
     tables, place_text = table_list(store), place_text_of(store)
     if as_json:
         for table in tables:
-            print(json.dumps(table, ensure_ascii=False))
+            print(printable_json(json.dumps(table, ensure_ascii=False)))
         return int(ExitCode.DONE)
     for table in tables:
         asked = f", {table['asked']} asked for" if table["asked"] else ""
@@ -52,9 +53,9 @@ def print_tables(config: Path, *, as_json: bool) -> int:
         again = ", begins again" if table["again"] else ""
         position = table["position"]
         where = f" at {_short(place_text(Position.from_json(position)))}" if position else ""
-        print(f"{table['table']}  {table['phase']}{where}{again}{asked}")
+        print(printable(f"{table['table']}  {table['phase']}{where}{again}{asked}"))
         if table["reason"]:
-            print("    " + table["reason"].replace("\n", "\n    "))
+            print("    " + printable_text(table["reason"], indent="    "))
     return int(ExitCode.DONE)
 
 
@@ -136,8 +137,8 @@ def change_table(config: Path, name: str, action: str) -> int:
         together = read_together(record, [table], state)
         ask(store, sorted(together), asked)
         left = left_behind(record, together)
-    print(f"{table} {done} at the next start of the pipeline; the other tables go on meanwhile.")
-    print(_said_of(together, left), end="")
+    print(f"{printable(table)} {done} at the next start of the pipeline; the other tables go on meanwhile.")
+    print(printable_text(_said_of(together, left)), end="")
     return int(ExitCode.DONE)
 
 

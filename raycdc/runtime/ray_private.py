@@ -12,7 +12,7 @@ import secrets
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +49,12 @@ def folder() -> Path:
     if len(os.fsencode(f"{base}/{name}/ray")) > _FOLDER_BYTES_MAX:
         base = "/tmp"  # noqa: S108 - the folder in it is looked at
     parent = Path(base, name)
-    try:
+    with suppress(FileExistsError):  # a file of that name: somebody else's, as below
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = parent.lstat()
-        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
-            parent.chmod(0o700)
-            return parent / "ray"
-    except FileExistsError:
-        pass
+    status = parent.lstat()
+    if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+        parent.chmod(0o700)
+        return parent / "ray"
     # Somebody else has that name.
     return Path(tempfile.mkdtemp(prefix="raycdc-", dir=base)) / "ray"
 

@@ -18,6 +18,8 @@ transaction as what it does. Three refusals come before everything else:
   came in between would be missing without a word (`TargetGoneError`);
 * *a tombstone over rows*: an epoch that was half written cannot be dropped (`SinkError`).
 
+A verb that is about to remove all rows asks `Target.require_own` first: rows of others never go with a source's.
+
 Where the process dies: before the verb's transaction ends the target stands as it stood; after it, it holds the step. A
 verb that needs several transactions leaves in its record what is to be finished, and `recover` finishes it first.
 
@@ -136,9 +138,10 @@ class Target(ABC):
     """One target in the hands of one thread, from the moment that its record can be read until it is left.
 
     A verb does what it says and writes the stamp's vector in one transaction, or leaves its record such that `recover`
-    completes it. It may raise any `SinkError`; a `TableRefusedError` concerns this target only. An `OSError` of the
-    store, or an error of its driver, is the sink's to turn into a `SinkError`, as `raycdc.sinks.api` says; one
-    ``except`` in the sink's `opened` does it for all verbs. Any other error ends the run as a bug.
+    completes it. It may raise any `SinkError`; a `TableRefusedError` concerns this target only, and after a
+    `SinkUnavailableError` the same is asked again for minutes, in a transaction of its own. An `OSError` of the store,
+    or an error of its driver, is the sink's to turn into a `SinkError`, as `raycdc.sinks.api` says; one ``except`` in
+    the sink's `opened` does it for all verbs. Any other error ends the run as a bug.
     """
 
     #: Whether a target that holds less than before was put back by somebody; False where people may take rows away.

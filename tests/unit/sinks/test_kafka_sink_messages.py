@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from types import SimpleNamespace
 from typing import Any, Self
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 from raycdc.bridge.access import HERE
 from raycdc.checkpoint.recovery import CommitVector
 from raycdc.connectors.kafka.schemas import emptied_row
-from raycdc.errors import SinkError
+from raycdc.errors import SinkError, SinkUnavailableError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.sinks.kafka import tasks as kafka_tasks
 from raycdc.sinks.kafka import transactions as kafka_transactions
@@ -119,3 +120,28 @@ def test_a_commit_of_unknown_outcome_is_not_taken_back(monkeypatch: pytest.Monke
     with pytest.raises(SinkError):
         transactions_of(monkeypatch, client).write(CommitVector(1, 7, 1), one_message())
     assert "abort_transaction" not in client.calls
+
+
+def test_a_transaction_that_the_broker_ended_because_it_took_too_long_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, str] = {}
+    client = Client("commit_transaction", KafkaError(KafkaError._FENCED))
+
+    def producer_client(properties: dict[str, str], **_: Any) -> Client:
+        asked.update(properties)
+        return client
+
+    monkeypatch.setattr(kafka_transactions, "producer_client", producer_client)
+    monkeypatch.setattr(kafka_transactions, "consumer_client", lambda _, **__: client)
+    for open_s, said in ((59.0, "another process took over"), (61.0, r"open for 61 s.*\(60000\).*Set a larger one")):
+        moments = iter((100.0, 100.0 + open_s))
+        monkeypatch.setattr(kafka_transactions, "time", SimpleNamespace(monotonic=lambda m=moments: next(m)))
+        transactions = Transactions(kafka_transactions.Target({"transaction.timeout.ms": "60000"}, "t", "i"))
+        with pytest.raises(SinkError, match=said):
+            transactions.write(CommitVector(1, 7, 1), one_message())
+    assert asked["transaction.timeout.ms"] == "60000"
+
+
+def test_a_broker_that_does_not_answer_is_worth_waiting_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client("begin_transaction", KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    with pytest.raises(SinkUnavailableError):
+        transactions_of(monkeypatch, client).write(CommitVector(1, 7, 1), one_message())

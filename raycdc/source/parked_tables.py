@@ -60,8 +60,8 @@ class ParkedTables(Generic[DescribedT]):
 
     Where rows are updated, a table whose rows in a target cannot be told from those of other tables cannot begin again
     by itself, and waits for somebody to decide. Only rows can be mistaken so: a table of which targets were never told
-    has none, empties nothing when it begins, and is in nobody's way. `followed` are the tables that the log follows
-    where it begins; `noun` is what people call a table.
+    has none, empties nothing when it begins, and is in nobody's way. `followed` are the tables that the log follows, or
+    is known to have followed, where it begins; `noun` is what people call a table.
     """
 
     def __init__(self, terms: ParkingTerms[DescribedT], *, followed: Iterable[TableId], noun: str = "table") -> None:

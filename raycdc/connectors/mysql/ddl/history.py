@@ -93,7 +93,8 @@ class DdlHistory:
         self._server = server
         self._snapshots = snapshots or SnapshotKeys()
         self._tables = FollowedTables(tables)
-        self._parked = ParkedTables(terms, followed=tables)
+        # A merged target remembers a table that was dropped, too.
+        self._parked = ParkedTables(terms, followed=[*tables, *state.dropped])
         self.misfits = Misfits()
         self._sequences = Sequences(server.is_sequence)
         self._tools = ToolTables(self._tables, self.captures, server, shadows=state.shadows, away=state.away)

@@ -332,3 +332,27 @@ def test_an_unknown_table_begins_by_itself_in_a_target_that_others_have_rows_in(
     ((update,), _) = history.take_updates()
     assert isinstance(update, TableParked)
     assert update.parking.again
+
+
+def test_a_dropped_table_of_a_merged_target_that_is_made_anew_waits_also_after_a_restart() -> None:
+    place, item = BinlogOffset("binlog.000001", 4), TableId("shop", "item")
+    rules = TargetRules(router=Router((Route(r"shop\..*", "lake.all"),)), upsert=True)
+
+    def begun(tables: dict[TableId, MySqlTable], state: HistoryState) -> DdlHistory:
+        server = LogServer(DdlDialect(), ("utf8mb4", ""))
+        terms: ParkingTerms[MySqlTable] = ParkingTerms({}, rules=rules)
+        history = DdlHistory(tables, selector=TableSelector((r"shop\..*",)), server=server, terms=terms, state=state)
+        history.attach(Decoder())
+        return history
+
+    alone = begun({item: table_of("CREATE TABLE item (id INT PRIMARY KEY)", item)}, HistoryState())
+    alone.on_ddl(DdlItem("shop", "DROP TABLE item", place, place, 0, in_transaction=False))
+    state = alone.take_state()
+    assert state is not None
+    # The target remembers it, and would refuse to be emptied for it: that would hold up `orders`, too.
+    again = begun({ORDERS: table_of(CREATED, ORDERS)}, state)
+    again.on_ddl(DdlItem("shop", "CREATE TABLE item (id BIGINT PRIMARY KEY)", place, place, 0, in_transaction=False))
+    ((update,), _) = again.take_updates()
+    assert isinstance(update, TableParked)
+    assert not update.parking.again
+    assert "cannot be told from those of shop.orders" in update.parking.reason

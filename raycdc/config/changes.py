@@ -90,7 +90,7 @@ _SECTIONS: Mapping[str, Mapping[Change, str]] = {
     #: Of a message format, as ``source.format`` and ``sink.format`` have it.
     "format": {
         Change.NEW_STATE: "type before_image case_sensitive metadata decimal binary time_unit",
-        Change.FREE: "columns tables include exclude on_error ddl include_schema tombstones",
+        Change.FREE: "columns tables include exclude on_error columns_max ddl include_schema tombstones",
     },
     "sink": {Change.NEW_STATE: "type write", Change.NEW_TABLES: "invalid_names", Change.FREE: "parallelism"},
     "sink:delta": {

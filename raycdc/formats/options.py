@@ -37,6 +37,13 @@ class FormatOptions(Options):
     on_error: Literal["fail", "skip", "dead-letter"] = option(
         "fail", help="The treatment of a message that cannot be decoded."
     )
+    columns_max: int = option(
+        2000,
+        help="At most so many columns of a table come from the fields of its messages; a message with fields beyond "
+        "that cannot be decoded. Fields that values are keyed by (dates, names) would be columns without end.",
+        ge=1,
+        le=10_000,
+    )
     before_image: Literal["required", "optional"] = option(
         "required",
         help="optional: an update without the row as it was before counts as its new row alone, which is enough for a "

@@ -18,6 +18,7 @@ from raycdc.formats.decoding.arena import WireColumn
 from raycdc.formats.decoding.work import Chunk
 from raycdc.formats.envelope import EnvelopeSpec
 from raycdc.formats.loops import envelope_loops as envelope
+from raycdc.formats.options import FormatOptions
 from raycdc.model import TableId
 
 
@@ -89,6 +90,15 @@ def unfit_value(message: MessageAt, table: TableId, column: WireColumn, value: b
     where, shown = f"table {table}, column {column.name!r}", describe.quoted(value)[:200]
     why = f"{describe.value_problem(code)} (expected {column.type.native or column.type.kind.value})"
     return _error(UnfitValueError, message, f"{where}: {shown} {why}", told=f"{where}: a value {why}")
+
+
+def too_many_fields(message: MessageAt, table: TableId, options: FormatOptions) -> BadMessageError:
+    """The error of a message whose fields would be more columns than a table may have."""
+    why = (
+        f"table {table}: with its fields the table would have more than {options.columns_max} columns. Give the "
+        "table's columns in source.format, or raise source.format.columns_max"
+    )
+    return _error(CorruptMessageError, message, why)
 
 
 def _error(kind: type[BadMessageError], message: MessageAt, why: str, *, told: str = "") -> BadMessageError:

@@ -25,7 +25,14 @@ from raycdc.formats.api import (
     MessageBatch,
     RowsItem,
 )
-from raycdc.formats.decoding.bad_messages import MessageAt, no_before_image, no_row, scan_error, unfit_value
+from raycdc.formats.decoding.bad_messages import (
+    MessageAt,
+    no_before_image,
+    no_row,
+    scan_error,
+    too_many_fields,
+    unfit_value,
+)
 from raycdc.formats.decoding.named_tables import Dialect, NamedTables, Shape
 from raycdc.formats.decoding.pieces import TableDecoder
 from raycdc.formats.decoding.work import Chunk, Workspace, cut
@@ -134,7 +141,17 @@ class EnvelopeDecoder:
             decoder = shape.decoder
             decoder.follow(shape.columns, self._items, chunk.first + int(run[0]))
             if not decoder.state.fixed and shape.columns is None:
-                decoder.observe(chunk, run, self._items)
+                beyond = decoder.observe(chunk, run, self._items)
+                run = run[~np.isin(run, beyond)]
+                for number in beyond.tolist():
+                    message = MessageAt(batch, chunk, number)
+                    error = self._bad_message(message, too_many_fields(message, decoder.state.id, self._options))
+                    if error is not None:
+                        failure, stop = error, number
+                        run = run[run < stop]
+                        break
+                if not len(run):
+                    continue
             done = 0
             while True:
                 done, code = decoder.decode(chunk, run, done, self._items)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -29,6 +31,7 @@ class TableDecoder:
         spec = layout.spec
         self._extra = [WireColumn(column, spec.metadata[name].type) for name, column in options.metadata.items()]
         self._slots = [layout.slots[spec.metadata[name].path] for name in options.metadata]
+        self._columns_max = options.columns_max
         self._flags = np.zeros(loops.FLAGS, np.int64)
         self._flags[loops.FLAG_PATCH] = spec.patch
         self._flags[loops.FLAG_OVERLAY] = spec.overlay
@@ -68,22 +71,37 @@ class TableDecoder:
         if wires != [c.wire for c in self.state.columns] or self.state.schema(self._extra) != before:
             self._change(events, items, message)
 
-    def observe(self, chunk: Chunk, wanted: npt.NDArray[np.int64], items: list[RowsItem | ChangeItem]) -> None:
-        """Look at all values before decoding them: new fields become columns, narrow types wider."""
+    def observe(
+        self, chunk: Chunk, wanted: npt.NDArray[np.int64], items: list[RowsItem | ChangeItem]
+    ) -> npt.NDArray[np.int64]:
+        """Look at all values before decoding them: new fields become columns, narrow types wider.
+
+        Returns the messages that have more new fields than the table may have columns (``columns_max``): none of their
+        fields became one.
+        """
         at = 0
+        beyond: list[int] = []
         before = [(c.name, c.type) for c in self.state.visible()]
         plan = self._make_plan([c.name for c in self.state.columns])
         while True:
             why, at, token = loops.observe(chunk.tape, plan, chunk.messages, wanted, at)
             if why == loops.STOP_END:
                 break
-            self.state.field_appeared(chunk.token(int(token)).decode())
+            # All fields of the row at once: a plan for each would take the square of their number.
+            names = self._new_fields(chunk.keys_from(int(wanted[at]), int(token)))
+            if len(self.state.columns) + len(names) > self._columns_max:
+                beyond.append(int(wanted[at]))
+                at += 1
+                continue
+            for name in names:
+                self.state.field_appeared(name)
             seen = plan.cells[:, loops.MASK]
             plan = self._make_plan([c.name for c in self.state.columns])
             plan.cells[: len(seen), loops.MASK] = seen
         events = self.state.observed(plan.cells[: len(self.state.columns), loops.MASK])
         if before != [(c.name, c.type) for c in self.state.visible()]:
             self._change(events, items, chunk.first + int(wanted[0]))
+        return np.array(beyond, np.int64)
 
     def decode(
         self, chunk: Chunk, wanted: npt.NDArray[np.int64], first: int, items: list[RowsItem | ChangeItem]
@@ -161,6 +179,20 @@ class TableDecoder:
         offsets = pa.array(self._batch.offsets[messages]).cast(pa.string())
         prefix = f"{origin.topic}:{origin.partition}" if origin.partition >= 0 else origin.topic
         return pc.binary_join_element_wise(prefix, offsets, pa.array(parts).cast(pa.string()), ":")
+
+    def _new_fields(self, keys: list[bytes]) -> list[str]:
+        """Those of the keys that no column has yet, each once; names that differ in case as the loops see them."""
+        fold = bool(self._flags[loops.FLAG_FOLD])
+        columns = [column.name.encode() for column in self.state.columns]
+        exact, folded = set(columns), Counter(name.lower() for name in columns)
+        names: list[str] = []
+        for key in keys:
+            if key in exact or (fold and folded[key.lower()] == 1):
+                continue
+            exact.add(key)
+            folded[key.lower()] += 1
+            names.append(key.decode())
+        return names
 
     def _make_plan(self, names: list[str]) -> loops.Plan:
         data, off = packed([name.encode() for name in names])

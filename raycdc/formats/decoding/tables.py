@@ -104,11 +104,13 @@ class TableState:
         `only_wires`: the types were given, only how values are spelled is taken.
         """
         events: list[SchemaChangeEvent] = []
+        present = {column.name: column for column in self.columns}
         for wanted in columns:
-            known = self._known(wanted.name)
+            known = present.get(wanted.name)
             if known is None:
                 if not only_wires:
-                    events.append(self._add(TableColumn(wanted.name, wanted.type, wanted.wire)))
+                    present[wanted.name] = added = TableColumn(wanted.name, wanted.type, wanted.wire)
+                    events.append(self._add(added))
                 continue
             known.wire = _wire_for(known.type, wanted) if only_wires else wanted.wire
             if only_wires or same_type(known.type, wanted.type):
@@ -136,7 +138,9 @@ class TableState:
                 events.append(AddColumnEvent(self.id, Column(column.name, column.type), position))
                 continue
             if not known.visible and not self.keep_nulls:
-                events.append(AddColumnEvent(self.id, Column(column.name, column.type), self._after(known)))
+                events.append(
+                    AddColumnEvent(self.id, Column(column.name, column.type), self._after(self.columns.index(known)))
+                )
             elif not same_type(known.type, column.type):
                 events.append(AlterColumnTypeEvent(self.id, column.name, column.type))
             known.type, known.wire, known.inferred = column.type, column.wire, False
@@ -150,7 +154,7 @@ class TableState:
     def observed(self, masks: np.ndarray) -> list[SchemaChangeEvent]:
         """Widen inferred columns to what was seen."""
         events: list[SchemaChangeEvent] = []
-        for column, mask in zip(self.columns, masks.tolist(), strict=True):
+        for index, (column, mask) in enumerate(zip(self.columns, masks.tolist(), strict=True)):
             if not column.inferred or column.mask | mask == column.mask:
                 continue
             was_visible = column.visible or (self.keep_nulls and column.mask != 0)
@@ -159,7 +163,7 @@ class TableState:
             column.wire = inferred_wire(kind)
             if not was_visible and (column.visible or self.keep_nulls):
                 column.type = kind
-                events.append(AddColumnEvent(self.id, Column(column.name, kind), self._after(column)))
+                events.append(AddColumnEvent(self.id, Column(column.name, kind), self._after(index)))
             elif not same_type(kind, column.type):
                 column.type = kind
                 events.append(AlterColumnTypeEvent(self.id, column.name, kind))
@@ -200,11 +204,14 @@ class TableState:
 
     def _add(self, column: TableColumn) -> SchemaChangeEvent:
         self.columns.append(column)
-        return AddColumnEvent(self.id, Column(column.name, column.type), self._after(column))
+        return AddColumnEvent(self.id, Column(column.name, column.type), self._after(len(self.columns) - 1))
 
-    def _after(self, column: TableColumn) -> After | First:
-        before = [c for c in self.columns[: self.columns.index(column)] if c.visible or self.keep_nulls]
-        return After(before[-1].name) if before else First()
+    def _after(self, index: int) -> After | First:
+        """The place of the column number `index` among those that have a type."""
+        for before in range(index - 1, -1, -1):
+            if self.columns[before].visible or self.keep_nulls:
+                return After(self.columns[before].name)
+        return First()
 
 
 def inferred_type(mask: int) -> LogicalType:

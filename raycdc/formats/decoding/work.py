@@ -9,8 +9,22 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from raycdc.formats.api import MessageBatch
+from raycdc.formats.loops import envelope_loops as envelope
 from raycdc.formats.loops.envelope_loops import INFO_COLUMNS, MESSAGE_ROWS, Messages
-from raycdc.formats.loops.tape_loops import AT, BEGIN, DEPTH_MAX, END, SPARE, STATE_SIZE, STOP, TOKENS, Tape
+from raycdc.formats.loops.tape_loops import (
+    ARRAY,
+    AT,
+    BEGIN,
+    DEPTH_MAX,
+    END,
+    KIND,
+    NEXT,
+    SPARE,
+    STATE_SIZE,
+    STOP,
+    TOKENS,
+    Tape,
+)
 
 #: Bytes behind the work buffer that loops may read.
 _PAD = 64
@@ -70,6 +84,28 @@ class Chunk:
         if token < 0:
             return b""
         return self.tape.data[self.tape.tok[token, AT] : self.tape.tok[token, END]].tobytes()
+
+    def keys_from(self, message: int, key: int) -> list[bytes]:
+        """The keys of a row of the message, from the token `key` on."""
+        keys: list[bytes] = []
+        last = self._row_end(message, key)
+        while key < last:
+            keys.append(self.token(key))
+            key = int(self.tape.tok[key + 1, NEXT])
+        return keys
+
+    def _row_end(self, message: int, key: int) -> int:
+        """The token behind the row that has the token `key`."""
+        for slot in range(envelope.AFTER, envelope.BEFORE + 1):
+            row = int(self.messages.found[message, slot])
+            if row < 0 or not row < key < self.tape.tok[row, NEXT]:
+                continue
+            if self.tape.tok[row, KIND] == ARRAY:
+                row += 1
+                while self.tape.tok[row, NEXT] <= key:
+                    row = int(self.tape.tok[row, NEXT])
+            return int(self.tape.tok[row, NEXT])
+        raise AssertionError("the loops name keys of rows alone")
 
     def text(self, message: int, slot: int) -> bytes:
         """The text of an envelope field; empty where the message has none."""

@@ -1,0 +1,90 @@
+"""Messages with thousands of new fields: their columns cost what the fields cost, and there is an end of them."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from raycdc.formats.api import ChangeItem, CorruptMessageError
+from raycdc.formats.decoding.pieces import TableDecoder
+from raycdc.schema.events import AddColumnEvent, After, CreateTableEvent
+from tests.unit.formats.format_messages import batch, decoder, rows_of
+
+
+def insert(data: dict[str, Any]) -> dict[str, Any]:
+    return {"database": "d", "table": "t", "type": "insert", "ts": 1, "data": data}
+
+
+def fields(first: int, stop: int) -> dict[str, int]:
+    return {f"f{number}": number for number in range(first, stop)}
+
+
+def test_the_plan_of_a_table_is_not_made_anew_for_each_new_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans, lines = 0, 0
+    make = TableDecoder._make_plan
+
+    def counted(self: TableDecoder, names: list[str]) -> Any:
+        nonlocal plans
+        plans += 1
+        return make(self, names)
+
+    def traced(_frame: Any, event: str, _argument: Any) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return traced
+
+    monkeypatch.setattr(TableDecoder, "_make_plan", counted)
+    read = decoder("maxwell-json", columns_max=10_000)
+    assert read.decode(batch([insert({"id": 1})])).failure is None
+    plans = 0
+    steps = []
+    for first, stop in ((0, 1000), (1000, 3000)):
+        lines = 0
+        sys.settrace(traced)
+        decoded = read.decode(batch([insert({"id": 1, **fields(first, stop)})]))
+        sys.settrace(None)
+        assert decoded.failure is None
+        steps.append(lines)
+    assert plans <= 8
+    # Twice the fields are twice the steps, and some for the columns that were there before.
+    assert steps[1] < 4 * steps[0]
+
+
+def test_new_fields_follow_each_other_in_the_order_of_the_message() -> None:
+    read = decoder("maxwell-json")
+    read.decode(batch([insert({"id": 1})]))
+    decoded = read.decode(batch([insert({"id": 2, "b": 1, "B": 2, "c": None, "a": "x"})]))
+    (change,) = (item for item in decoded.items if isinstance(item, ChangeItem))
+    assert [(e.column.name, e.position) for e in change.events if isinstance(e, AddColumnEvent)] == [
+        ("b", After("id")),
+        ("c", After("b")),
+        ("a", After("c")),
+    ]
+
+
+@pytest.mark.parametrize("on_error", ["skip", "dead-letter", "fail"])
+def test_a_message_with_more_fields_than_columns_may_be_is_one_that_cannot_be_decoded(on_error: str) -> None:
+    read = decoder("maxwell-json", columns_max=5, on_error=on_error)
+    messages = [insert({"id": 1}), insert({"id": 2, **fields(0, 20_000)}), insert({"id": 3, **fields(0, 4)})]
+    decoded = read.decode(batch(messages))
+    left = rows_of(decoded)
+    if on_error == "fail":
+        assert isinstance(decoded.failure, CorruptMessageError)
+        assert "topic/3@2: table d.t: with its fields the table would have more than 5 columns" in str(decoded.failure)
+        assert "source.format.columns_max" in str(decoded.failure)
+        assert [row["id"] for _, row in left] == [1]
+        return
+    assert decoded.failure is None
+    assert [row for _, row in left] == [{"id": 1, **dict.fromkeys(fields(0, 4))}, {"id": 3, **fields(0, 4)}]
+    assert [bad.offset for bad in decoded.bad] == ([2] if on_error == "dead-letter" else [])
+    created = [e for item in decoded.items if isinstance(item, ChangeItem) for e in item.events]
+    assert isinstance(created[0], CreateTableEvent)
+    assert len(created[0].schema.columns) == 5
+
+
+def test_columns_that_are_given_have_no_such_limit() -> None:
+    given = ", ".join(f"f{number} BIGINT" for number in range(8))
+    read = decoder("maxwell-json", columns_max=5, columns=given)
+    assert [row for _, row in rows_of(read.decode(batch([insert(fields(0, 9))])))] == [fields(0, 8)]

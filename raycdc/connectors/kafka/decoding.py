@@ -11,10 +11,9 @@ import pyarrow as pa
 from raycdc.errors import ConfigError
 from raycdc.formats.api import BadMessage, BadMessageError, Format
 from raycdc.formats.plugins import load_format
-from raycdc.model import Column, LogicalType, RowKind, TableId, TableSchema, TypeKind, changelog_schema
+from raycdc.model import Column, LogicalType, RowKind, TableSchema, TypeKind, changelog_schema
 
-#: Where messages that could not be decoded go with ``on_error = "dead-letter"``: through the same sink, exactly once.
-DEAD_LETTERS = TableId("raycdc", "dead_letters")
+#: Of `DEAD_LETTERS`, which go through the same sink, exactly once.
 DEAD_LETTER_SCHEMA = TableSchema(
     (
         Column("topic", LogicalType(TypeKind.STRING), nullable=False),

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from raycdc.connectors.kafka.decoding import DEAD_LETTERS, dead_letters, without_contents
+from raycdc.connectors.kafka.decoding import dead_letters, without_contents
 from raycdc.connectors.kafka.epoch_news import EpochNews
 from raycdc.connectors.kafka.events import TableEmptied
 from raycdc.connectors.kafka.held import HeldBatch, ReaderSettings, ReadPartition, is_truncation
@@ -18,6 +18,7 @@ from raycdc.connectors.kafka.schemas_of_reader import SchemasOfReader
 from raycdc.connectors.kafka.split import DecoderState
 from raycdc.connectors.kafka.statements import Emptied, refusal
 from raycdc.formats.api import ChangeItem, Decoded
+from raycdc.formats.options import DEAD_LETTERS
 from raycdc.model import TableId, key_hashes
 from raycdc.source.protocol.api import ReaderOutput
 

@@ -199,7 +199,8 @@ class KafkaSourceConfig(SourceConfig):
 
     def captures(self, table: TableId) -> bool:
         """Whether rows of `table` may come: the format takes its messages, or keeps those that it cannot decode."""
-        from raycdc.connectors.kafka.decoding import DEAD_LETTERS, keeps_dead_letters
+        from raycdc.connectors.kafka.decoding import keeps_dead_letters
+        from raycdc.formats.options import DEAD_LETTERS
 
         if table == DEAD_LETTERS and keeps_dead_letters(self.format):
             return True

@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from raycdc.checkpoint.manifest import TableEpoch
-from raycdc.connectors.kafka.decoding import DEAD_LETTER_SCHEMA, DEAD_LETTERS
+from raycdc.connectors.kafka.decoding import DEAD_LETTER_SCHEMA
 from raycdc.connectors.kafka.emitter import KafkaRecordEmitter
 from raycdc.connectors.kafka.events import AlignWatermarks, CheckKeys, ReaderEvent, SchemasInForce
 from raycdc.connectors.kafka.figures import ReaderFigures
@@ -42,6 +42,7 @@ from raycdc.connectors.kafka.split import PartitionState
 from raycdc.connectors.kafka.statements import check_default
 from raycdc.errors import ProtocolError
 from raycdc.formats.api import Decoded, FormatDecoder
+from raycdc.formats.options import DEAD_LETTERS
 from raycdc.model import TableId, TableSchema
 from raycdc.source.protocol.metrics import ReaderMetrics
 from raycdc.source.protocol.source_event import SourceEvent

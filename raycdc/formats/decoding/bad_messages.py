@@ -18,7 +18,7 @@ from raycdc.formats.decoding.arena import WireColumn
 from raycdc.formats.decoding.work import Chunk
 from raycdc.formats.envelope import EnvelopeSpec
 from raycdc.formats.loops import envelope_loops as envelope
-from raycdc.formats.options import FormatOptions
+from raycdc.formats.options import DEAD_LETTERS, FormatOptions
 from raycdc.model import TableId
 
 
@@ -90,6 +90,12 @@ def unfit_value(message: MessageAt, table: TableId, column: WireColumn, value: b
     where, shown = f"table {table}, column {column.name!r}", describe.quoted(value)[:200]
     why = f"{describe.value_problem(code)} (expected {column.type.native or column.type.kind.value})"
     return _error(UnfitValueError, message, f"{where}: {shown} {why}", told=f"{where}: a value {why}")
+
+
+def table_of_ours(message: MessageAt) -> BadMessageError:
+    """The error of a message of the table that holds such messages."""
+    why = f"it names {DEAD_LETTERS}, where raycdc keeps messages that cannot be decoded, as its table"
+    return _error(CorruptMessageError, message, why)
 
 
 def too_many_fields(message: MessageAt, table: TableId, options: FormatOptions) -> BadMessageError:

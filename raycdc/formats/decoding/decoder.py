@@ -30,6 +30,7 @@ from raycdc.formats.decoding.bad_messages import (
     no_before_image,
     no_row,
     scan_error,
+    table_of_ours,
     too_many_fields,
     unfit_value,
 )
@@ -105,12 +106,17 @@ class EnvelopeDecoder:
         actions = chunk.column(envelope.ACTION)
         stop = chunk.count
         failure: BadMessageError | None = None
-        for at in np.flatnonzero(actions == envelope.BAD).tolist():
+        ours = np.isin(chunk.column(envelope.TABLE_NUMBER), self._tables.of_ours())
+        for at in np.flatnonzero((actions == envelope.BAD) | ours).tolist():
             message = MessageAt(batch, chunk, at)
-            if self._tables.takes_none_of(message):
+            if ours[at]:
+                actions[at] = envelope.BAD
+                failure = self._bad_message(message, table_of_ours(message))
+            elif self._tables.takes_none_of(message):
                 actions[at] = envelope.FILTERED
                 continue
-            failure = self._bad_message(message, scan_error(message, self._dialect.spec))
+            else:
+                failure = self._bad_message(message, scan_error(message, self._dialect.spec))
             if failure is not None:
                 stop = at
                 break

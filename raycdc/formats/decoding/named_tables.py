@@ -20,7 +20,7 @@ from raycdc.formats.decoding.work import Chunk
 from raycdc.formats.envelope import EnvelopeSpec, KnownTables, Layout, RepeatedTexts
 from raycdc.formats.loops import envelope_loops as envelope
 from raycdc.formats.loops.tape_loops import ABSENT
-from raycdc.formats.options import FormatOptions
+from raycdc.formats.options import DEAD_LETTERS, FormatOptions
 from raycdc.model import LogicalType, TableId
 from raycdc.schema import SchemaChangeEvent
 
@@ -113,6 +113,12 @@ class NamedTables:
                 self._new_texts(chunk)
             else:
                 self._new_table(MessageAt(batch, chunk, first))
+
+    def of_ours(self) -> list[int]:
+        """The numbers of the table that raycdc itself writes, should messages name it."""
+        if self._options.on_error != "dead-letter" or DEAD_LETTERS not in self._decoders:
+            return []
+        return [number for number, shape in enumerate(self.shapes) if shape.decoder.state.id == DEAD_LETTERS]
 
     def takes_none_of(self, message: MessageAt) -> bool:
         """Whether a bad message names a table that is not taken. A message that is no JSON at all names none."""

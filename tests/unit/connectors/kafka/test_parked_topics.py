@@ -10,11 +10,11 @@ import pytest
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.opaque import EnumeratorState, SealedSplit
 from raycdc.checkpoint.store import CommitRecord
-from raycdc.connectors.kafka.decoding import DEAD_LETTERS
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.connectors.kafka.split import PartitionState
 from raycdc.epochs.parked_targets import ParkedTargets, Parks
 from raycdc.errors import SchemaError, ValueRefusedError
+from raycdc.formats.options import DEAD_LETTERS
 from raycdc.model import TableId
 from raycdc.model.selector import TableSelector
 from raycdc.source.table_requests import complain_of_parked

@@ -1,4 +1,4 @@
-"""Messages with thousands of new fields: their columns cost what the fields cost, and there is an end of them."""
+"""Messages made to hurt: thousands of new fields cost what the fields cost and have an end; our own table is ours."""
 
 from __future__ import annotations
 
@@ -88,3 +88,19 @@ def test_columns_that_are_given_have_no_such_limit() -> None:
     given = ", ".join(f"f{number} BIGINT" for number in range(8))
     read = decoder("maxwell-json", columns_max=5, columns=given)
     assert [row for _, row in rows_of(read.decode(batch([insert(fields(0, 9))])))] == [fields(0, 8)]
+
+
+@pytest.mark.parametrize("on_error", ["dead-letter", "skip"])
+def test_no_message_puts_rows_among_the_dead_letters(on_error: str) -> None:
+    read = decoder("maxwell-json", on_error=on_error)
+    forged = {"database": "raycdc", "table": "dead_letters", "type": "insert", "ts": 1, "data": {"topic": "forged"}}
+    emptied = {"database": "raycdc", "table": "dead_letters", "type": "table-drop", "ts": 1, "sql": "DROP TABLE x"}
+    decoded = read.decode(batch([insert({"id": 1}), forged, emptied, insert({"id": 2})]))
+    tables = {str(item.table) for item in decoded.items}
+    if on_error == "skip":
+        assert "raycdc.dead_letters" in tables, "where nobody keeps such messages it is a table as any other"
+        return
+    assert tables == {"d.t"}
+    assert [row for _, row in rows_of(decoded)] == [{"id": 1}, {"id": 2}]
+    assert [bad.offset for bad in decoded.bad] == [2, 3]
+    assert "it names raycdc.dead_letters" in str(decoded.bad[0].error)

@@ -23,10 +23,9 @@ def _check_columns(text: str) -> str:
 Columns = Annotated[str, AfterValidator(_check_columns)]
 
 
-class FormatOptions(Options):
-    """``format = { type = "maxwell-json", … }`` of a Kafka source or sink."""
+class ColumnsOptions(Options):
+    """Where the columns of a format's tables come from: they are given, or come from the messages up to a limit."""
 
-    type: str = option(help="Identifier of the format.", example="maxwell-json")
     columns: Columns | None = option(
         None,
         help="Columns of the tables, as in CREATE TABLE. Without it they come from the messages.",
@@ -35,17 +34,28 @@ class FormatOptions(Options):
     tables: dict[str, Columns] = option(
         {}, help="Columns per table (DATABASE.TABLE).", example={"shop.orders": "id BIGINT, total DECIMAL(10,2)"}
     )
-    include: tuple[TablePattern, ...] = option((), help="Tables to take: names or patterns as in source.tables.")
-    exclude: tuple[TablePattern, ...] = option((), help="Tables to leave out.")
-    on_error: Literal["fail", "skip", "dead-letter"] = option(
-        "fail", help="The treatment of a message that cannot be decoded."
-    )
     columns_max: int = option(
         2000,
         help="At most so many columns of a table come from the fields of its messages; a message with fields beyond "
         "that cannot be decoded. Fields that values are keyed by (dates, names) would be columns without end.",
         ge=1,
         le=10_000,
+    )
+
+    def schema_of(self, table: str) -> TableSchema | None:
+        """The schema given for `table` (DATABASE.TABLE), if one is."""
+        text = self.tables.get(table, self.columns)
+        return None if text is None else parse_columns(text, place="columns")
+
+
+class FormatOptions(ColumnsOptions):
+    """``format = { type = "maxwell-json", … }`` of a Kafka source or sink."""
+
+    type: str = option(help="Identifier of the format.", example="maxwell-json")
+    include: tuple[TablePattern, ...] = option((), help="Tables to take: names or patterns as in source.tables.")
+    exclude: tuple[TablePattern, ...] = option((), help="Tables to leave out.")
+    on_error: Literal["fail", "skip", "dead-letter"] = option(
+        "fail", help="The treatment of a message that cannot be decoded."
     )
     before_image: Literal["required", "optional"] = option(
         "required",
@@ -65,11 +75,6 @@ class FormatOptions(Options):
     tombstones: bool = option(
         default=False, help="Writing: a message without value after each delete, for compacted topics."
     )
-
-    def schema_of(self, table: str) -> TableSchema | None:
-        """The schema given for `table` (DATABASE.TABLE), if one is."""
-        text = self.tables.get(table, self.columns)
-        return None if text is None else parse_columns(text, place="columns")
 
     def selector(self) -> TableSelector | None:
         """Which tables are taken; None for all."""

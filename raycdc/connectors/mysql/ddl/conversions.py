@@ -82,7 +82,7 @@ def _widens(before: MySqlColumn, after: MySqlColumn) -> bool:
         return False
     # A label becomes its number in a decimal of many digits, which targets have as text; and labels that are bytes may
     # be other characters, or end in spaces.
-    return new is not TypeKind.STRING or (after.shape.base in CHARACTER_TYPES and before.charset != "binary")
+    return new is not TypeKind.STRING or (after.shape.base in CHARACTER_TYPES and before.charset not in ("", "binary"))
 
 
 def _keeps_text(before: MySqlColumn, after: MySqlColumn) -> bool:

@@ -17,6 +17,7 @@ from deltalake.table import TableMerger
 
 from raycdc.errors import SinkError
 from raycdc.model import TableId
+from raycdc.schema.events import DropColumnEvent
 from raycdc.sinks.api import STEP_LAST, CommitVector
 from raycdc.sinks.delta import commits as delta_commits
 from raycdc.sinks.delta.commits import DeltaCommits
@@ -139,9 +140,14 @@ def test_what_another_writer_does_meanwhile_is_kept(
         return planned
 
     monkeypatch.setattr(delta_commits, "rewrite", others_first)
+    if others == "delete":
+        with pytest.raises(SinkError, match="another writer deleted or overwrote them"):
+            merge(target, 5, {2_000_000: "second"}, [1_000_000])
+        assert pairs_of(tmp_path) == [(1_000_000, "first"), (2_000_000, "first")]
+        return
     merge(target, 5, {2_000_000: "second"}, [1_000_000])
     wanted = [(2_000_000, "second"), (3_000_000, "first")]
-    theirs = {"append": [(5, "theirs"), *wanted], "optimize": wanted, "delete": wanted[:1]}
+    theirs = {"append": [(5, "theirs"), *wanted], "optimize": wanted}
     assert pairs_of(tmp_path) == theirs[others]
     assert target.vector() == CommitVector(5, STEP_LAST, 1)
 
@@ -196,9 +202,11 @@ def test_files_of_small_epochs_become_one_again(tmp_path: Path) -> None:
 def test_columns_that_came_and_went_are_null(tmp_path: Path) -> None:
     target = target_of(tmp_path)
     merge(target, 2, {1: "a", 2: "b"})
+    # The source has `late` by now, and `v` no more.
+    gone = DropColumnEvent(target.name, "v")
+    DeltaCommits(target).set_options(target.ownership.note_after([gone], ["k", "v", "late"], ["k", "late"]))
     DeltaCommits(target).add_columns([pa.field("late", pa.int32())], stamp(3))
     target.refresh()
-    # The source has `late` by now, and `v` no more.
     source = pa.schema([("k", pa.int64()), ("late", pa.int32())])
     DeltaCommits(target).merge(changes_of(source, [{"k": 2, "late": 5}, {"k": 3, "late": None}]), ["k"], stamp(4))
     assert sorted(map(tuple, (row.values() for row in rows_of(tmp_path))), key=lambda row: row[0]) == [

@@ -28,7 +28,16 @@ from raycdc.model.layout import ANY_LAYOUT, TableLayout
 from raycdc.sinks.delta.layout import set_by_us
 from raycdc.sinks.delta.reading import Rewritten, rewritten_batches
 from raycdc.sinks.delta.rewrite import rewrite
-from raycdc.sinks.delta.table import CREATED_BY, DeltaTarget, is_the_tables, listed, vector_to_version
+from raycdc.sinks.delta.table import (
+    CREATED_BY,
+    DeltaTarget,
+    is_the_tables,
+    listed,
+    mark_of,
+    number_of,
+    vector_to_version,
+)
+from raycdc.sinks.ownership import nothing_left
 from raycdc.sinks.rows import DELETED
 from raycdc.sinks.statistics import for_table, properties
 from raycdc.sinks.steps import Stamp, holds
@@ -58,13 +67,17 @@ class DeltaCommits:
                 schema=schema,
                 mode="overwrite" if replace else "error",
                 partition_by=list(layout.columns),
-                configuration={**set_by_us(layout), **self._configuration(schema, layout.columns)},
+                configuration={
+                    **set_by_us(layout),
+                    **nothing_left(self._target.app_id),
+                    **self._configuration(schema, layout.columns),
+                },
                 raise_if_key_not_exists=False,
-                commit_properties=self._properties(stamp, next_version=True),
+                commit_properties=self._properties(stamp, next_version=True, made=True),
             )
 
         self._guarded("cannot be created", run)
-        self._target.refresh()
+        self._target.renew()
 
     def add_columns(self, fields: Sequence[pa.Field], stamp: Stamp) -> None:
         """Add nullable columns at the end. Commits without a vector: whoever is interrupted here simply adds what is
@@ -117,7 +130,9 @@ class DeltaCommits:
                 mode="overwrite",
                 schema_mode="overwrite",
                 partition_by=partition_by or None,
-                configuration=self._configuration(schema, partition_by) if self._target.created_by_us() else None,
+                configuration=self._configuration(schema, partition_by)
+                if self._target.ownership.created_by_us
+                else None,
                 commit_properties=self._properties(stamp, next_version=True),
             )
 
@@ -159,14 +174,17 @@ class DeltaCommits:
         """
         columns = [name for name in source.column_names if name != DELETED]
         values = {quote(name): f"s.{quote(name)}" for name in columns}
+        left = self._target.ownership.left_behind(self._target.arrow().names, columns)
         # A column for which the source has no value any more is null, in changed rows as in new ones.
-        updates = values | {quote(name): "NULL" for name in self._target.arrow().names if name not in columns}
+        updates = values | {quote(name): "NULL" for name in left}
+        # Rows that are written anew whole would lose the values of others.
+        whole = len(columns) + len(left) == len(self._target.arrow())
         alive = f"NOT s.{quote(DELETED)}"
         by = quote(order_by)
         newer = f"{alive} AND (t.{by} IS NULL OR s.{by} >= t.{by})" if order_by else alive
 
         def run() -> None:
-            actions = None if order_by else rewrite(self._target.table, self._target.path, source, key)
+            actions = rewrite(self._target.table, self._target.path, source, key) if whole and not order_by else None
             if actions is not None:
                 self._target.table.create_write_transaction(
                     actions,
@@ -292,11 +310,15 @@ class DeltaCommits:
         """Properties of a table that we make."""
         return {CREATED_BY: self._target.app_id, **properties(schema, partition_by)}
 
-    def _properties(self, stamp: Stamp, *, next_version: bool = False) -> CommitProperties:
-        """With `next_version` the commit fails where another one came between the snapshot and it."""
+    def _properties(self, stamp: Stamp, *, next_version: bool = False, made: bool = False) -> CommitProperties:
+        """With `next_version` the commit fails where another one came between the snapshot and it; with `made` it makes
+        the table, whose id is not known yet.
+        """
+        here = "" if made else self._target.id
+        marks = [Transaction(mark_of(self._target.app_id), number_of(here))] if here else []
         return CommitProperties(
             max_commit_retries=0 if next_version else None,
-            app_transactions=[Transaction(self._target.app_id, vector_to_version(stamp.vector))],
+            app_transactions=[Transaction(self._target.app_id, vector_to_version(stamp.vector)), *marks],
             custom_metadata={"userMetadata": stamp.text(self._target.app_id)},
         )
 

@@ -35,6 +35,10 @@ def evolve(target: DeltaTarget, work: TableWork, wanted: pa.Schema, stamp: Stamp
     plan = plan_columns(FORMAT, present, work, wanted, rules)
     planned = plan.columns
     _check_partitions(target, planned, plan.events)
+    if rules.upsert:
+        # Before all that the changes take: whoever dies in between leaves a note on a column that the source may have
+        # still, of which it says nothing.
+        commits.set_options(target.ownership.note_after(work.changes, plan.names, work.schema.arrow().names))
     added = [p for p in planned if p.origin is None]
     if [p.origin for p in planned[: len(present)]] == present.names and _same_fields(planned, present):
         if added:

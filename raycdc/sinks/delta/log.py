@@ -1,4 +1,5 @@
-"""Looking at a Delta table's log beside delta-rs: is what was committed on the disk, and did anybody take rows away?
+"""Looking at a Delta table's log beside delta-rs: is what was committed on the disk, is the log the one that was read
+before, and did anybody take rows away?
 
 Called by `DeltaTarget` whenever it has refreshed, on its thread; reads the commits that are new since the last time.
 """
@@ -9,16 +10,51 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
+import pyarrow as pa
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from raycdc.checkpoint.disk import sync_folder
+from raycdc.sinks.delta.reading import has_vectors
 
 #: How many commits a new watch looks back for the pipeline's last one, one number after the other; None is all.
 _LOOKS: tuple[int | None, ...] = (10, 1_000, None)
+
+#: Operations that put other rows in the place of those that they remove, or none, whatever their counts say.
+_REPLACING = frozenset({"DELETE", "TRUNCATE", "WRITE", "CREATE OR REPLACE TABLE", "REPLACE TABLE"})
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit of the log: who made it, its operation, and the files that it took out and put in because their rows
+    changed, with the rows of the new ones (None where one does not say).
+    """
+
+    version: int
+    operation: str
+    ours: bool
+    removed: frozenset[str] = frozenset()
+    rows_added: int | None = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A commit as delta-rs lists it."""
+
+    version: int
+    operation: str
+    ours: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """The rows that others took away since this pipeline's last commit: whether they did so by a RESTORE."""
+
+    restored: bool
 
 
 class LogWatch:
@@ -28,56 +64,131 @@ class LogWatch:
         self._path = path
         self._app_id = app_id
         self._seen: int | None = None
+        #: The file of the newest commit that was seen, by what the file system says of it.
+        self._file: tuple[int, int] | None = None
 
-    def look(self, table: DeltaTable) -> bool:
-        """Sync the commits since the last look, or, at the first, those since the pipeline's last one.
+    def is_another(self) -> bool:
+        """Whether the log is not the one of the last look any more: the table was deleted, or made anew. Also where
+        the newest commit of then is part of a checkpoint alone by now: nobody can tell.
+        """
+        return self._seen is not None and self._identity(self._seen) != self._file
 
-        Returns whether a RESTORE is among them.
+    def look(self, table: DeltaTable) -> Losses | None:
+        """Sync the commits since the last look, or, at the first, those since the pipeline's last one, and see whether
+        others took rows away in them.
         """
         version = table.version()
         if version == self._seen:
-            return False
-        commits = self._since_ours(table) if self._seen is None else table.history(version - self._seen)
-        for commit in commits:
-            self._sync(commit["version"])
-        self._seen = version
-        return any(commit.get("operation") == "RESTORE" for commit in commits)
+            return None
+        known = self._since_ours(table) if self._seen is None else self._history(table, version - self._seen)
+        commits = [self._synced(entry) for entry in reversed(known)]
+        self._seen, self._file = version, self._identity(version)
+        suspects = [commit for commit in commits if not commit.ours and self._takes_rows(commit)]
+        if not suspects or self._has_all_of(table, suspects[0].version - 1):
+            return None
+        return Losses(any(commit.operation == "RESTORE" for commit in suspects))
 
-    def _since_ours(self, table: DeltaTable) -> Sequence[Mapping[str, Any]]:
-        """The newest commits, back to the pipeline's last one."""
-        commits: list[dict[str, Any]] = []
-        for count in _LOOKS:
-            commits = table.history(count)
-            for number, commit in enumerate(commits):
-                if self._is_ours(commit):
-                    return commits[: number + 1]
-            if count is None or len(commits) < count:
-                break
-        return commits
-
-    def _is_ours(self, commit: Mapping[str, Any]) -> bool:
+    def _identity(self, version: int) -> tuple[int, int] | None:
         try:
-            note = json.loads(commit.get("userMetadata") or "null")
+            status = self._log_file(version).stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns
+
+    def _log_file(self, version: int) -> Path:
+        return self._path / "_delta_log" / f"{version:020d}.json"
+
+    def _since_ours(self, table: DeltaTable) -> Sequence[_Entry]:
+        """The newest commits, the newest first, back to the pipeline's last one."""
+        entries: list[_Entry] = []
+        for count in _LOOKS:
+            entries = self._history(table, count)
+            for number, entry in enumerate(entries):
+                if entry.ours:
+                    return entries[: number + 1]
+            if count is None or len(entries) < count:
+                break
+        return entries
+
+    def _history(self, table: DeltaTable, count: int | None) -> list[_Entry]:
+        found = []
+        for commit in table.history(count):
+            operation, note = str(commit.get("operation") or "").upper(), str(commit.get("userMetadata") or "null")
+            found.append(_Entry(commit["version"], operation, self._is_ours(note)))
+        return found
+
+    def _is_ours(self, text: str) -> bool:
+        try:
+            note = json.loads(text)
         except ValueError:
             return False
         return isinstance(note, dict) and note.get("pipeline") == self._app_id
 
-    def _sync(self, version: int) -> None:
-        """Have a commit and the files it added on the disk, whoever wrote them."""
-        folder = self._path / "_delta_log"
-        log = folder / f"{version:020d}.json"
+    def _synced(self, entry: _Entry) -> Commit:
+        """A commit, which is on the disk now with the files that it added, whoever wrote them."""
+        log = self._log_file(entry.version)
         try:
             # Texts in it may have line separators of Unicode, at which `splitlines` would cut, too.
             lines = log.read_text(encoding="utf-8").split("\n")
         except FileNotFoundError:
-            return  # Cleaned up: it is part of a checkpoint.
-        added = [json.loads(line)["add"]["path"] for line in lines if line.startswith('{"add"')]
-        files = [self._path / unquote(name) for name in added]
+            return Commit(entry.version, entry.operation, entry.ours)  # Cleaned up: it is part of a checkpoint.
+        added = [json.loads(line)["add"] for line in lines if line.startswith('{"add"')]
+        removed = [json.loads(line)["remove"] for line in lines if line.startswith('{"remove"')]
+        self._sync(log, [self._path / unquote(action["path"]) for action in added])
+        counts = [_rows_of(action.get("stats")) for action in added if action.get("dataChange", True)]
+        return Commit(
+            entry.version,
+            entry.operation,
+            entry.ours,
+            frozenset(unquote(action["path"]) for action in removed if action.get("dataChange", True)),
+            None if None in counts else sum(count or 0 for count in counts),
+        )
+
+    def _sync(self, log: Path, files: Sequence[Path]) -> None:
         for path in [log, *files]:
             with suppress(FileNotFoundError), path.open("rb") as file:  # Vacuumed meanwhile.
                 os.fsync(file.fileno())
         # Folders of partitions may be new, and so may the folders they are in.
         folders = {parent for path in files for parent in path.parents if parent.is_relative_to(self._path)}
-        for parent in {folder, self._path, *folders}:
+        for parent in {log.parent, self._path, *folders}:
             with suppress(FileNotFoundError):
                 sync_folder(parent)
+
+    def _takes_rows(self, commit: Commit) -> bool:
+        """Whether there are rows before `commit` that are not there after it, neither changed nor moved."""
+        if commit.operation == "RESTORE":
+            return True
+        if not commit.removed or commit.operation == "OPTIMIZE":
+            return False
+        if commit.operation in _REPLACING:
+            return True
+        before = self._rows_at(commit.version - 1)
+        counts = [before.get(path) for path in commit.removed]
+        # Who changes rows without saying how many is believed to keep them.
+        if commit.rows_added is None or None in counts:
+            return False
+        return sum(count or 0 for count in counts) > commit.rows_added
+
+    def _has_all_of(self, table: DeltaTable, version: int) -> bool:
+        """Whether `table` has all rows of an older version of it."""
+        if version < 0 or has_vectors(table):
+            return False
+        return self._rows_at(version).keys() <= _files(table).keys()
+
+    def _rows_at(self, version: int) -> Mapping[str, int | None]:
+        """The data files of an older version, with their numbers of rows; none where nobody knows any more."""
+        try:
+            return _files(DeltaTable(str(self._path), version=version))
+        except (DeltaError, OSError):
+            return {"": None}
+
+
+def _files(table: DeltaTable) -> dict[str, int | None]:
+    found = pa.table(table.get_add_actions())
+    paths = (unquote(path) for path in found.column("path").to_pylist())
+    return dict(zip(paths, found.column("num_records").to_pylist(), strict=True))
+
+
+def _rows_of(statistics: str | None) -> int | None:
+    count = json.loads(statistics).get("numRecords") if statistics else None
+    return None if count is None else int(count)

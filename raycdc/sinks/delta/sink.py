@@ -143,7 +143,7 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
     def _may_append(self, target: TableId) -> bool:
         if target not in self._appendable:
             handle = self._handle(target)
-            self._appendable[target] = handle.refresh() and handle.created_by_us()
+            self._appendable[target] = handle.refresh() and handle.ownership.created_by_us
         return self._appendable[target]
 
     def _partition_by(self, work: TableWork) -> list[str]:

@@ -103,7 +103,7 @@ def _statement(target: DeltaTarget, schema: TableSchema, order_by: str) -> str:
     names = [_quote(column.name) for column in schema.columns]
     key = " AND ".join(f"t.{_quote(name)} = s.{_quote(name)}" for name in schema.primary_key)
     deleted = f"s.{_quote(DELETED)}"
-    gone = [_quote(name) for name in target.arrow().names if name not in {column.name for column in schema.columns}]
+    gone = [_quote(name) for name in target.ownership.left_behind(target.arrow().names, schema.arrow().names)]
     updates = [*(f"t.{name} = s.{name}" for name in names), *(f"t.{name} = NULL" for name in gone)]
     by = _quote(order_by)
     newer = f"AND (t.{by} IS NULL OR s.{by} >= t.{by}) " if order_by else ""

@@ -7,12 +7,19 @@ A handle does not see commits, its own neither, until it is refreshed; `refresh`
 things are done there, because delta-rs does not do them:
 
 * It syncs nothing: what a commit wrote is on the disk before the commit counts.
-* A RESTORE takes rows away and leaves the vector as it was: it is looked for, and refused.
+* A RESTORE, a DELETE or an overwrite of others takes rows away and leaves the vector as it was: it is looked for, and
+  refused, unless all files are there again.
+
+A table that was deleted and made anew is another one, whatever it holds: each commit names the table that it is for, by
+Delta's id of it, in a second app transaction (`mark_of`). Commits of older raycdcs, and the first one of a table, have
+none.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,16 +30,16 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from raycdc.errors import SinkError, TargetGoneError, TargetTouchedError
-from raycdc.model import TableId, key_hashes
+from raycdc.model import META_COLUMNS, TableId, key_hashes
 from raycdc.model.layout import TableLayout
 from raycdc.sinks.absence import is_absent
 from raycdc.sinks.api import CommitVector
 from raycdc.sinks.delta.layout import ABSENT
-from raycdc.sinks.delta.log import LogWatch
+from raycdc.sinks.delta.log import LogWatch, Losses
 from raycdc.sinks.delta.reading import key_batches
 from raycdc.sinks.library_errors import raised_in
 from raycdc.sinks.origins import Key
-from raycdc.sinks.targets import is_of_pipeline
+from raycdc.sinks.ownership import Ownership
 
 #: Table property that says which pipeline created (or emptied) the table, so that plain appends are right.
 CREATED_BY = "raycdc.created_by"
@@ -55,6 +62,24 @@ def version_to_vector(version: int) -> CommitVector:
     return CommitVector(rest >> _STEP_BITS, rest & ((1 << _STEP_BITS) - 1), generation)
 
 
+def mark_of(app_id: str) -> str:
+    """The app of the transaction by which a pipeline's commits say which table they are for."""
+    return f"{app_id}:table"
+
+
+def number_of(table_id: str) -> int:
+    """A table's id as the version of that transaction."""
+    return int.from_bytes(hashlib.sha256(table_id.encode()).digest()[:8]) >> 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """The vector of the pipeline, and the `number_of` the table that it is for, where that is noted."""
+
+    vector: CommitVector | None
+    table: int | None
+
+
 class DeltaTarget:
     """See the module's docstring. Errors of delta-rs become `SinkError` naming the table."""
 
@@ -66,44 +91,76 @@ class DeltaTarget:
         self.place = f"The Delta table {path} ({name})"
         self._table: DeltaTable | None = None
         self._log = LogWatch(path, app_id)
-        self._vector: tuple[int, CommitVector | None] | None = None
+        #: The record of the pipeline, and the version of the table that has it.
+        self._record: tuple[int, _Record] | None = None
+        #: The table that is this pipeline's, by the name that Delta gave it; empty as long as none is.
+        self._id = ""
         #: Whether nothing was tried since the last refresh: then there is nothing newer that a commit must know of.
         self._fresh = False
 
     def refresh(self) -> bool:
         """Bring the handle to the newest version; False when there is no Delta table.
 
-        What is new since the last time is on the disk afterwards. `SinkError` when a RESTORE is among it.
+        What is new since the last time is on the disk afterwards. `SinkError` when others took rows away in it, or
+        when the table is not the one that it was.
         """
         try:
-            if self._table is not None:
-                self._table.update_incremental()
-                if not self._has_newest(self._table.version()):
-                    # Deleted, or made anew: delta-rs goes on with what it read of the table that was.
-                    self._table, self._vector, self._log = None, None, LogWatch(self.path, self.app_id)
+            if self._table is not None and self._log.is_another():
+                # delta-rs would go on with what it read of the table that was.
+                self._forget()
             if self._table is None:
                 if not DeltaTable.is_deltatable(str(self.path)):
                     return False
                 self._table = DeltaTable(str(self.path))
-            restored = self._log.look(self._table)
+            else:
+                self._table.update_incremental()
+            losses = self._log.look(self._table)
         except TableNotFoundError:
             self._table = None
             return False
         except (DeltaError, OSError) as cause:
             raise self.error("cannot be read", cause) from cause
         self._fresh = True
-        if restored and self.vector() is not None:
-            raise TargetGoneError(
-                f"{self.place} was restored to an older version after this pipeline had "
-                "written to it: rows are missing that will not come again. Delete the folder, and read its source "
-                "table anew."
-            )
+        self._check_same()
+        if losses is not None and self.vector() is not None:
+            self._check_whole(losses)
         return True
 
-    def _has_newest(self, version: int) -> bool:
-        """Whether the log has the version that is taken for its newest: as a commit, or in a checkpoint of it."""
-        log = self.path / "_delta_log"
-        return (log / f"{version:020d}.json").exists() or any(log.glob(f"{version:020d}.checkpoint*"))
+    def renew(self) -> None:
+        """Refresh after this pipeline made the table: whichever one was there before counts no more."""
+        self._forget()
+        self._id = ""
+        self.refresh()
+
+    def _forget(self) -> None:
+        self._table, self._record, self._log = None, None, LogWatch(self.path, self.app_id)
+
+    def _check_same(self) -> None:
+        """`SinkError` when the table is not the one that this handle, or a commit of the pipeline, was for."""
+        here, record = self.id, self._held()
+        if (self._id and self._id != here) or (record.table is not None and record.table != number_of(here)):
+            raise TargetGoneError(
+                f"{self.place} is not the one that this pipeline wrote to: somebody deleted or replaced that one and "
+                "made it anew. Nothing more was written. Delete the folder, or route the table to another name, and "
+                "read its source table anew."
+            )
+        if record.vector is not None or self.ownership.created_by_us:
+            self._id = here
+
+    def _check_whole(self, losses: Losses) -> None:
+        """`SinkError` where rows are missing that the target had. Others may delete rows of a changelog, and their own
+        rows of a table that they made.
+        """
+        if losses.restored:
+            raise TargetGoneError(
+                f"{self.place} was restored to an older version after this pipeline had written to it: rows are "
+                "missing that will not come again. Delete the folder, and read its source table anew."
+            )
+        if self.ownership.created_by_us and not set(META_COLUMNS) <= set(self.arrow().names):
+            raise TargetGoneError(
+                f"{self.place} lost rows after this pipeline had written to it: another writer deleted or overwrote "
+                "them. Restore the version before that, or delete the folder, and read its source table anew."
+            )
 
     @property
     def table(self) -> DeltaTable:
@@ -121,20 +178,30 @@ class DeltaTarget:
 
     def vector(self) -> CommitVector | None:
         """The vector of this pipeline in the snapshot of the last `refresh`."""
-        snapshot = self.table.version()
-        if self._vector is None or self._vector[0] != snapshot:
-            version = self.table.transaction_version(self.app_id)
-            self._vector = snapshot, None if version is None else version_to_vector(version)
-        return self._vector[1]
+        return self._held().vector
 
-    def created_by_us(self) -> bool:
-        """Whether this pipeline created or emptied the table, so that a snapshot row cannot be in it yet."""
-        return self.table.metadata().configuration.get(CREATED_BY) == self.app_id
+    @property
+    def id(self) -> str:
+        """The name that Delta gave the table when it was made."""
+        return str(self.table.metadata().id)
+
+    def _held(self) -> _Record:
+        snapshot = self.table.version()
+        if self._record is None or self._record[0] != snapshot:
+            version = self.table.transaction_version(self.app_id)
+            vector = None if version is None else version_to_vector(version)
+            noted = None if version is None else self.table.transaction_version(mark_of(self.app_id))
+            self._record = snapshot, _Record(vector, noted)
+        return self._record[1]
+
+    @property
+    def ownership(self) -> Ownership:
+        """Whose the table is."""
+        return Ownership.of(self.table.metadata().configuration, self.app_id, CREATED_BY)
 
     def left_empty(self) -> bool:
         """Whether the table is an earlier start's of this pipeline, with another state, which wrote no row."""
-        created_by = str(self.table.metadata().configuration.get(CREATED_BY) or "")
-        return is_of_pipeline(created_by, self.app_id) and not self.table.file_uris()
+        return self.ownership.created_by_pipeline and not self.table.file_uris()
 
     def arrow(self) -> pa.Schema:
         return pa.schema(self.table.schema().to_arrow())

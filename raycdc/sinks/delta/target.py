@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 from raycdc.bridge.access import HERE
 from raycdc.errors import TargetTakenError, TargetTouchedError
 from raycdc.failpoints import reach
-from raycdc.model.layout import TableLayout
 from raycdc.sinks.api import STEP_APPEND, STEP_LAST, STEP_MERGE, SinkContext, TableWork
 from raycdc.sinks.changes import fitted_to
 from raycdc.sinks.delta import spark_merge
@@ -67,7 +66,7 @@ class DeltaSteps(Target):
                 return Taken(unusable=TargetTakenError(odd))
             return Missing()
         vector = table.vector()
-        if vector is not None or table.created_by_us():
+        if vector is not None or table.ownership.created_by_us:
             return Ours(vector)
         return Begun() if table.left_empty() else Taken()
 
@@ -92,7 +91,7 @@ class DeltaSteps(Target):
     def steps(self, work: TableWork, staged: Staged) -> Sequence[int]:
         self._table.check_layout(work.layout)
         if str(self.name) not in self._with_options:
-            self._set_options(work.layout)
+            self._set_options(work)
         there = ((STEP_APPEND, staged.append), (STEP_MERGE, staged.merge or staged.small))
         return [step for step, rows in there if rows]
 
@@ -173,9 +172,12 @@ class DeltaSteps(Target):
         claims = pa.concat_tables([pq.read_table(path, columns=[*key, CLAIMED]) for path in files])
         return self._table.first_of(claims.filter(claims.column(CLAIMED)).select(list(key)))
 
-    def _set_options(self, layout: TableLayout) -> None:
-        self._commits.set_options(set_by_us(layout))
-        if by_spark := self._table.lacking({n: v for n, v in layout.options if n in BY_SPARK}):
+    def _set_options(self, work: TableWork) -> None:
+        options, table = set_by_us(work.layout), self._table
+        if self._context.upsert:
+            options |= table.ownership.note(table.arrow().names, work.schema.arrow().names)
+        self._commits.set_options(options)
+        if by_spark := table.lacking({n: v for n, v in work.layout.options if n in BY_SPARK}):
             spark_merge.set_options(self._context.spark, self._table, by_spark)
         self._with_options.add(str(self.name))
 

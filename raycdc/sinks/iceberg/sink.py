@@ -19,7 +19,6 @@ knows. An epoch with both is two commits, append before merge. A truncation repl
 from __future__ import annotations
 
 import threading
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,7 +35,7 @@ from raycdc.sinks.iceberg.descent import Seen
 from raycdc.sinks.iceberg.files import StoredColumn, stored
 from raycdc.sinks.iceberg.plugin import IcebergSinkConfig
 from raycdc.sinks.iceberg.table import IcebergTarget, remove
-from raycdc.sinks.iceberg.target import IcebergSteps, Staged, columns_of, place_of, rows_of
+from raycdc.sinks.iceberg.target import IcebergSteps, Staged, beside, columns_of, place_of, rows_of
 from raycdc.sinks.iceberg.tasks import Compact, WriteRows
 from raycdc.sinks.origins import Origins
 from raycdc.sinks.plan import MERGED_FILE_BYTES_MAX, TASK_BYTES_MAX, Input, share_out, split
@@ -86,7 +85,7 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
             raise IcebergSteps(table, self._context).disappeared()
         work = fitted_to(work, self._context, table.arrow().names)
         staged = Staged(columns=columns_of(work, table, self._context), partitions=table.partitions())
-        may_append = not work.merged and table.created_by_us()
+        may_append = not work.merged and table.ownership.created_by_us
         appended, merged = split(work.segments, upsert=self._upsert, may_append=may_append)
         file_bytes_max = MERGED_FILE_BYTES_MAX if self._upsert else TASK_BYTES_MAX
         for inputs in share_out(appended, parallelism=self._context.parallelism, task_bytes_max=file_bytes_max):
@@ -96,7 +95,7 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
         return staged
 
     def after_commit(self, work: TableWork, staged: Staged) -> None:
-        remove([result.keys for result in staged.merge])
+        remove([*(result.keys for result in staged.merge), *staged.beside])
 
     def close(self) -> None:
         self._targets.clear()
@@ -112,9 +111,8 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
     def _merge_task(
         self, work: TableWork, table: IcebergTarget, columns: list[StoredColumn], inputs: list[Input]
     ) -> Compact:
-        keys = table.staging_folder / f"keys-{work.epoch:010d}-{uuid.uuid4()}.parquet"
         given = self._context.table_input(work, inputs)
-        return Compact(given, place_of(work, table, columns), str(keys), Origins.of(work))
+        return Compact(given, place_of(work, table, columns), beside(table, work), Origins.of(work))
 
     def _handle(self, target: TableId) -> IcebergTarget:
         table_folder(Path(), target)  # Refuses names that would leave the warehouse.

@@ -62,8 +62,8 @@ from raycdc.sinks.iceberg.files import StoredColumn, WrittenFile, is_known, type
 from raycdc.sinks.iceberg.layout import StoredPartition, transform_text
 from raycdc.sinks.iceberg.metadata import data_file, iceberg_schema, partition_spec
 from raycdc.sinks.library_errors import raised_in
+from raycdc.sinks.ownership import Ownership, nothing_left
 from raycdc.sinks.steps import Stamp, holds
-from raycdc.sinks.targets import is_of_pipeline
 
 #: Table property that says which pipeline created (or emptied) the table, so that plain appends are right.
 CREATED_BY = "raycdc.created-by"
@@ -177,21 +177,21 @@ class IcebergTarget:
 
     @property
     def staging_folder(self) -> Path:
-        """Of files that no table is to have: keys of compacted rows."""
+        """Of files that no table is to have: keys of compacted rows, and values that rewritten rows keep."""
         return local_path(self.table.location()) / "_raycdc"
 
     def vector(self) -> CommitVector | None:
         """The vector of this pipeline in the metadata of the last `refresh`."""
         return None if self._record is None else self._record.vector
 
-    def created_by_us(self) -> bool:
-        """Whether this pipeline created or emptied the table, so that a snapshot row cannot be in it yet."""
-        return self.table.metadata.properties.get(CREATED_BY) == self._app_id
+    @property
+    def ownership(self) -> Ownership:
+        """Whose the table is."""
+        return Ownership.of(self.table.metadata.properties, self._app_id, CREATED_BY)
 
     def left_empty(self) -> bool:
         """Whether the table is an earlier start's of this pipeline, with another state, which wrote no row."""
-        created_by = self.table.metadata.properties.get(CREATED_BY, "")
-        return is_of_pipeline(created_by, self._app_id) and not self.data_files()
+        return self.ownership.created_by_pipeline and not self.data_files()
 
     def columns(self) -> list[StoredColumn]:
         """The table's columns. `SinkError` for a type that this sink does not write."""
@@ -264,7 +264,8 @@ class IcebergTarget:
         """Make an empty table; the vector is in it from the beginning."""
         numbered = [StoredColumn(at, f.name, type_text(f.type)) for at, f in enumerate(columns, 1)]
         noted = {vector_property(self._app_id): stamp.text(self._app_id, snapshot=None)}
-        properties = {**dict(layout.options), **PROPERTIES, CREATED_BY: self._app_id, **noted}
+        ours = {CREATED_BY: self._app_id, **nothing_left(self._app_id)}
+        properties = {**dict(layout.options), **PROPERTIES, **ours, **noted}
         schema = iceberg_schema(numbered)
         spec = partition_spec(layout, {column.name: column.id for column in numbered})
         try:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile
 
-from raycdc.bridge.tasks import run_in_process
+from raycdc.bridge.tasks import ResultT, StageTask, run_in_process
 from raycdc.errors import TargetTakenError, TargetTouchedError
 from raycdc.failpoints import reach
 from raycdc.sinks.api import STEP_APPEND, STEP_LAST, STEP_MERGE, SinkContext, TableWork
@@ -24,8 +24,18 @@ from raycdc.sinks.iceberg.evolution import Plan
 from raycdc.sinks.iceberg.files import Bounds, StoredColumn, WrittenFile, stored, type_text
 from raycdc.sinks.iceberg.layout import StoredPartition
 from raycdc.sinks.iceberg.table import CREATED_BY, Change, IcebergTarget, check_sources, remove
-from raycdc.sinks.iceberg.tasks import Changed, CompactedFiles, Place, Rewrite, Rewritten, WantedColumn
+from raycdc.sinks.iceberg.tasks import (
+    CarriedInto,
+    Carry,
+    Changed,
+    CompactedFiles,
+    Place,
+    Rewrite,
+    Rewritten,
+    WantedColumn,
+)
 from raycdc.sinks.lake_columns import type_error
+from raycdc.sinks.ownership import nothing_left
 from raycdc.sinks.rows import changelog_arrow
 from raycdc.sinks.steps import Begun, Missing, Ours, Stamp, Standing, Taken, Target
 
@@ -42,6 +52,8 @@ class Staged:
     merge: list[CompactedFiles] = field(default_factory=list)
     columns: list[StoredColumn] = field(default_factory=list)
     partitions: list[StoredPartition] = field(default_factory=list)
+    #: Files that the commit needs and the table never has.
+    beside: list[str] = field(default_factory=list)
 
     def files(self, step: int) -> list[WrittenFile]:
         """The data files of a step."""
@@ -62,7 +74,7 @@ class IcebergSteps(Target):
         if not table.refresh():
             return Missing()
         vector = table.vector()
-        if vector is not None or table.created_by_us():
+        if vector is not None or table.ownership.created_by_us:
             return Ours(vector)
         return Begun() if table.left_empty() else Taken()
 
@@ -95,7 +107,7 @@ class IcebergSteps(Target):
     def write(self, work: TableWork, staged: Staged, step: int, stamp: Stamp) -> None:
         reach("in_commit")
         work = fitted_to(work, self._context, self._table.arrow().names)
-        self._table.commit(stamp, lambda: self._change(work, staged, step))
+        self._table.commit(stamp, lambda: self._noting(work, self._change(work, staged, step)))
 
     def skip(self, staged: Staged, step: int) -> None:
         remove([file.path for file in staged.files(step)])
@@ -114,6 +126,13 @@ class IcebergSteps(Target):
         )
 
     # -- changes, against the table as it is now
+
+    def _noting(self, work: TableWork, change: Change) -> Change:
+        """`change`, with the columns that the source left behind in a table that does not name them yet."""
+        if not self._context.upsert:
+            return change
+        note = self._table.ownership.note(self._table.arrow().names, work.schema.arrow().names)
+        return replace(change, properties={**change.properties, **note})
 
     def _change(self, work: TableWork, staged: Staged, step: int) -> Change:
         """The rows of one step of an epoch."""
@@ -141,15 +160,37 @@ class IcebergSteps(Target):
         old = [file for file in table.data_files() if bounds.may_have(file.lower_bounds, file.upper_bounds)]
         columns = [WantedColumn(column, column.id) for column in table.columns()]
         changed = Changed(work.schema.primary_key, tuple(keys), str(work.target), alone=len(work.merged) == 1)
-        written = self._rewritten(work, old, columns, changed)
+        theirs = self._columns_of_others(work)
+        written = self._rewritten(work, old, columns, changed, carry=theirs)
         gone = [file for file, result in zip(old, written, strict=True) if result.gone]
         new = [file for result in written for file in result.files]
+        if carried := tuple(result.carried for result in written if result.carried):
+            into = Place("", (*staged.columns, *theirs), tuple(table.partitions()))
+            places = [replace(into, path=new_file(table, work)) for _ in added]
+            tasks = [
+                CarriedInto(file, tuple(staged.columns), place, changed.key, carried)
+                for file, place in zip(added, places, strict=True)
+            ]
+            staged.beside.extend([*carried, *(file.path for file in added)])
+            added = [file for files in self._run(tasks) for file in files]
         return Change(add=[*added, *new], delete=gone)
+
+    def _columns_of_others(self, work: TableWork) -> list[StoredColumn]:
+        """The table's columns that are no business of this pipeline's."""
+        source = work.schema.arrow().names
+        left = self._table.ownership.left_behind(self._table.arrow().names, source)
+        return [column for column in self._table.columns() if column.name not in source and column.name not in left]
 
     def _evolved(self, work: TableWork, wanted: pa.Schema) -> Change:
         """The schema changes of an epoch."""
         columns, rules = self._table.columns(), self._context.rules
-        return self._planned(work, evolution.plan(columns, work, wanted, rules, next_id=self._table.next_id))
+        plan = evolution.plan(columns, work, wanted, rules, next_id=self._table.next_id)
+        change = self._planned(work, plan)
+        if not self._context.upsert:
+            return change
+        names = [planned.column.name for planned in plan.columns]
+        note = self._table.ownership.note_after(work.changes, names, work.schema.arrow().names)
+        return replace(change, properties={**change.properties, **note})
 
     def _planned(self, work: TableWork, plan: Plan) -> Change:
         table = self._table
@@ -171,6 +212,8 @@ class IcebergSteps(Target):
         files: Sequence[DataFile],
         columns: Sequence[WantedColumn],
         changed: Changed | None = None,
+        *,
+        carry: Sequence[StoredColumn] = (),
     ) -> list[Rewritten]:
         """`files` written anew by tasks."""
         partitions = tuple(self._table.partitions())
@@ -182,9 +225,14 @@ class IcebergSteps(Target):
                 tuple(columns),
                 partitions,
                 changed,
+                Carry(beside(self._table, work), changed.key, tuple(carry)) if changed and carry else None,
             )
             for file in files
         ]
+        return self._run(tasks)
+
+    def _run(self, tasks: Sequence[StageTask[ResultT]]) -> list[ResultT]:
+        """The results of tasks of a commit."""
         small = sum(task.input_bytes for task in tasks) <= REWRITE_IN_PROCESS_BYTES_MAX
         return run_in_process(tasks) if small else self._context.run_tasks(tasks)
 
@@ -196,7 +244,9 @@ class IcebergSteps(Target):
         fresh = iter(range(table.next_id, table.next_id + len(wanted)))
         columns = [here.get((f.name, f.type)) or StoredColumn(next(fresh), f.name, type_text(f.type)) for f in wanted]
         check_sources(table, columns)
-        return Change(delete=table.data_files(), columns=columns, properties={CREATED_BY: self._context.app_id})
+        app_id = self._context.app_id
+        ours = {CREATED_BY: app_id, **nothing_left(app_id)}
+        return Change(delete=table.data_files(), columns=columns, properties=ours)
 
 
 def rows_of(work: TableWork, context: SinkContext) -> pa.Schema:
@@ -227,3 +277,8 @@ def place_of(work: TableWork, table: IcebergTarget, columns: Sequence[StoredColu
 def new_file(table: IcebergTarget, work: TableWork) -> str:
     """The path of a data file that nobody else writes."""
     return str(table.data_folder / f"{work.epoch:010d}-{uuid.uuid4()}.parquet")
+
+
+def beside(table: IcebergTarget, work: TableWork) -> str:
+    """The path of a file for a commit that no table is to have. The next start removes those that are left."""
+    return str(table.staging_folder / f"keys-{work.epoch:010d}-{uuid.uuid4()}.parquet")

@@ -62,10 +62,13 @@ class CompactedFiles:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """How many rows of a data file went, and the files in its place: none when nothing is left or no row goes."""
+    """How many rows of a data file went, and the files in its place: none when nothing is left or no row goes. What was
+    to be `carried` of the rows that went is in a file of that name.
+    """
 
     gone: int
     files: list[WrittenFile]
+    carried: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +131,31 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True)
+class Carry:
+    """The columns of a table that its source does not have and never had: whoever added them keeps their values where
+    rows change. They are written with the `key` into the file `path`, which is a table's staging folder's.
+    """
+
+    path: str
+    key: tuple[str, ...]
+    columns: tuple[StoredColumn, ...]
+
+    def write(self, file: Path, columns: Sequence[StoredColumn], gone: np.ndarray) -> str:
+        """Write them of the rows of a data `file` of `columns` that are `gone`; returns the path."""
+        theirs = {column.id for column in self.columns}
+        wanted = [column for column in columns if column.name in self.key or column.id in theirs]
+        batches = read_columns(file, wanted, rows=BATCH_ROWS, only=True)
+        schema = pa.schema([column.field() for column in wanted])
+        write_parquet_file(Path(self.path), schema, _kept(iter(batches), gone))
+        return self.path
+
+
+@dataclass(frozen=True, slots=True)
 class Rewrite(StageTask[Rewritten]):
     """The data file `path` of `size` bytes written anew, with the `columns` and without the rows that are `changed`.
 
     Where no row goes although some were to, nothing is written. Raises `DataError` when a row has a key that was marked
-    as new: it is another source table's, or another row's.
+    as new: it is another source table's, or another row's. Of the rows that go the columns `carry` are kept beside.
     """
 
     path: str
@@ -141,6 +164,7 @@ class Rewrite(StageTask[Rewritten]):
     columns: tuple[WantedColumn, ...]
     partitions: tuple[StoredPartition, ...] = ()
     changed: Changed | None = None
+    carry: Carry | None = None
 
     @property
     def input_bytes(self) -> int:
@@ -154,7 +178,50 @@ class Rewrite(StageTask[Rewritten]):
             if kept.all():
                 return Rewritten(0, [])
         written = into.write(_kept(_converted(Path(self.path), self.columns), kept))
-        return Rewritten(0 if kept is None else int(len(kept) - np.count_nonzero(kept)), written)
+        if kept is None:
+            return Rewritten(0, written)
+        carried = self.carry.write(Path(self.path), into.columns, ~kept) if self.carry is not None else ""
+        return Rewritten(int(len(kept) - np.count_nonzero(kept)), written, carried)
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedInto(StageTask[list[WrittenFile]]):
+    """A data file of new rows written anew, with the values that rows of the table with their keys had in columns of
+    others; a row whose key is new has none there. `carried` are the files that `Rewrite` left of these rows.
+    """
+
+    file: WrittenFile
+    columns: tuple[StoredColumn, ...]
+    into: Place
+    key: tuple[str, ...]
+    carried: tuple[str, ...]
+
+    @property
+    def input_bytes(self) -> int:
+        return self.file.size
+
+    def run(self) -> list[WrittenFile]:
+        given = {column.id for column in self.columns}
+        theirs = [column for column in self.into.columns if column.id not in given]
+        numbers, names = [f"k{at}" for at in range(len(self.key))], [f"v{at}" for at in range(len(theirs))]
+        known = pa.concat_tables([pq.read_table(path) for path in self.carried])
+        keys = comparable(known, self.key).rename_columns(numbers)
+        # Where others wrote a key twice, the first row speaks for it.
+        first = keys.append_column("#", pa.array(np.arange(len(keys)))).group_by(numbers, use_threads=False)
+        chosen = first.aggregate([("#", "min")]).column("#_min")
+        values = known.select([column.name for column in theirs]).rename_columns(names)
+        known = pa.table([*keys.columns, *values.columns], [*numbers, *names]).take(chosen)
+
+        def whole() -> Iterator[pa.RecordBatch]:
+            schema = pa.schema([column.field() for column in self.into.columns])
+            for batch in read_columns(Path(self.file.path), self.columns, rows=BATCH_ROWS):
+                mine = comparable(pa.Table.from_batches([batch]), self.key).rename_columns(numbers)
+                asked = mine.append_column("#", pa.array(np.arange(batch.num_rows)))
+                told = asked.join(known, keys=numbers, join_type="left outer", use_threads=False).sort_by("#")
+                columns = [*batch.columns, *(told.column(name).combine_chunks() for name in names)]
+                yield from pa.table(columns, schema=schema).to_batches()
+
+        return self.into.write(whole())
 
 
 def _converted(path: Path, wanted: Sequence[WantedColumn]) -> Iterator[pa.RecordBatch]:

@@ -39,7 +39,9 @@ from raycdc.sinks.kafka.topics import Topics
 from raycdc.spark.derive import _is_a_values
 
 ORDERS = TableId("shop", "orders")
-TARGET: Any = SimpleNamespace(path=Path("/lake/shop/orders"), name=ORDERS, refresh=lambda: True)
+TARGET: Any = SimpleNamespace(
+    path=Path("/lake/shop/orders"), name=ORDERS, place="The Delta table /lake/shop/orders", refresh=lambda: True
+)
 
 
 class Spark:

@@ -1,0 +1,264 @@
+"""Targets that others touch: whatever they do is noticed, and the table parked, or harmless. The manual lists it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Schema, write_deltalake
+from pyiceberg.types import StringType
+
+from raycdc.checkpoint.parked import ParkedTarget
+from raycdc.epochs.parked_targets import Parking
+from raycdc.errors import ParkReason, TargetGoneError
+from raycdc.schema.events import DropColumnEvent
+from raycdc.sinks.delta import commits as delta_commits
+from raycdc.sinks.iceberg.catalog import HadoopCatalog
+from raycdc.sinks.statistics import for_table
+from tests.epochs.sink_world import World, commit, new_world
+
+ICEBERGS = ("iceberg-upsert", "iceberg-partitioned-upsert")
+#: Each way in which rows of lakes are updated.
+LAKES = (
+    "delta-upsert",
+    "delta-tasks-upsert",
+    "delta-partitioned-upsert",
+    "iceberg-upsert",
+    "iceberg-partitioned-upsert",
+)
+
+
+def folder(world: World) -> Path:
+    return world.root / "lake" / "shop" / "items"
+
+
+def add_note(world: World) -> None:
+    """Somebody adds a column to the target of shop.items, and gives all rows a value there."""
+    if world.kind.startswith("delta"):
+        delta = DeltaTable(str(folder(world)))
+        delta.alter.add_columns([*Schema.from_arrow(pa.schema([("note", pa.string())])).fields])
+        DeltaTable(str(folder(world))).update({"note": "'theirs ' || CAST(id AS VARCHAR)"})
+        return
+    table = HadoopCatalog("raycdc", world.root / "lake").load_table(("shop", "items"))
+    with table.update_schema() as update:
+        update.add_column("note", StringType())
+    rows = table.scan().to_arrow()
+    notes = pa.array([f"theirs {number}" for number in rows.column("id").to_pylist()])
+    table.overwrite(rows.set_column(rows.schema.get_field_index("note"), "note", notes))
+
+
+def notes_of(world: World) -> dict[int, str | None]:
+    return {row["id"]: row["note"] for row in world.rows(world.script.table("shop.items"))}
+
+
+@pytest.mark.parametrize("kind", LAKES)
+def test_a_column_of_others_keeps_its_values_when_rows_are_updated(kind: str, tmp_path: Path) -> None:
+    world = new_world(kind, tmp_path)
+    items = world.script.table("shop.items")
+    items.read([{"id": n, "name": "read", "qty": n} for n in range(1, 5)])
+    world.script.seal()
+    world.loop().recover()
+    add_note(world)
+    items.update((1,), name="changed")
+    items.update((2,), qty=20)
+    items.insert({"id": 7, "name": "new", "qty": 7})
+    items.delete((4,))
+    world.script.seal(final=True)
+    world.restart()
+    assert notes_of(world) == {1: "theirs 1", 2: "theirs 2", 3: "theirs 3", 7: None}
+    held = [{name: row[name] for name in ("id", "name", "qty")} for row in world.rows(items)]
+    assert sorted(held, key=lambda row: row["id"]) == items.contents()
+
+
+@pytest.mark.parametrize("kind", LAKES)
+def test_a_column_of_a_table_that_was_there_before_keeps_its_values(kind: str, tmp_path: Path) -> None:
+    """With ``on_existing = "merge"``, whose snapshot meets rows that are there."""
+    first = new_world(kind, tmp_path)
+    first.script.table("shop.items").read([{"id": n, "name": "before", "qty": n} for n in range(1, 4)])
+    first.script.seal(final=True)
+    first.loop().recover()
+    add_note(first)
+    shutil.rmtree(tmp_path / "state")
+    world = new_world(kind, tmp_path)
+    items = world.script.table("shop.items")
+    items.read([{"id": n, "name": "read", "qty": n} for n in range(2, 6)])
+    world.script.seal()
+    items.update((3,), name="changed")
+    world.script.seal(final=True)
+    world.restart(sink=world.sink(on_existing="merge"))
+    assert notes_of(world) == {1: "theirs 1", 2: "theirs 2", 3: "theirs 3", 4: None, 5: None}
+
+
+@pytest.mark.parametrize("kind", LAKES)
+def test_a_column_that_the_source_dropped_is_null_in_rows_written_since(kind: str, tmp_path: Path) -> None:
+    """Also where somebody else's column keeps its values beside it."""
+    world = new_world(kind, tmp_path)
+    if "partitioned" in kind:
+        world.partition_by = ()
+    items = world.script.table("shop.items")
+    items.read([{"id": n, "name": "read", "qty": n} for n in range(1, 4)])
+    world.script.seal()
+    world.loop().recover()
+    add_note(world)
+    items.schema = replace(items.schema, columns=tuple(c for c in items.schema.columns if c.name != "name"))
+    items.rows = {key: {"id": row["id"], "qty": row["qty"]} for key, row in items.rows.items()}
+    items.changes.append(DropColumnEvent(items.id, "name"))
+    items.update((1,), qty=10)
+    world.script.seal()
+    items.update((2,), qty=20)
+    world.script.seal(final=True)
+    world.restart()
+    assert {row["id"]: (row["name"], row["note"]) for row in world.rows(items)} == {
+        1: (None, "theirs 1"),
+        2: (None, "theirs 2"),
+        3: ("read", "theirs 3"),
+    }
+
+
+class Story:
+    """Two tables in a sink whose driver goes on, while somebody touches the target of shop.items."""
+
+    def __init__(self, kind: str, root: Path) -> None:
+        self.world = new_world(kind, root)
+        self.items = self.world.script.table("shop.items")
+        self.sink = self.world.sink()
+        self.loop = self.world.loop(sink=self.sink, parking=Parking())
+        for name in ("shop.orders", "shop.items"):
+            self.world.script.table(name).read([{"id": n, "name": "read", "qty": n} for n in range(1, 5)])
+        commit(self.loop, self.world.script.seal())
+
+    def goes_on(self, key: int) -> None:
+        """One more epoch in the same driver."""
+        self.items.update((key,), name="changed")
+        commit(self.loop, self.world.script.seal())
+
+    def starts_again(self, key: int) -> None:
+        """One more epoch in the next driver."""
+        self.items.update((key,), name="changed")
+        self.world.script.seal()
+        self.world.loop(parking=Parking()).recover()
+
+    @property
+    def parked(self) -> ParkedTarget | None:
+        record = self.world.store.last_commit()
+        assert record is not None
+        assert set(record.parked) <= {"shop.items"}
+        return record.parked.get("shop.items")
+
+
+def made_anew(world: World) -> None:
+    """Somebody deletes the Delta table and makes another one, with a row and more versions than there were."""
+    path = folder(world)
+    schema = DeltaTable(str(path)).schema()
+    shutil.rmtree(path)
+    DeltaTable.create(str(path), schema)
+    for number in range(6):
+        row = {"id": 100 + number, "name": "theirs", "qty": 1}
+        rows = pa.Table.from_pylist([row], schema=pa.schema(schema.to_arrow()))
+        write_deltalake(str(path), rows, mode="append")
+
+
+@pytest.mark.parametrize("kind", ["delta-upsert", "delta-tasks-upsert"])
+def test_a_delta_table_made_anew_under_a_running_pipeline_is_parked(kind: str, tmp_path: Path) -> None:
+    story = Story(kind, tmp_path)
+    story.goes_on(1)
+    made_anew(story.world)
+    theirs = story.world.rows(story.items)
+    story.goes_on(2)
+    assert story.parked is not None
+    assert (story.parked.reason, "made it anew" in story.parked.text) == (ParkReason.GONE, True)
+    assert story.world.rows(story.items) == theirs
+    story.starts_again(3)
+    assert story.parked is not None
+    assert story.world.rows(story.items) == theirs
+
+
+def test_a_delta_table_made_anew_between_look_and_commit_is_not_believed_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit lands in the other table then; it says for which one it was."""
+    story = Story("delta-changelog", tmp_path)
+    story.goes_on(1)
+    pending = [True]
+
+    def others_first(*arguments: Any) -> str:
+        if pending:
+            pending.pop()
+            made_anew(story.world)
+        return for_table(*arguments)
+
+    monkeypatch.setattr(delta_commits, "for_table", others_first)
+    story.goes_on(2)
+    assert not pending
+    assert DeltaTable(str(folder(story.world))).transaction_version(story.world.store.app_id) is not None
+    fresh = story.world.sink()
+    with pytest.raises(TargetGoneError, match="is not the one that this pipeline wrote to"):
+        fresh.committed(story.items.id)
+    story.starts_again(3)
+    assert story.parked is not None
+
+
+def delete_rows(world: World) -> None:
+    DeltaTable(str(folder(world))).delete("id = 3")
+
+
+def overwrite_rows(world: World) -> None:
+    table = DeltaTable(str(folder(world)))
+    write_deltalake(table, table.to_pyarrow_table(), mode="overwrite")
+
+
+def restore_before(world: World) -> None:
+    table = DeltaTable(str(folder(world)))
+    table.restore(table.version() - 1)
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["running", "between runs"])
+@pytest.mark.parametrize("cause", [delete_rows, overwrite_rows, restore_before])
+def test_rows_that_another_writer_takes_from_a_delta_table_are_noticed(
+    cause: Callable[[World], None], running: bool, tmp_path: Path
+) -> None:
+    story = Story("delta-upsert", tmp_path)
+    story.goes_on(1)
+    cause(story.world)
+    (story.goes_on if running else story.starts_again)(2)
+    assert story.parked is not None
+    assert story.parked.reason is ParkReason.GONE
+
+
+def restore_ours(world: World) -> None:
+    """Rows were deleted, and are back by a RESTORE to the last version of the pipeline."""
+    version = DeltaTable(str(folder(world))).version()
+    delete_rows(world)
+    DeltaTable(str(folder(world))).restore(version)
+
+
+def compact(world: World) -> None:
+    DeltaTable(str(folder(world))).optimize.compact()
+
+
+def vacuum(world: World) -> None:
+    DeltaTable(str(folder(world))).vacuum(0, dry_run=False, enforce_retention_duration=False)
+
+
+def append_row(world: World) -> None:
+    rows = pa.table({"id": [50], "name": ["theirs"], "qty": pa.array([1], pa.int32())})
+    write_deltalake(str(folder(world)), rows, mode="append")
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["running", "between runs"])
+@pytest.mark.parametrize("cause", [restore_ours, compact, vacuum, append_row, add_note])
+def test_whatever_takes_no_rows_from_a_delta_table_is_harmless(
+    cause: Callable[[World], None], running: bool, tmp_path: Path
+) -> None:
+    story = Story("delta-upsert", tmp_path)
+    story.goes_on(1)
+    cause(story.world)
+    (story.goes_on if running else story.starts_again)(2)
+    assert story.parked is None
+    found = {row["id"]: row["name"] for row in story.world.rows(story.items) if row["id"] < 50}
+    assert found == {1: "changed", 2: "changed", 3: "read", 4: "read"}

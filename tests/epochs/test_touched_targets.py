@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from pyiceberg.types import StringType
 
 from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.epochs.parked_targets import Parking
-from raycdc.errors import ParkReason, TargetGoneError
+from raycdc.errors import ParkReason, SinkError, StateError, TargetGoneError
 from raycdc.schema.events import DropColumnEvent
 from raycdc.sinks.delta import commits as delta_commits
 from raycdc.sinks.iceberg.catalog import HadoopCatalog
@@ -262,3 +263,31 @@ def test_whatever_takes_no_rows_from_a_delta_table_is_harmless(
     assert story.parked is None
     found = {row["id"]: row["name"] for row in story.world.rows(story.items) if row["id"] < 50}
     assert found == {1: "changed", 2: "changed", 3: "read", 4: "read"}
+
+
+@pytest.mark.parametrize(
+    "kind", ["delta-upsert", "delta-changelog", "iceberg-upsert", "iceberg-changelog", "parquet", "jsonl"]
+)
+def test_a_pipeline_whose_target_another_one_replaced_writes_no_more(kind: str, tmp_path: Path) -> None:
+    first = Story(kind, tmp_path / "first")
+    first.goes_on(1)
+    (tmp_path / "second").mkdir()
+    (tmp_path / "second" / "lake").symlink_to(tmp_path / "first" / "lake")
+    second = new_world(kind, tmp_path / "second")
+    items = second.script.table("shop.items")
+    loop = second.loop(sink=second.sink(on_existing="replace"))
+    for table in second.script.tables.values():
+        table.read([{"id": n, "name": "second", "qty": n} for n in range(1, 5)])
+    commit(loop, second.script.seal())
+    theirs = second.rows(items)
+    first.goes_on(2)
+    assert first.parked is not None
+    assert first.parked.reason is ParkReason.GONE
+    with suppress(SinkError, StateError):
+        first.starts_again(3)
+    assert second.rows(items) == theirs
+    items.update((1,), name="changed")
+    commit(loop, second.script.seal(final=True))
+    assert {row["name"] for row in second.rows(items) if row["id"] == 2} == {"second"}
+    second.restart()
+    second.check()

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -18,10 +17,11 @@ from typing import ClassVar
 
 from raycdc.checkpoint.disk import sync_folder
 from raycdc.checkpoint.folder import LocalFolder
-from raycdc.errors import FencedError, TargetTakenError
+from raycdc.errors import FencedError, TargetGoneError, TargetTakenError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, CommitVector, SinkContext, TableWork
+from raycdc.sinks.files.writers import Writers
 from raycdc.sinks.steps import Ours, Stamp, Standing, Taken, Target
 from raycdc.sinks.tasks import DataFile, LinesFile
 
@@ -75,9 +75,10 @@ class FileSteps(Target):
         self._kind = kind
         self._join = join
         self._accepted = accepted
-        self._identity = hashlib.sha256(context.app_id.encode()).hexdigest()[:8]
+        self._writers = Writers(folder / "_raycdc", context.app_id)
 
     def standing(self, epoch: int | None = None) -> Standing:
+        self._check_not_barred()
         vector = self._vector()
         if vector is None and self.name not in self._accepted and self._foreign():
             return Taken()
@@ -87,6 +88,8 @@ class FileSteps(Target):
         self.evolve(work, stamp)
 
     def replace(self, work: TableWork, stamp: Stamp) -> None:
+        # First, so that no file of theirs comes after those that are deleted; who makes one visible looks once more.
+        self._writers.bar_others(self._visible())
         for name in self._foreign():
             (self.folder / name).unlink()
         self.evolve(work, stamp)
@@ -97,10 +100,14 @@ class FileSteps(Target):
     def evolve(self, work: TableWork, stamp: Stamp) -> None:
         """Files carry their own schema: all they need is a folder."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        if self.name not in self._accepted:
+            self._writers.enter()
         self._accepted.add(self.name)
 
     def write(self, work: TableWork, staged: Sequence[Part], step: int, stamp: Stamp) -> None:
         parts = [Path(part.path) for part in staged]
+        for name in self._writers.of_barred(self._visible()):
+            (self.folder / name).unlink(missing_ok=True)
         self._publish(parts, work, stamp, rows=sum(part.rows for part in staged))
 
     def bar(self, work: TableWork, stamp: Stamp) -> None:
@@ -131,17 +138,33 @@ class FileSteps(Target):
             self._context.app_id, work.epoch, work.generation, rows, barred, file.stat().st_ino, dict(stamp.positions)
         )
         # Whole or not at all: a recovery may read it when this process died right here.
-        name = f"{self._stem(work.epoch)}-g{work.generation}.json"
-        LocalFolder(self.folder / "_raycdc").write(name, note.to_json().encode())
+        LocalFolder(self.folder / "_raycdc").write(
+            f"{self._stem(work.epoch)}-g{work.generation}.json", note.to_json().encode()
+        )
         reach("in_commit")
+        visible = self.folder / f"{self._stem(work.epoch)}.{self._kind}"
         try:
-            os.link(file, self.folder / f"{self._stem(work.epoch)}.{self._kind}")
+            os.link(file, visible)
         except FileExistsError as cause:
             raise FencedError(
                 f"Epoch {work.epoch} of {work.target} was committed by another driver meanwhile."
             ) from cause
+        try:
+            self._check_not_barred()
+        except TargetGoneError:
+            visible.unlink(missing_ok=True)
+            raise
         sync_folder(self.folder)
         file.unlink()
+
+    def _check_not_barred(self) -> None:
+        """`SinkError` when another pipeline replaced what this one had written."""
+        if self._writers.is_barred():
+            raise TargetGoneError(
+                f"{self.folder} was taken over by another pipeline, which replaced the files of this one "
+                '(pipeline.on_existing = "replace"). Nothing more was written. Let only one of the two write there: '
+                "choose another sink.path, or delete the folder, and read the source table anew."
+            )
 
     def _vector(self) -> CommitVector | None:
         """The vector that the names of visible files and the note of the newest give."""
@@ -164,10 +187,10 @@ class FileSteps(Target):
         return max(notes, key=lambda note: (note.inode == inode, note.generation), default=None)
 
     def _stem(self, epoch: int) -> str:
-        return f"epoch-{epoch:010d}.{STEP_LAST}-{self._identity}"
+        return f"epoch-{epoch:010d}.{STEP_LAST}-{self._writers.identity}"
 
     def _stage(self, epoch: int) -> Path:
-        return self.folder / "_raycdc" / "stage" / f"{epoch:010d}-{self._identity}"
+        return self.folder / "_raycdc" / "stage" / f"{epoch:010d}-{self._writers.identity}"
 
     def _visible(self) -> list[str]:
         try:
@@ -177,7 +200,7 @@ class FileSteps(Target):
 
     def _vector_of(self, name: str) -> CommitVector | None:
         match = _NAME.match(name)
-        return CommitVector(int(match[1]), int(match[2])) if match and match[3] == self._identity else None
+        return CommitVector(int(match[1]), int(match[2])) if match and match[3] == self._writers.identity else None
 
     def _foreign(self) -> list[str]:
         return [name for name in self._visible() if self._vector_of(name) is None]

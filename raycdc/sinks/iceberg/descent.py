@@ -27,9 +27,17 @@ class TableRecord:
     snapshot: int | None
 
 
+_VECTOR = "raycdc.commit."
+
+
 def vector_property(app_id: str) -> str:
     """The table property that holds the vector of a pipeline."""
-    return f"raycdc.commit.{hashlib.sha256(app_id.encode()).hexdigest()[:16]}"
+    return f"{_VECTOR}{hashlib.sha256(app_id.encode()).hexdigest()[:16]}"
+
+
+def records_of_others(metadata: TableMetadata, app_id: str) -> list[str]:
+    """The properties with the vectors of other pipelines: none of them goes on in the table without its own."""
+    return [name for name in metadata.properties if name.startswith(_VECTOR) and name != vector_property(app_id)]
 
 
 def record_of(metadata: TableMetadata, app_id: str) -> TableRecord | None:

@@ -57,7 +57,15 @@ from raycdc.model.layout import TableLayout
 from raycdc.sinks.absence import is_absent
 from raycdc.sinks.api import CommitVector
 from raycdc.sinks.iceberg.catalog import local_path, sync_file
-from raycdc.sinks.iceberg.descent import CONFIRMED, Seen, TableRecord, check_descent, record_of, vector_property
+from raycdc.sinks.iceberg.descent import (
+    CONFIRMED,
+    Seen,
+    TableRecord,
+    check_descent,
+    record_of,
+    records_of_others,
+    vector_property,
+)
 from raycdc.sinks.iceberg.files import StoredColumn, WrittenFile, is_known, type_text
 from raycdc.sinks.iceberg.layout import StoredPartition, transform_text
 from raycdc.sinks.iceberg.metadata import data_file, iceberg_schema, partition_spec
@@ -90,12 +98,15 @@ PROPERTIES = {
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The content of one commit: files in and out (`add` as tasks wrote them), columns, properties."""
+    """The content of one commit: files in and out (`add` as tasks wrote them), columns, properties; with `alone` no
+    other pipeline has a record in the table any more.
+    """
 
     add: Sequence[WrittenFile] = ()
     delete: Sequence[DataFile] = ()
     columns: Sequence[StoredColumn] | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
+    alone: bool = False
 
 
 class _Staged(Transaction):
@@ -326,8 +337,10 @@ class IcebergTarget:
                 producer.delete_data_file(gone)
         noted = {vector_property(self._app_id): stamp.text(self._app_id, snapshot=producer.snapshot_id)}
         staged.set_properties({**self.options, **change.properties, **noted})
-        if CONFIRMED in metadata.properties:
-            staged.remove_properties(CONFIRMED)
+        moot = [CONFIRMED] if CONFIRMED in metadata.properties else []
+        moot += records_of_others(metadata, self._app_id) if change.alone else []
+        if moot:
+            staged.remove_properties(*moot)
         # pyiceberg has no public name for these; the version is pinned.
         written = [*producer._written_manifests, *producer._written_manifest_lists]
         updates: tuple[TableUpdate, ...] = staged._updates

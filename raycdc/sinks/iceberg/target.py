@@ -246,7 +246,7 @@ class IcebergSteps(Target):
         check_sources(table, columns)
         app_id = self._context.app_id
         ours = {CREATED_BY: app_id, **nothing_left(app_id)}
-        return Change(delete=table.data_files(), columns=columns, properties=ours)
+        return Change(delete=table.data_files(), columns=columns, properties=ours, alone=True)
 
 
 def rows_of(work: TableWork, context: SinkContext) -> pa.Schema:

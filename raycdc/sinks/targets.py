@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from raycdc.errors import ColumnsRefusedError, ConfigError, NameRefusedError
+from raycdc.errors import ColumnsRefusedError, ConfigError, NameRefusedError, TargetTouchedError
 from raycdc.model import TableId
 from raycdc.model.names import NameRules
 
@@ -36,6 +36,20 @@ def check_names(
 def is_of_pipeline(app_id: str, ours: str) -> bool:
     """Whether the commits of `app_id` are those of the pipeline of `ours`, with this or another state."""
     return bool(app_id) and app_id.rpartition(":")[0] == ours.rpartition(":")[0]
+
+
+def absent(paths: Iterable[str]) -> list[str]:
+    """The files that are not there any more."""
+    return [path for path in paths if not Path(path).exists()]
+
+
+def lost_files(place: str, epoch: int, paths: Sequence[str]) -> TargetTouchedError:
+    """A commit to `place` names files of an epoch that somebody deleted at that moment."""
+    return TargetTouchedError(
+        f"{place} names {len(paths)} files of epoch {epoch} that were deleted while it was committed, {paths[0]} among "
+        "them: files that are in no commit yet were cleaned up (VACUUM, remove_orphan_files). Readers fail, and rows "
+        "are missing. Clean up with a retention longer than an epoch takes."
+    )
 
 
 def check_write(kind: str, supported: tuple[str, ...], wanted: str) -> None:

@@ -11,17 +11,21 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake import DeltaTable, Field, Schema, write_deltalake
+from deltalake.schema import PrimitiveType
 from pyiceberg.types import StringType
 
 from raycdc.checkpoint.parked import ParkedTarget
+from raycdc.epochs.epoch_loop import EpochLoop
 from raycdc.epochs.parked_targets import Parking
 from raycdc.errors import ParkReason, SinkError, StateError, TargetGoneError
 from raycdc.schema.events import DropColumnEvent
 from raycdc.sinks.delta import commits as delta_commits
+from raycdc.sinks.delta import target as delta_target
+from raycdc.sinks.iceberg import target as iceberg_target
 from raycdc.sinks.iceberg.catalog import HadoopCatalog
 from raycdc.sinks.statistics import for_table
-from tests.epochs.sink_world import World, commit, new_world
+from tests.epochs.sink_world import World, commit, new_world, works_of
 
 ICEBERGS = ("iceberg-upsert", "iceberg-partitioned-upsert")
 #: Each way in which rows of lakes are updated.
@@ -291,3 +295,132 @@ def test_a_pipeline_whose_target_another_one_replaced_writes_no_more(kind: str, 
     assert {row["name"] for row in second.rows(items) if row["id"] == 2} == {"second"}
     second.restart()
     second.check()
+
+
+@pytest.mark.parametrize("kind", ["delta-upsert", "delta-changelog", "delta-partitioned-changelog"])
+def test_a_constraint_that_others_gave_a_delta_table_holds_for_every_commit(kind: str, tmp_path: Path) -> None:
+    story = Story(kind, tmp_path)
+    DeltaTable(str(folder(story.world))).alter.add_constraint({"sound": "qty IS NULL OR qty >= 0"})
+    story.goes_on(1)
+    assert story.world.store.last_commit() is not None
+    assert "changed" in {row["name"] for row in story.world.rows(story.items)}
+    before = story.world.rows(story.items)
+    story.items.insert({"id": 77001, "name": "unsound", "qty": -55})
+    commit(story.loop, story.world.script.seal())
+    assert story.parked is not None
+    assert story.parked.reason is ParkReason.TOUCHED
+    assert "sound (qty IS NULL OR qty >= 0)" in story.parked.text
+    assert "55" not in story.parked.text
+    assert "77001" not in story.parked.text
+    assert story.world.rows(story.items) == before
+
+
+def adopting(kind: str, root: Path, *columns: Field) -> tuple[World, EpochLoop]:
+    """A pipeline that goes on with a Delta table that somebody made with the `columns`, beside those of a changelog."""
+    world = new_world(kind, root)
+    meta = [Field(name, PrimitiveType(kind_)) for name, kind_ in META_FIELDS] if kind.endswith("changelog") else []
+    DeltaTable.create(str(folder(world)), Schema([*columns, *meta]))
+    return world, world.loop(sink=world.sink(on_existing="merge"), parking=Parking())
+
+
+META_FIELDS = (
+    ("_op", "string"),
+    ("_seq", "long"),
+    ("_ts_ms", "long"),
+    ("_db", "string"),
+    ("_table", "string"),
+    ("_pos", "string"),
+)
+ID, NAME, QTY = (
+    Field("id", PrimitiveType("long"), nullable=False),
+    Field("name", PrimitiveType("string")),
+    Field("qty", PrimitiveType("integer")),
+)
+
+
+@pytest.mark.parametrize("kind", ["delta-upsert", "delta-tasks-upsert", "delta-changelog"])
+def test_not_null_of_an_adopted_delta_table_holds_for_every_commit(kind: str, tmp_path: Path) -> None:
+    world, loop = adopting(kind, tmp_path, ID, Field("name", PrimitiveType("string"), nullable=False), QTY)
+    items = world.script.table("shop.items")
+    items.read([{"id": n, "name": "read", "qty": n} for n in range(1, 4)])
+    commit(loop, world.script.seal())
+    assert {row["id"] for row in world.rows(items)} == {1, 2, 3}
+    items.insert({"id": 9, "name": None, "qty": 1})
+    commit(loop, world.script.seal())
+    record = world.store.last_commit()
+    assert record is not None
+    assert "name NOT NULL" in record.parked["shop.items"].text
+    assert {row["id"] for row in world.rows(items)} == {1, 2, 3}
+
+
+@pytest.mark.parametrize("kind", ["delta-upsert", "delta-tasks-upsert", "delta-changelog"])
+def test_a_generated_column_of_an_adopted_delta_table_is_computed(kind: str, tmp_path: Path) -> None:
+    double = Field("double", PrimitiveType("integer"), metadata={"delta.generationExpression": "qty * 2"})
+    world, loop = adopting(kind, tmp_path, ID, NAME, QTY, double)
+    items = world.script.table("shop.items")
+    items.read([{"id": n, "name": "read", "qty": n} for n in range(1, 4)])
+    commit(loop, world.script.seal())
+    items.update((2,), qty=21)
+    commit(loop, world.script.seal())
+    record = world.store.last_commit()
+    assert record is not None
+    assert record.parked == {}
+    assert {(row["qty"], row["double"]) for row in world.rows(items)} >= {(1, 2), (21, 42), (3, 6)}
+
+
+@pytest.mark.parametrize("kind", ["delta-upsert", "delta-changelog"])
+def test_an_identity_column_of_a_delta_table_is_refused_by_name(kind: str, tmp_path: Path) -> None:
+    steps = {"delta.identity.start": 1, "delta.identity.step": 1, "delta.identity.allowExplicitInsert": False}
+    world, loop = adopting(kind, tmp_path, ID, NAME, QTY, Field("number", PrimitiveType("long"), metadata=steps))
+    world.script.table("shop.items").read([{"id": 1, "name": "read", "qty": 1}])
+    commit(loop, world.script.seal())
+    record = world.store.last_commit()
+    assert record is not None
+    assert "identity column 'number'" in record.parked["shop.items"].text
+
+
+def files_of(world: World) -> set[Path]:
+    return {path for path in folder(world).rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "delta-upsert",
+        "delta-tasks-upsert",
+        "delta-changelog",
+        "iceberg-upsert",
+        "iceberg-changelog",
+        "parquet",
+        "jsonl",
+    ],
+)
+def test_staged_files_that_a_cleaning_tool_took_are_staged_again(kind: str, tmp_path: Path) -> None:
+    story = Story(kind, tmp_path)
+    story.items.update((2,), name="changed")
+    story.items.insert({"id": 50, "name": "new", "qty": 5})
+    (work,) = works_of(story.loop, story.world.script.seal())
+    before = files_of(story.world)
+    staged = story.sink.stage([work])[work.target]
+    for path in files_of(story.world) - before:
+        path.unlink()
+    story.sink.commit(work, staged)
+    story.world.check()
+
+
+@pytest.mark.parametrize("kind", ["delta-changelog", "iceberg-changelog"])
+def test_a_staged_file_that_is_taken_while_it_is_committed_is_told_by_name(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = Story(kind, tmp_path)
+    before = files_of(story.world)
+
+    def take(point: str) -> None:
+        for path in files_of(story.world) - before if point == "in_commit" else ():
+            if path.suffix == ".parquet":
+                path.unlink()
+
+    monkeypatch.setattr(delta_target if kind.startswith("delta") else iceberg_target, "reach", take)
+    story.goes_on(2)
+    assert story.parked is not None
+    assert "that were deleted while it was committed" in story.parked.text

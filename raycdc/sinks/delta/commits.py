@@ -12,12 +12,15 @@ made against. Two things are done here, because delta-rs does not do them:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, TableFeatures, Transaction, write_deltalake
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError
@@ -25,9 +28,10 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from raycdc.errors import TargetTouchedError
 from raycdc.model.layout import ANY_LAYOUT, TableLayout
+from raycdc.sinks.delta.demands import Demands
 from raycdc.sinks.delta.layout import set_by_us
-from raycdc.sinks.delta.reading import Rewritten, rewritten_batches
-from raycdc.sinks.delta.rewrite import rewrite
+from raycdc.sinks.delta.reading import Rewritten, rewritten_batches, staged_batches
+from raycdc.sinks.delta.rewrite import in_types, rewrite
 from raycdc.sinks.delta.table import (
     CREATED_BY,
     DeltaTarget,
@@ -41,6 +45,7 @@ from raycdc.sinks.ownership import nothing_left
 from raycdc.sinks.rows import DELETED
 from raycdc.sinks.statistics import for_table, properties
 from raycdc.sinks.steps import Stamp, holds
+from raycdc.sinks.targets import absent, lost_files
 from raycdc.sinks.tasks import DataFile
 
 #: How often a commit that lost against another writer of the table (OPTIMIZE, say) is tried again.
@@ -139,10 +144,15 @@ class DeltaCommits:
         self._committed(stamp, "cannot be written with its new columns", run)
 
     def append(self, files: Sequence[DataFile], stamp: Stamp) -> None:
-        """Add staged Parquet files; none is an empty commit."""
+        """Add staged Parquet files; none is an empty commit. Rows of which the table demands something are written anew
+        by delta-rs, which sees to that, and the files go.
+        """
         if files:
             self._check_plain()
             self._check_partitions(files)
+            if demands := self._demands():
+                self._append_rows(files, demands, stamp)
+                return
         configuration = self._target.table.metadata().configuration
         actions: list[AddAction | RemoveAction] = [
             AddAction(
@@ -166,12 +176,15 @@ class DeltaCommits:
                 commit_properties=self._properties(stamp),
             ),
         )
+        if gone := absent(file.path for file in files):
+            raise lost_files(self._target.place, stamp.vector.epoch, gone)
 
     def merge(self, source: pa.Table, key: Sequence[str], stamp: Stamp, *, order_by: str = "") -> None:
         """Upsert and delete compacted rows (`rows.last_per_key`) held in memory.
 
         With `order_by` a row of the table with a greater value of that column stays as it is.
         """
+        self._demands()
         columns = [name for name in source.column_names if name != DELETED]
         values = {quote(name): f"s.{quote(name)}" for name in columns}
         left = self._target.ownership.left_behind(self._target.arrow().names, columns)
@@ -246,13 +259,41 @@ class DeltaCommits:
     # -- helpers
 
     def _whole(self, rows: pa.Table) -> pa.Table:
-        """`rows` with the table's columns in their order."""
-        wanted = self._target.arrow()
-        arrays = [
-            rows.column(field.name) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
-            for field in wanted
-        ]
-        return pa.table(arrays, schema=wanted)
+        """`rows` with the table's columns in their order, but those that delta-rs computes."""
+        generated = self._demands().generated
+        wanted = pa.schema(
+            [field for field in self._target.arrow() if field.name in rows.column_names or field.name not in generated]
+        )
+        return in_types(rows, wanted)
+
+    def _demands(self) -> Demands:
+        """The demands of the table. `SinkError` for one that nobody but Spark can meet."""
+        demands = Demands.of(self._target.table)
+        if demands.identity:
+            raise TargetTouchedError(
+                f"{self._target.place} has the identity column {demands.identity[0]!r}, whose values are Spark's to "
+                "give. Make the table without it, or route the source table to another name."
+            )
+        return demands
+
+    def _append_rows(self, files: Sequence[DataFile], demands: Demands, stamp: Stamp) -> None:
+        """Add the rows of staged files, file by file, in one commit."""
+
+        def run() -> None:
+            present = self._target.arrow()
+            names = [*pq.read_schema(files[0].path).names, *files[0].partition]
+            schema = pa.schema([f for f in present if f.name in names or f.name not in demands.generated])
+            write_deltalake(
+                self._target.table,
+                pa.RecordBatchReader.from_batches(schema, staged_batches(files, schema)),
+                mode="append",
+                commit_properties=self._properties(stamp),
+            )
+
+        self._committed(stamp, "cannot take an append", run)
+        for file in files:
+            with contextlib.suppress(OSError):  # One that stays only costs space.
+                Path(file.path).unlink(missing_ok=True)
 
     def _check_plain(self) -> None:
         """`SinkError` when the table's files are not simply its columns, as those of a stage task are."""

@@ -25,18 +25,18 @@ from raycdc.sinks.delta.reading import has_vectors
 _LOOKS: tuple[int | None, ...] = (10, 1_000, None)
 
 #: Operations that put other rows in the place of those that they remove, or none, whatever their counts say.
-_REPLACING = frozenset({"DELETE", "TRUNCATE", "WRITE", "CREATE OR REPLACE TABLE", "REPLACE TABLE"})
+_REPLACING = frozenset({"DELETE", "TRUNCATE", "OVERWRITE", "CREATE OR REPLACE TABLE", "REPLACE TABLE"})
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit of the log: who made it, its operation, and the files that it took out and put in because their rows
-    changed, with the rows of the new ones (None where one does not say).
+    """A commit of the log: its operation, whether a pipeline of raycdc made it, and the files that it took out and put
+    in because their rows changed, with the rows of the new ones (None where one does not say).
     """
 
     version: int
     operation: str
-    ours: bool
+    of_raycdc: bool
     removed: frozenset[str] = frozenset()
     rows_added: int | None = 0
 
@@ -47,6 +47,7 @@ class _Entry:
 
     version: int
     operation: str
+    of_raycdc: bool
     ours: bool
 
 
@@ -83,7 +84,8 @@ class LogWatch:
         known = self._since_ours(table) if self._seen is None else self._history(table, version - self._seen)
         commits = [self._synced(entry) for entry in reversed(known)]
         self._seen, self._file = version, self._identity(version)
-        suspects = [commit for commit in commits if not commit.ours and self._takes_rows(commit)]
+        # Pipelines that share a table keep to the same rules, and upkeep only moves rows.
+        suspects = [commit for commit in commits if not commit.of_raycdc and self._takes_rows(commit)]
         if not suspects or self._has_all_of(table, suspects[0].version - 1):
             return None
         return Losses(any(commit.operation == "RESTORE" for commit in suspects))
@@ -111,18 +113,16 @@ class LogWatch:
         return entries
 
     def _history(self, table: DeltaTable, count: int | None) -> list[_Entry]:
-        found = []
+        entries = []
         for commit in table.history(count):
-            operation, note = str(commit.get("operation") or "").upper(), str(commit.get("userMetadata") or "null")
-            found.append(_Entry(commit["version"], operation, self._is_ours(note)))
-        return found
-
-    def _is_ours(self, text: str) -> bool:
-        try:
-            note = json.loads(text)
-        except ValueError:
-            return False
-        return isinstance(note, dict) and note.get("pipeline") == self._app_id
+            operation = str(commit.get("operation") or "").upper()
+            mode = str((commit.get("operationParameters") or {}).get("mode") or "").upper()
+            note = _note(commit.get("userMetadata"))
+            ours = note.get("pipeline") == self._app_id
+            of_raycdc = bool({"pipeline", "raycdc"} & note.keys())
+            replaces = operation == "WRITE" and mode == "OVERWRITE"
+            entries.append(_Entry(commit["version"], mode if replaces else operation, of_raycdc, ours))
+        return entries
 
     def _synced(self, entry: _Entry) -> Commit:
         """A commit, which is on the disk now with the files that it added, whoever wrote them."""
@@ -131,7 +131,7 @@ class LogWatch:
             # Texts in it may have line separators of Unicode, at which `splitlines` would cut, too.
             lines = log.read_text(encoding="utf-8").split("\n")
         except FileNotFoundError:
-            return Commit(entry.version, entry.operation, entry.ours)  # Cleaned up: it is part of a checkpoint.
+            return Commit(entry.version, entry.operation, entry.of_raycdc)  # Cleaned up: it is part of a checkpoint.
         added = [json.loads(line)["add"] for line in lines if line.startswith('{"add"')]
         removed = [json.loads(line)["remove"] for line in lines if line.startswith('{"remove"')]
         self._sync(log, [self._path / unquote(action["path"]) for action in added])
@@ -139,7 +139,7 @@ class LogWatch:
         return Commit(
             entry.version,
             entry.operation,
-            entry.ours,
+            entry.of_raycdc,
             frozenset(unquote(action["path"]) for action in removed if action.get("dataChange", True)),
             None if None in counts else sum(count or 0 for count in counts),
         )
@@ -192,3 +192,12 @@ def _files(table: DeltaTable) -> dict[str, int | None]:
 def _rows_of(statistics: str | None) -> int | None:
     count = json.loads(statistics).get("numRecords") if statistics else None
     return None if count is None else int(count)
+
+
+def _note(text: str | None) -> Mapping[str, object]:
+    """The user's metadata of a commit where it is a note such as ours."""
+    try:
+        note = json.loads(text or "null")
+    except ValueError:
+        return {}
+    return note if isinstance(note, dict) else {}

@@ -16,7 +16,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 from deltalake import DeltaTable, QueryBuilder
+
+from raycdc.sinks.tasks import DataFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,23 @@ def rewritten_batches(table: DeltaTable, columns: Sequence[Rewritten]) -> Iterat
         return (pa.RecordBatch.from_arrays([c.of(batch) for c in columns], schema=schema) for batch in batches)
     rows = table.to_pyarrow_dataset().scanner(columns={c.field.name: c.expression() for c in columns})
     return (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in rows.to_batches())
+
+
+def staged_batches(files: Sequence[DataFile], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of staged files, with the columns `schema` and the values of their partitions."""
+    for file in files:
+        with pq.ParquetFile(file.path) as parquet:
+            for batch in parquet.iter_batches():
+                columns = []
+                for field in schema:
+                    if field.name in file.partition:
+                        value = pa.scalar(file.partition[field.name], pa.string()).cast(field.type)
+                        columns.append(pa.repeat(value, batch.num_rows))
+                    elif field.name in batch.schema.names:
+                        columns.append(batch.column(field.name).cast(field.type))
+                    else:
+                        columns.append(pa.nulls(batch.num_rows, field.type))
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _queried(table: DeltaTable, names: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -28,6 +28,7 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
 from raycdc.model.keys import without
+from raycdc.sinks.delta.demands import Demands
 from raycdc.sinks.delta.layout import OPTIONS, folder_of, unfit, value_text
 from raycdc.sinks.partitioning import Values, split
 from raycdc.sinks.rows import alive
@@ -66,7 +67,7 @@ def rewrite(table: DeltaTable, folder: Path, changes: pa.Table, key: Sequence[st
     commit that fails leaves files that nobody reads, for VACUUM to find: whether it failed before it was in the log or
     after is not always known.
     """
-    if changes.nbytes > CHANGES_BYTES_MAX or not is_plain(table):
+    if changes.nbytes > CHANGES_BYTES_MAX or not is_plain(table) or Demands.of(table):
         return None
     schema = pa.schema(table.schema().to_arrow())
     if not all(_is_exact(schema.field(name).type) for name in key):

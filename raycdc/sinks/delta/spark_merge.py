@@ -16,6 +16,7 @@ from raycdc.errors import ColumnsRefusedError, SinkError, TargetTouchedError
 from raycdc.model import TableSchema
 from raycdc.sinks.absence import is_absent
 from raycdc.sinks.delta.commits import DeltaCommits
+from raycdc.sinks.delta.demands import without_values
 from raycdc.sinks.delta.table import DeltaTarget, vector_to_version
 from raycdc.sinks.rows import DELETED
 from raycdc.sinks.steps import Stamp
@@ -96,7 +97,7 @@ def _of_spark(
         kind = SinkError
         if (isinstance(cause, PySparkException) or any(s in str(cause) for s in _TABLES_OWN)) and not is_absent(cause):
             kind = TargetTouchedError if rival else refusal
-        raise kind(f"{target.place} {what}: {cause}") from cause
+        raise kind(f"{target.place} {what}: {without_values(str(cause))}") from cause
 
 
 def _statement(target: DeltaTarget, schema: TableSchema, order_by: str) -> str:

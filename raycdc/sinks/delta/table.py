@@ -34,6 +34,7 @@ from raycdc.model import META_COLUMNS, TableId, key_hashes
 from raycdc.model.layout import TableLayout
 from raycdc.sinks.absence import is_absent
 from raycdc.sinks.api import CommitVector
+from raycdc.sinks.delta.demands import Demands, without_values
 from raycdc.sinks.delta.layout import ABSENT
 from raycdc.sinks.delta.log import LogWatch, Losses
 from raycdc.sinks.delta.reading import key_batches
@@ -248,7 +249,9 @@ class DeltaTarget:
     def error(self, what: str, cause: Exception) -> SinkError:
         """The table `what`, as `cause` says, which is an error of `is_the_tables`."""
         kind = SinkError if is_absent(cause) else TargetTouchedError
-        return kind(f"{self.place} {what}: {cause}")
+        text = without_values(str(cause))
+        demands = f" The table demands: {Demands.of(self.table)}." if text != str(cause) and self._table else ""
+        return kind(f"{self.place} {what}: {text}{demands}")
 
 
 def is_the_tables(error: Exception) -> bool:

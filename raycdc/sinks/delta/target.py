@@ -29,6 +29,7 @@ from raycdc.sinks.plan import Input
 from raycdc.sinks.rows import DELETED, Compacted, alive, changelog_arrow
 from raycdc.sinks.steps import Begun, Missing, Ours, Stamp, Standing, Taken, Target
 from raycdc.sinks.table_input import TableInput
+from raycdc.sinks.targets import absent
 from raycdc.sinks.tasks import CompactedFile, DataFile, compacted_rows
 
 #: Compacted rows up to this size (in memory) are merged in this process. Measured into 5 M rows: 655,000 rows in 6 s
@@ -116,6 +117,10 @@ class DeltaSteps(Target):
             self._merge(work, compacted, stamp)
         else:
             self._merge_files(work, staged.merge, stamp)
+
+    def vanished(self, staged: Staged, step: int) -> Sequence[str]:
+        paths = [file.path for file in (staged.append if step == STEP_APPEND else staged.merge)]
+        return absent(paths) if step in (STEP_APPEND, STEP_MERGE) else ()
 
     def skip(self, staged: Staged, step: int) -> None:
         if step == STEP_APPEND:

@@ -28,6 +28,7 @@ from raycdc.failpoints import reach
 from raycdc.sinks.absence import is_absent
 from raycdc.sinks.delta import spark_merge
 from raycdc.sinks.delta.compaction import compaction
+from raycdc.sinks.delta.demands import without_values
 from raycdc.sinks.delta.plugin import NO_SPARK_ORDER, OptimizeOptions
 from raycdc.sinks.delta.table import DeltaTarget, is_the_tables
 from raycdc.sinks.statistics import has_bounds
@@ -71,7 +72,8 @@ class Upkeep:
             if not is_the_tables(cause):
                 raise
             raise (SinkError if is_absent(cause) else TargetTouchedError)(
-                f"{target.place} cannot be optimised: {cause}. Leave sink.optimize out to go on without."
+                f"{target.place} cannot be optimised: {without_values(str(cause))}. Leave sink.optimize out to "
+                "go on without."
             ) from cause
         if done:
             mark.touch()

@@ -23,6 +23,7 @@ from raycdc.model import TableId
 from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, CommitVector, SinkContext, TableWork
 from raycdc.sinks.files.writers import Writers
 from raycdc.sinks.steps import Ours, Stamp, Standing, Taken, Target
+from raycdc.sinks.targets import absent
 from raycdc.sinks.tasks import DataFile, LinesFile
 
 #: A staged part of a file.
@@ -109,6 +110,9 @@ class FileSteps(Target):
         for name in self._writers.of_barred(self._visible()):
             (self.folder / name).unlink(missing_ok=True)
         self._publish(parts, work, stamp, rows=sum(part.rows for part in staged))
+
+    def vanished(self, staged: Sequence[Part], step: int) -> Sequence[str]:
+        return absent(part.path for part in staged)
 
     def bar(self, work: TableWork, stamp: Stamp) -> None:
         self._publish([], work, stamp, rows=0)

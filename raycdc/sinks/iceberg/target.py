@@ -38,6 +38,7 @@ from raycdc.sinks.lake_columns import type_error
 from raycdc.sinks.ownership import nothing_left
 from raycdc.sinks.rows import changelog_arrow
 from raycdc.sinks.steps import Begun, Missing, Ours, Stamp, Standing, Taken, Target
+from raycdc.sinks.targets import absent, lost_files
 
 #: Data files up to this size together are written anew in this process, larger ones by tasks: a Spark job costs more
 #: than reading so much.
@@ -108,6 +109,15 @@ class IcebergSteps(Target):
         reach("in_commit")
         work = fitted_to(work, self._context, self._table.arrow().names)
         self._table.commit(stamp, lambda: self._noting(work, self._change(work, staged, step)))
+        named = staged.files(step) if step != STEP_LAST and not staged.beside else []
+        if gone := absent(file.path for file in named):
+            raise lost_files(self.place, work.epoch, gone)
+
+    def vanished(self, staged: Staged, step: int) -> Sequence[str]:
+        if step == STEP_LAST:
+            return ()
+        keys = [result.keys for result in staged.merge] if step == STEP_MERGE else []
+        return absent([*(file.path for file in staged.files(step)), *keys])
 
     def skip(self, staged: Staged, step: int) -> None:
         remove([file.path for file in staged.files(step)])

@@ -156,6 +156,12 @@ class Target(ABC):
     def standing(self, epoch: int | None = None) -> Standing:
         """Where the target stands now, read from the store itself. `epoch` is the one that is to be applied, if any."""
 
+    def is_alone(self) -> bool:
+        """Whether this pipeline made or emptied the target, so that no row of others is in it; asked after `standing`.
+        It is not of a target that was adopted.
+        """
+        return True
+
     def recover(self, stamp: Stamp) -> bool:
         """Finish what a driver that died left half done, under the generation of `stamp`; whether there was such."""
         return False
@@ -228,6 +234,10 @@ class Target(ABC):
                 "go with the pipeline's own. Nothing was written. Set pipeline.on_existing to "
                 '"replace" to have all rows removed, or move the target away.'
             )
+
+    def check_may_empty(self, on_existing: str) -> None:
+        """As `require_own`, for a target that `is_alone` or not."""
+        self.require_own(alone=self.is_alone(), on_existing=on_existing)
 
     def went_back(self, reached: int, record: CommitVector | None) -> SinkError:
         """The target held epoch `reached` and now holds `record`."""
@@ -341,6 +351,9 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
                     (target.replace if on_existing == "replace" else target.adopt)(work, stamp)
                 case Ours(vector):
                     if not holds(vector, stamp.vector, work.target):
+                        rules = self._context.rules
+                        if rules.empties(rules.followed(work.changes)):
+                            target.check_may_empty(self._context.on_existing)
                         target.evolve(work, stamp)
         self._remember(work.target, stamp.vector)
 

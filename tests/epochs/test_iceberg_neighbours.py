@@ -23,7 +23,7 @@ from raycdc.errors import FencedError, SinkError
 from raycdc.model import TableId
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.sinks.api import CommitVector, SinkContext
-from raycdc.sinks.iceberg.catalog import HadoopCatalog, open_catalog
+from raycdc.sinks.iceberg.catalog import HadoopCatalog, local_path, open_catalog
 from raycdc.sinks.iceberg.descent import CONFIRMED
 from raycdc.sinks.iceberg.files import StoredColumn
 from raycdc.sinks.iceberg.metadata import iceberg_schema
@@ -112,6 +112,39 @@ def test_a_rollback_below_new_rows_is_refused_too(world: World) -> None:
         world.restart()
 
 
+def test_maintenance_of_many_steps_is_not_taken_for_a_rollback(world: World) -> None:
+    """As the manual recommends it: compactions, then `expire_snapshots`, which leaves the newest snapshot alone."""
+    play(world, final=False)
+    world.restart()
+    for _ in range(3):
+        compacted(world)
+    table = table_of(world)
+    head = table.metadata.current_snapshot_id
+    others = [snapshot.snapshot_id for snapshot in table.snapshots() if snapshot.snapshot_id != head]
+    table.maintenance.expire_snapshots().by_ids(others).commit()
+    change(world, 1)
+    world.restart()
+    world.check()
+
+
+def test_a_rollback_before_maintenance_is_refused(world: World) -> None:
+    """Its snapshots are expired, and earlier metadata says that ours was not among those that the newest came from."""
+    play(world, final=False)
+    world.restart()
+    snapshot = table_of(world).current_snapshot()
+    assert snapshot is not None
+    assert snapshot.parent_snapshot_id is not None
+    table_of(world).manage_snapshots().rollback_to_snapshot(snapshot.parent_snapshot_id).commit()
+    for _ in range(2):
+        compacted(world)
+    table = table_of(world)
+    head = table.metadata.current_snapshot_id
+    others = [snapshot.snapshot_id for snapshot in table.snapshots() if snapshot.snapshot_id != head]
+    table.maintenance.expire_snapshots().by_ids(others).commit()
+    with pytest.raises(SinkError, match=r"cannot be seen|was rolled back"):
+        world.restart()
+
+
 def test_where_descent_cannot_be_seen_a_person_vouches_for_it(world: World) -> None:
     play(world, final=False)
     world.restart()
@@ -121,6 +154,8 @@ def test_where_descent_cannot_be_seen_a_person_vouches_for_it(world: World) -> N
     head = table.metadata.current_snapshot_id
     others = [snapshot.snapshot_id for snapshot in table.snapshots() if snapshot.snapshot_id != head]
     table.maintenance.expire_snapshots().by_ids(others).commit()
+    for entry in table_of(world).metadata.metadata_log:
+        local_path(entry.metadata_file).unlink()
     with pytest.raises(SinkError, match=rf"cannot be seen.*'raycdc.confirmed-snapshot' = '{head}'"):
         world.restart()
     with table_of(world).transaction() as transaction:

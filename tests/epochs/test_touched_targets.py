@@ -19,7 +19,7 @@ from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.epochs.epoch_loop import EpochLoop
 from raycdc.epochs.parked_targets import Parking
 from raycdc.errors import ParkReason, SinkError, StateError, TargetGoneError
-from raycdc.schema.events import DropColumnEvent
+from raycdc.schema.events import DropColumnEvent, TruncateTableEvent
 from raycdc.sinks.delta import commits as delta_commits
 from raycdc.sinks.delta import target as delta_target
 from raycdc.sinks.iceberg import target as iceberg_target
@@ -36,6 +36,7 @@ LAKES = (
     "iceberg-upsert",
     "iceberg-partitioned-upsert",
 )
+EACH = ("delta-upsert", "delta-changelog", "iceberg-upsert", "iceberg-changelog", "parquet", "jsonl")
 
 
 def folder(world: World) -> Path:
@@ -269,9 +270,7 @@ def test_whatever_takes_no_rows_from_a_delta_table_is_harmless(
     assert found == {1: "changed", 2: "changed", 3: "read", 4: "read"}
 
 
-@pytest.mark.parametrize(
-    "kind", ["delta-upsert", "delta-changelog", "iceberg-upsert", "iceberg-changelog", "parquet", "jsonl"]
-)
+@pytest.mark.parametrize("kind", EACH)
 def test_a_pipeline_whose_target_another_one_replaced_writes_no_more(kind: str, tmp_path: Path) -> None:
     first = Story(kind, tmp_path / "first")
     first.goes_on(1)
@@ -383,18 +382,7 @@ def files_of(world: World) -> set[Path]:
     return {path for path in folder(world).rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "delta-upsert",
-        "delta-tasks-upsert",
-        "delta-changelog",
-        "iceberg-upsert",
-        "iceberg-changelog",
-        "parquet",
-        "jsonl",
-    ],
-)
+@pytest.mark.parametrize("kind", [*EACH, "delta-tasks-upsert"])
 def test_staged_files_that_a_cleaning_tool_took_are_staged_again(kind: str, tmp_path: Path) -> None:
     story = Story(kind, tmp_path)
     story.items.update((2,), name="changed")
@@ -424,3 +412,64 @@ def test_a_staged_file_that_is_taken_while_it_is_committed_is_told_by_name(
     story.goes_on(2)
     assert story.parked is not None
     assert "that were deleted while it was committed" in story.parked.text
+
+
+@pytest.mark.parametrize("how", ["a row", "a change"])
+@pytest.mark.parametrize("kind", LAKES)
+def test_a_truncation_at_the_source_takes_no_rows_of_others_from_an_adopted_target(
+    kind: str, how: str, tmp_path: Path
+) -> None:
+    first = new_world(kind, tmp_path)
+    first.script.table("shop.items").read([{"id": n, "name": "theirs", "qty": n} for n in range(1, 4)])
+    first.script.seal(final=True)
+    first.loop().recover()
+    shutil.rmtree(tmp_path / "state")
+    world = new_world(kind, tmp_path)
+    items = world.script.table("shop.items")
+    loop = world.loop(sink=world.sink(on_existing="merge"), parking=Parking())
+    items.read([{"id": n, "name": "ours", "qty": n} for n in range(10, 13)])
+    commit(loop, world.script.seal())
+    before = world.rows(items)
+    if how == "a row":
+        items.truncate()
+    else:
+        items.changes.append(TruncateTableEvent(items.id))
+    items.insert({"id": 20, "name": "ours", "qty": 1})
+    manifest = world.script.seal()
+    commit(loop, manifest)
+    record = world.store.last_commit()
+    assert record is not None
+    assert record.parked["shop.items"].reason is ParkReason.TAKEN
+    assert "has rows of others" in record.parked["shop.items"].text
+    assert world.rows(items) == before
+    # What becomes of them is for people to say.
+    sink = world.sink(on_existing="replace")
+    (work,) = works_of(world.again().loop(sink=sink), manifest)
+    sink.apply_schema(work)
+    sink.commit(work, sink.stage([work])[work.target])
+    assert {row["id"] for row in world.rows(items)} == {20}
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_a_loader_may_take_each_file_of_rows_away(kind: str, tmp_path: Path) -> None:
+    story = Story(kind, tmp_path)
+    story.goes_on(1)
+    files = [path for path in folder(story.world).iterdir() if path.is_file()]
+    assert len(files) == 2
+    for path in files:
+        path.unlink()
+    story.starts_again(2)
+    assert story.parked is None
+    assert [row["id"] for row in story.world.rows(story.items)] == [2, 2]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_readers_of_all_files_below_a_folder_see_no_staged_rows(kind: str, tmp_path: Path) -> None:
+    story = Story(kind, tmp_path)
+    story.items.update((1,), name="changed")
+    works = works_of(story.loop, story.world.script.seal())
+    before = set(folder(story.world).rglob(f"*.{kind}"))
+    files = files_of(story.world)
+    story.sink.stage(works)
+    assert files_of(story.world) > files
+    assert set(folder(story.world).rglob(f"*.{kind}")) == before

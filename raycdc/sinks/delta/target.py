@@ -71,6 +71,9 @@ class DeltaSteps(Target):
             return Ours(vector)
         return Begun() if table.left_empty() else Taken()
 
+    def is_alone(self) -> bool:
+        return self._table.ownership.created_by_us
+
     def create(self, work: TableWork, stamp: Stamp) -> None:
         self._commits.create(columns_of(work, self._context), stamp, work.layout)
 
@@ -167,6 +170,7 @@ class DeltaSteps(Target):
         if names := self._table.partition_columns:
             check_values(alive(compacted.rows), names, str(work.target))
         if compacted.truncated:
+            self.check_may_empty(self._context.on_existing)
             self._commits.overwrite(alive(compacted.rows), stamp)
         else:
             order_by = order_column(work, self._context)

@@ -4,6 +4,9 @@
 PATH/DB/TABLE/epoch-0000000012.3-1a2b3c4d.jsonl        visible rows; its name *is* the commit record
 PATH/DB/TABLE/_raycdc/epoch-0000000012.3-1a2b3c4d-g1.json  what generation 1 wanted to make visible under that name:
                                                        positions, generation, inode; written just before
+PATH/DB/TABLE/_raycdc/newest-1a2b3c4d.json             the note about the newest file that became visible, so that
+                                                       whoever loads the files may take that one, too
+PATH/DB/TABLE/_raycdc/writer-1a2b3c4d.json, barred-…   who writes here (`raycdc.sinks.files.writers`)
 PATH/DB/TABLE/_raycdc/stage/…                          staged files, removed when they became visible
 ```
 

@@ -125,8 +125,10 @@ class FileSteps(Target):
         )
 
     def part(self, work: TableWork, index: int) -> str:
-        """Path of the `index`-th staged part of `work`; names of generations differ, so that two never mix."""
-        return str(self._stage(work.epoch) / f"part-{work.generation}-{index}.{self._kind}")
+        """Path of the `index`-th staged part of `work`; names of generations differ, so that two never mix. It ends as
+        no file of rows does: readers such as DuckDB and polars take ``**/*.parquet`` by its word.
+        """
+        return str(self._stage(work.epoch) / f"part-{work.generation}-{index}.staged")
 
     def unstage(self, epoch: int) -> None:
         """Remove what was staged for `epoch`."""
@@ -160,6 +162,8 @@ class FileSteps(Target):
             raise
         sync_folder(self.folder)
         file.unlink()
+        # Whoever loads the file may take it away from here on.
+        LocalFolder(self.folder / "_raycdc").write(self._newest_name, note.to_json().encode())
 
     def _check_not_barred(self) -> None:
         """`SinkError` when another pipeline replaced what this one had written."""
@@ -171,15 +175,29 @@ class FileSteps(Target):
             )
 
     def _vector(self) -> CommitVector | None:
-        """The vector that the names of visible files and the note of the newest give."""
+        """The vector that the names of visible files and the notes give."""
         vectors = [vector for vector in map(self._vector_of, self._visible()) if vector is not None]
-        if not vectors:
+        newest, last = max(vectors, default=None), self._newest()
+        if last is not None and (newest is None or last.epoch >= newest.epoch):
+            step = STEP_TOMBSTONE if last.tombstone else STEP_LAST
+            return CommitVector(last.epoch, step, last.generation)
+        if newest is None:
             return None
-        newest = max(vectors)
         note = self._note(newest.epoch)
         if note is None:
             return newest
         return CommitVector(newest.epoch, STEP_TOMBSTONE if note.tombstone else newest.step, note.generation)
+
+    @property
+    def _newest_name(self) -> str:
+        return f"newest-{self._writers.identity}.json"
+
+    def _newest(self) -> Note | None:
+        """The note about the newest file that is known to have been visible. Older raycdcs wrote none."""
+        try:
+            return Note.from_json((self.folder / "_raycdc" / self._newest_name).read_text())
+        except FileNotFoundError:
+            return None
 
     def _note(self, epoch: int) -> Note | None:
         """The note about the visible file of `epoch`. Of several generations that tried, the one whose file it is: a

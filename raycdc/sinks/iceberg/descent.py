@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pyiceberg.table.metadata import TableMetadata
@@ -72,26 +73,44 @@ class Seen:
             self._vectors[table] = held
 
 
-def check_descent(table: TableId, metadata: TableMetadata, record: TableRecord | None) -> None:
-    """`SinkError` unless the current snapshot is the one of our `record` or descends from it."""
+def check_descent(
+    table: TableId, metadata: TableMetadata, record: TableRecord | None, earlier: Iterable[TableMetadata] = ()
+) -> None:
+    """`SinkError` unless the current snapshot is the one of our `record` or descends from it.
+
+    Expiring a snapshot cuts what it led to: Spark leaves the name of the parent, pyiceberg not even that. Then the
+    table's `earlier` metadata is read, newest first, which has the snapshots that were expired since.
+    """
     if record is None or record.snapshot is None:
         return
     parents = {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in metadata.snapshots}
+    kept = record.snapshot in parents
     head = metadata.current_snapshot_id
     if str(head) == metadata.properties.get(CONFIRMED):
         return  # Our next commit takes the word away, so that it vouches for no rollback to there.
-    number = head
-    while number is not None and number != record.snapshot:
-        number = parents.get(number)
-    if number is None and record.snapshot in parents:
+    if _leads_to(record.snapshot, head, parents):
+        return
+    for older in earlier:
+        for snapshot in older.snapshots:
+            if parents.get(snapshot.snapshot_id) is None:
+                parents[snapshot.snapshot_id] = snapshot.parent_snapshot_id
+        if _leads_to(record.snapshot, head, parents):
+            return
+    if kept:
         raise TargetGoneError(
             f"The Iceberg table {table} was rolled back or replaced after this pipeline had written to it: "
             f"rows are missing that will not come again. Roll it forward again, or {_DROP_IT}."
         )
-    if number is None:
-        # Expiring a snapshot cuts what it led to: Spark leaves the name of the parent, pyiceberg not even that.
-        raise TargetTouchedError(
-            f"Other writers committed to the Iceberg table {table} since this pipeline did, and the snapshots "
-            "in between are expired: whether the table was rolled back meanwhile cannot be seen. If it was not, "
-            f"say so: ALTER TABLE … SET TBLPROPERTIES ('{CONFIRMED}' = '{head}')."
-        )
+    raise TargetTouchedError(
+        f"Other writers committed to the Iceberg table {table} since this pipeline did, and the snapshots "
+        "in between are expired, with the metadata that had them: whether the table was rolled back meanwhile cannot "
+        f"be seen. If it was not, say so: ALTER TABLE … SET TBLPROPERTIES ('{CONFIRMED}' = '{head}')."
+    )
+
+
+def _leads_to(snapshot: int, head: int | None, parents: Mapping[int, int | None]) -> bool:
+    """Whether `head` is the snapshot, or descends from it."""
+    number = head
+    while number is not None and number != snapshot:
+        number = parents.get(number)
+    return number is not None

@@ -13,7 +13,7 @@ The property names our snapshot, so that a rollback is noticed: the table's curr
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from pyiceberg.exceptions import (
     RESTError,
 )
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestFile
+from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
@@ -172,7 +173,7 @@ class IcebergTarget:
         local_path(table.location())
         self._table = table
         self._record = record_of(table.metadata, self._app_id)
-        check_descent(self.name, table.metadata, self._record)
+        check_descent(self.name, table.metadata, self._record, _earlier(table))
         self._seen.check(self.name, seen, self.vector())
         return True
 
@@ -361,6 +362,15 @@ class IcebergTarget:
     def _error(self, what: str, cause: Exception) -> SinkError:
         kind = SinkError if is_absent(cause) or is_the_catalogs(cause) else TargetTouchedError
         return kind(f"The Iceberg table {self.name} {what}: {type(cause).__name__}: {cause}")
+
+
+def _earlier(table: Table) -> Iterator[TableMetadata]:
+    """The metadata that the table had, newest first, as far as it is kept."""
+    for entry in reversed(table.metadata.metadata_log):
+        try:
+            yield FromInputFile.table_metadata(table.io.new_input(entry.metadata_file))
+        except (OSError, ValueError):
+            return
 
 
 def check_sources(table: IcebergTarget, columns: Sequence[StoredColumn]) -> None:

@@ -79,6 +79,9 @@ class IcebergSteps(Target):
             return Ours(vector)
         return Begun() if table.left_empty() else Taken()
 
+    def is_alone(self) -> bool:
+        return self._table.ownership.created_by_us
+
     def create(self, work: TableWork, stamp: Stamp) -> None:
         self._table.create(stored(rows_of(work, self._context)), stamp, work.layout)
 
@@ -159,6 +162,7 @@ class IcebergSteps(Target):
         if step == STEP_APPEND:
             return Change(add=added)
         if any(result.truncated for result in staged.merge):
+            self.check_may_empty(self._context.on_existing)
             return Change(add=added, delete=table.data_files())
         results = [result for result in staged.merge if result.touched]
         if not results:

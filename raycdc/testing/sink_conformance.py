@@ -49,13 +49,15 @@ POINTS = (
 
 
 class Play:
-    """A pipeline without a source: scripted epochs of two tables, and drivers that write them into the sink."""
+    """A pipeline without a source: scripted epochs of two tables, and drivers that write them into the sink. Another
+    `state` in the same folder is another pipeline over the same targets.
+    """
 
-    def __init__(self, folder: Path, new_sink: Callable[[Path], Sink]) -> None:
+    def __init__(self, folder: Path, new_sink: Callable[[Path], Sink], *, state: str = "state") -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._new_sink = new_sink
-        self.store = CheckpointStore(folder / "state", pipeline="conformance")
+        self.store = CheckpointStore(folder / state, pipeline="conformance")
         self.script = EpochScript(self.store)
         self.orders = self.script.table("shop.orders")
         self.items = self.script.table("shop.items")
@@ -140,6 +142,12 @@ class SinkConformance(ABC):
     @abstractmethod
     def occupy(self, folder: Path, target: TableId) -> None:
         """Put something of somebody else's at `target`, with at least one row."""
+
+    def widen(self, folder: Path, target: TableId) -> bool:
+        """Add a column ``note`` to `target`, as somebody else might, and give all its rows a value there. False where
+        nobody can, or where rows are never updated.
+        """
+        return False
 
     # -- what must be true
 
@@ -307,6 +315,40 @@ class SinkConformance(ABC):
             else:
                 raise AssertionError("somebody made a table anew, and the sink went on with it")
             assert self.rows(play.folder, play.orders.id) == theirs
+
+    def test_a_pipeline_whose_targets_another_one_replaced_writes_no_more(self, tmp_path: Path) -> None:
+        play = self._play(tmp_path)
+        play.epochs(1)
+        sink = play.sink()
+        play.run(sink)
+        other = Play(play.folder, self.new_sink, state="other-state")
+        other.epochs(1)
+        successor = other.sink(on_existing="replace")
+        other.run(successor)
+        play.epochs(1)
+        for driver in (sink, play.sink()):
+            for work in play.works(2):
+                self._is_refused(partial(_write, driver, work), always=True)
+        self._check(other)
+        other.epochs(1)
+        other.restart()
+        self._check(other)
+
+    def test_a_column_of_others_keeps_its_values(self, tmp_path: Path) -> None:
+        play = self._play(tmp_path)
+        play.epochs(1)
+        play.run()
+        if not self.widen(play.folder, play.orders.id):
+            return
+        before = {row["id"]: row["note"] for row in self.rows(play.folder, play.orders.id)}
+        play.epochs(2)
+        play.restart()
+        self._check(play)
+        after = {row["id"]: row["note"] for row in self.rows(play.folder, play.orders.id)}
+        # A row that was deleted and inserted again is another one.
+        kept = {key: note for key, note in after.items() if note is not None}
+        assert kept, "the values that somebody else gave a column of theirs are gone"
+        assert kept.items() <= before.items()
 
     def test_an_added_column_comes_with_its_values(self, tmp_path: Path) -> None:
         play = self._play(tmp_path)

@@ -28,11 +28,15 @@ _RECORD = "raycdc_commit (app, target, epoch, step, generation, touched, PRIMARY
 
 
 class SqliteTable(Target):
-    """A table within a transaction of `db`; `touched` says whether this pipeline made it or took it over."""
+    """A table within a transaction of `db`; `touched` says whether this pipeline made it or took it over.
+
+    A trigger that never fires marks the table: it goes with it, so that one which somebody made anew is told from it.
+    """
 
     def __init__(self, name: TableId, place: str, db: sqlite3.Connection, app_id: str) -> None:
         super().__init__(name, place)
         self._db, self._key, self._quoted = db, (app_id, str(name)), _quoted(name)
+        self._mark = f"raycdc {app_id} {name}"
 
     def standing(self, epoch: int | None = None) -> Standing:
         asked = "SELECT epoch, step, generation, touched FROM raycdc_commit WHERE (app, target) = (?, ?)"
@@ -40,19 +44,25 @@ class SqliteTable(Target):
         vector = CommitVector(*numbers) if numbers else None
         if not self._columns():
             return Missing(lost=vector) if self._touched else Missing(vector=vector)
-        return Ours(vector) if self._touched else Taken(vector)
+        if not self._touched:
+            return Taken(vector)
+        marked = "SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND name = ?"
+        return Ours(vector) if self._db.execute(marked, (self._mark,)).fetchone() else Taken()
 
     def evolve(self, work: TableWork, stamp: Stamp) -> None:
         """Give the table all columns of the rows to come; those that went stay, null from here on."""
         for name in map(_quoted, (name for name in changelog_names(work.schema) if name not in self._columns())):
             made = f"ALTER TABLE {self._quoted} ADD COLUMN {name}"
             self._db.execute(made if self._columns() else f"CREATE TABLE {self._quoted} ({name})")
+        mark = f"CREATE TRIGGER IF NOT EXISTS {_quoted(self._mark)} AFTER DELETE ON {self._quoted}"
+        self._db.execute(f"{mark} WHEN 0 BEGIN SELECT 1; END")
         self._hold(stamp, touched=True)
 
     create = adopt = evolve
 
     def replace(self, work: TableWork, stamp: Stamp) -> None:
         self._db.execute(f"DROP TABLE {self._quoted}")
+        self._db.execute("DELETE FROM raycdc_commit WHERE target = ?", self._key[1:])  # No other pipeline goes on here.
         self.evolve(work, stamp)
 
     def write(self, work: TableWork, staged: Staged, step: int, stamp: Stamp) -> None:

@@ -30,6 +30,8 @@ class JsonTarget(Target):
         super().__init__(name, f"The target {name}")
         self.document = document
 
+    app_id = ""
+
     @property
     def key(self) -> str:
         return str(self.name)
@@ -38,7 +40,9 @@ class JsonTarget(Target):
         entry = self.document.get(self.key)
         if entry is None:
             return Missing()
-        return Ours(CommitVector(*entry["record"])) if entry["record"] else Taken()
+        if not entry["record"] or entry.get("pipeline") != self.app_id:
+            return Taken()
+        return Ours(CommitVector(*entry["record"]))
 
     def create(self, work: TableWork, stamp: Stamp) -> None:
         self.document[self.key] = {"rows": [], "record": None}
@@ -66,7 +70,10 @@ class JsonTarget(Target):
 
     def hold(self, stamp: Stamp) -> None:
         vector = stamp.vector
-        self.document[self.key]["record"] = [vector.epoch, vector.step, vector.generation]
+        self.document[self.key] |= {
+            "record": [vector.epoch, vector.step, vector.generation],
+            "pipeline": self.app_id,
+        }
 
     @staticmethod
     def staged_rows(staged: list[LinesFile]) -> list[Row]:
@@ -89,7 +96,9 @@ class JsonSink(ExactlyOnceSink[JsonTarget]):
         # Targets commit on several threads at once, and here all of them are one document.
         with LOCK:
             document = load(self.folder)
-            yield self.target_class(target, document)
+            handle = self.target_class(target, document)
+            handle.app_id = self._context.app_id
+            yield handle
             if writes:
                 save(self.folder, document)
 
@@ -161,7 +170,8 @@ class KnowsNoGenerations(JsonSink):
 
     class target_class(JsonTarget):  # noqa: N801
         def hold(self, stamp: Stamp) -> None:
-            self.document[self.key]["record"] = [stamp.vector.epoch, stamp.vector.step, 0]
+            record = [stamp.vector.epoch, stamp.vector.step, 0]
+            self.document[self.key] |= {"record": record, "pipeline": self.app_id}
 
 
 class BarsNothing(JsonSink):
@@ -271,6 +281,34 @@ class MakesWhatItLooksAt(JsonSink):
         return super().committed(target)
 
 
+class KnowsTargetsByNameAlone(JsonSink):
+    """The record lies beside the target, and counts for whatever lies there."""
+
+    class target_class(JsonTarget):  # noqa: N801
+        def hold(self, stamp: Stamp) -> None:
+            super().hold(stamp)
+            self.document.setdefault("records", {})[self.key] = self.document[self.key]["record"]
+
+        def standing(self, epoch: int | None = None) -> Standing:
+            record = self.document.get("records", {}).get(self.key)
+            return Ours(CommitVector(*record)) if record and self.key in self.document else super().standing(epoch)
+
+
+class LetsTheReplacedOneGoOn(JsonSink):
+    """A pipeline finds its record in a target that another one replaced."""
+
+    class target_class(JsonTarget):  # noqa: N801
+        def hold(self, stamp: Stamp) -> None:
+            super().hold(stamp)
+            self.document.setdefault("of pipelines", {})[f"{self.app_id} {self.key}"] = self.document[self.key][
+                "record"
+            ]
+
+        def standing(self, epoch: int | None = None) -> Standing:
+            record = self.document.get("of pipelines", {}).get(f"{self.app_id} {self.key}")
+            return Ours(CommitVector(*record)) if record else super().standing(epoch)
+
+
 #: Each fault, and the story that is there to find it.
 FAULTS: dict[type[JsonSink], str] = {
     WritesTheRecordLater: "an_error_at_any_point_loses_and_doubles_nothing",
@@ -288,6 +326,8 @@ FAULTS: dict[type[JsonSink], str] = {
     ShowsStagedRows: "staged_rows_are_not_seen",
     TakesWhatIsThere: "somebody_elses_target_is_refused",
     MakesWhatItLooksAt: "looking_changes_nothing",
+    KnowsTargetsByNameAlone: "a_target_that_was_made_anew_under_a_running_pipeline_is_refused",
+    LetsTheReplacedOneGoOn: "a_pipeline_whose_targets_another_one_replaced_writes_no_more",
 }
 
 

@@ -351,10 +351,7 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
                     (target.replace if on_existing == "replace" else target.adopt)(work, stamp)
                 case Ours(vector):
                     if not holds(vector, stamp.vector, work.target):
-                        rules = self._context.rules
-                        if rules.empties(rules.followed(work.changes)):
-                            target.check_may_empty(self._context.on_existing)
-                        target.evolve(work, stamp)
+                        self._evolve(target, work, stamp)
         self._remember(work.target, stamp.vector)
 
     def stage(self, works: Sequence[TableWork]) -> Mapping[TableId, Any]:
@@ -414,6 +411,12 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
         if record is not None:
             self._remember(target.name, record)
         return standing
+
+    def _evolve(self, target: TargetT, work: TableWork, stamp: Stamp) -> None:
+        rules = self._context.rules
+        if rules.empties(rules.followed(work.changes)):
+            target.check_may_empty(self._context.on_existing)
+        target.evolve(work, stamp)
 
     def _on_existing(self, target: TargetT, standing: Taken) -> str:
         """The treatment of a target that is somebody else's."""

@@ -26,17 +26,16 @@ from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
-from raycdc.errors import TargetTouchedError
 from raycdc.model.layout import ANY_LAYOUT, TableLayout
+from raycdc.sinks.delta.admission import Admission
 from raycdc.sinks.delta.demands import Demands
 from raycdc.sinks.delta.layout import set_by_us
 from raycdc.sinks.delta.reading import Rewritten, rewritten_batches, staged_batches
-from raycdc.sinks.delta.rewrite import in_types, rewrite
+from raycdc.sinks.delta.rewrite import rewrite
 from raycdc.sinks.delta.table import (
     CREATED_BY,
     DeltaTarget,
     is_the_tables,
-    listed,
     mark_of,
     number_of,
     vector_to_version,
@@ -60,6 +59,7 @@ class DeltaCommits:
 
     def __init__(self, target: DeltaTarget) -> None:
         self._target = target
+        self._admission = Admission(target)
 
     def create(
         self, schema: pa.Schema, stamp: Stamp, layout: TableLayout = ANY_LAYOUT, *, replace: bool = False
@@ -148,9 +148,8 @@ class DeltaCommits:
         by delta-rs, which sees to that, and the files go.
         """
         if files:
-            self._check_plain()
-            self._check_partitions(files)
-            if demands := self._demands():
+            self._admission.check_files(files)
+            if demands := self._admission.demands():
                 self._append_rows(files, demands, stamp)
                 return
         configuration = self._target.table.metadata().configuration
@@ -184,7 +183,7 @@ class DeltaCommits:
 
         With `order_by` a row of the table with a greater value of that column stays as it is.
         """
-        self._demands()
+        self._admission.check_merge()
         columns = [name for name in source.column_names if name != DELETED]
         values = {quote(name): f"s.{quote(name)}" for name in columns}
         left = self._target.ownership.left_behind(self._target.arrow().names, columns)
@@ -224,7 +223,7 @@ class DeltaCommits:
 
     def add_rows(self, rows: pa.Table, stamp: Stamp) -> None:
         """Append rows held in memory; columns that they lack are null."""
-        whole = self._whole(rows)
+        whole = self._admission.whole(rows)
         self._committed(
             stamp,
             "cannot take an append",
@@ -237,7 +236,7 @@ class DeltaCommits:
         """Replace all rows by `rows` in one commit: a truncation and what came after it. Columns that they lack, as the
         table kept them (lenient), are null.
         """
-        whole = self._whole(rows)
+        whole = self._admission.whole(rows)
         self._committed(
             stamp,
             "cannot be overwritten",
@@ -258,31 +257,11 @@ class DeltaCommits:
 
     # -- helpers
 
-    def _whole(self, rows: pa.Table) -> pa.Table:
-        """`rows` with the table's columns in their order, but those that delta-rs computes."""
-        generated = self._demands().generated
-        wanted = pa.schema(
-            [field for field in self._target.arrow() if field.name in rows.column_names or field.name not in generated]
-        )
-        return in_types(rows, wanted)
-
-    def _demands(self) -> Demands:
-        """The demands of the table. `SinkError` for one that nobody but Spark can meet."""
-        demands = Demands.of(self._target.table)
-        if demands.identity:
-            raise TargetTouchedError(
-                f"{self._target.place} has the identity column {demands.identity[0]!r}, whose values are Spark's to "
-                "give. Make the table without it, or route the source table to another name."
-            )
-        return demands
-
     def _append_rows(self, files: Sequence[DataFile], demands: Demands, stamp: Stamp) -> None:
         """Add the rows of staged files, file by file, in one commit."""
 
         def run() -> None:
-            present = self._target.arrow()
-            names = [*pq.read_schema(files[0].path).names, *files[0].partition]
-            schema = pa.schema([f for f in present if f.name in names or f.name not in demands.generated])
+            schema = self._admission.written(demands, [*pq.read_schema(files[0].path).names, *files[0].partition])
             write_deltalake(
                 self._target.table,
                 pa.RecordBatchReader.from_batches(schema, staged_batches(files, schema)),
@@ -294,22 +273,6 @@ class DeltaCommits:
         for file in files:
             with contextlib.suppress(OSError):  # One that stays only costs space.
                 Path(file.path).unlink(missing_ok=True)
-
-    def _check_plain(self) -> None:
-        """`SinkError` when the table's files are not simply its columns, as those of a stage task are."""
-        if self._target.table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
-            raise TargetTouchedError(
-                f"{self._target.place} maps its columns, and files of rows cannot be added to it. Delete the folder "
-                "and read its source table anew, or route the table to another name."
-            )
-
-    def _check_partitions(self, files: Sequence[DataFile]) -> None:
-        """`SinkError` when files were written for other partitions than the table has by now."""
-        if odd := next((file for file in files if [*file.partition] != self._target.partition_columns), None):
-            raise TargetTouchedError(
-                f"{self._target.place} is partitioned by {listed(self._target.partition_columns)}, and rows were "
-                f"written by {listed([*odd.partition])}: somebody made the table anew. Start again."
-            )
 
     def _committed(self, stamp: Stamp, what: str, run: Callable[[], Any]) -> None:
         """Run a commit until it is in the table, unless its vector is already; a lost race is tried again.

@@ -5,22 +5,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from raycdc.checkpoint.disk import sync_folder
-from raycdc.checkpoint.folder import LocalFolder
 from raycdc.errors import FencedError, TargetGoneError, TargetTakenError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, CommitVector, SinkContext, TableWork
+from raycdc.sinks.files.notes import Note, Notes
 from raycdc.sinks.files.writers import Writers
 from raycdc.sinks.steps import Ours, Stamp, Standing, Taken, Target
 from raycdc.sinks.targets import absent
@@ -33,30 +31,6 @@ _NAME = re.compile(r"epoch-(\d{10})\.(\d)-([0-9a-f]{8})\.")
 
 #: Makes one durable file of parts (none: an empty one of the work's schema); they may be consumed.
 Join = Callable[[Sequence[Path], Path, TableWork], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """The facts about a file that was to become visible: whose it is, and how many rows it has. A `tombstone` has none,
-    and bars its epoch. `positions` are the source's, for people to see.
-    """
-
-    pipeline: str
-    epoch: int
-    generation: int
-    rows: int
-    tombstone: bool
-    inode: int
-    positions: Mapping[str, object]
-
-    def to_json(self) -> str:
-        return json.dumps({part.name: getattr(self, part.name) for part in fields(self)})
-
-    @classmethod
-    def from_json(cls, text: str) -> Note:
-        """Keys that a newer version may have added are passed over."""
-        data = json.loads(text)
-        return cls(**{part.name: data[part.name] for part in fields(cls)})
 
 
 class FileSteps(Target):
@@ -77,6 +51,7 @@ class FileSteps(Target):
         self._join = join
         self._accepted = accepted
         self._writers = Writers(folder / "_raycdc", context.app_id)
+        self._notes = Notes(folder / "_raycdc", self._writers.identity)
 
     def standing(self, epoch: int | None = None) -> Standing:
         self._check_not_barred()
@@ -143,10 +118,7 @@ class FileSteps(Target):
         note = Note(
             self._context.app_id, work.epoch, work.generation, rows, barred, file.stat().st_ino, dict(stamp.positions)
         )
-        # Whole or not at all: a recovery may read it when this process died right here.
-        LocalFolder(self.folder / "_raycdc").write(
-            f"{self._stem(work.epoch)}-g{work.generation}.json", note.to_json().encode()
-        )
+        self._notes.write(self._stem(work.epoch), note)
         reach("in_commit")
         visible = self.folder / f"{self._stem(work.epoch)}.{self._kind}"
         try:
@@ -163,7 +135,7 @@ class FileSteps(Target):
         sync_folder(self.folder)
         file.unlink()
         # Whoever loads the file may take it away from here on.
-        LocalFolder(self.folder / "_raycdc").write(self._newest_name, note.to_json().encode())
+        self._notes.write_newest(note)
 
     def _check_not_barred(self) -> None:
         """`SinkError` when another pipeline replaced what this one had written."""
@@ -177,36 +149,17 @@ class FileSteps(Target):
     def _vector(self) -> CommitVector | None:
         """The vector that the names of visible files and the notes give."""
         vectors = [vector for vector in map(self._vector_of, self._visible()) if vector is not None]
-        newest, last = max(vectors, default=None), self._newest()
+        newest, last = max(vectors, default=None), self._notes.newest()
         if last is not None and (newest is None or last.epoch >= newest.epoch):
             step = STEP_TOMBSTONE if last.tombstone else STEP_LAST
             return CommitVector(last.epoch, step, last.generation)
         if newest is None:
             return None
-        note = self._note(newest.epoch)
+        stem = self._stem(newest.epoch)
+        note = self._notes.of(stem, (self.folder / f"{stem}.{self._kind}").stat().st_ino)
         if note is None:
             return newest
         return CommitVector(newest.epoch, STEP_TOMBSTONE if note.tombstone else newest.step, note.generation)
-
-    @property
-    def _newest_name(self) -> str:
-        return f"newest-{self._writers.identity}.json"
-
-    def _newest(self) -> Note | None:
-        """The note about the newest file that is known to have been visible. Older raycdcs wrote none."""
-        try:
-            return Note.from_json((self.folder / "_raycdc" / self._newest_name).read_text())
-        except FileNotFoundError:
-            return None
-
-    def _note(self, epoch: int) -> Note | None:
-        """The note about the visible file of `epoch`. Of several generations that tried, the one whose file it is: a
-        link keeps the inode. (In a copied folder inodes say nothing; there the newest is as good as any.)
-        """
-        stem = self._stem(epoch)
-        inode = (self.folder / f"{stem}.{self._kind}").stat().st_ino
-        notes = [Note.from_json(path.read_text()) for path in (self.folder / "_raycdc").glob(f"{stem}-g*.json")]
-        return max(notes, key=lambda note: (note.inode == inode, note.generation), default=None)
 
     def _stem(self, epoch: int) -> str:
         return f"epoch-{epoch:010d}.{STEP_LAST}-{self._writers.identity}"

@@ -174,7 +174,7 @@ class IcebergSteps(Target):
         old = [file for file in table.data_files() if bounds.may_have(file.lower_bounds, file.upper_bounds)]
         columns = [WantedColumn(column, column.id) for column in table.columns()]
         changed = Changed(work.schema.primary_key, tuple(keys), str(work.target), alone=len(work.merged) == 1)
-        theirs = self._columns_of_others(work)
+        theirs = columns_of_others(table, work)
         written = self._rewritten(work, old, columns, changed, carry=theirs)
         gone = [file for file, result in zip(old, written, strict=True) if result.gone]
         new = [file for result in written for file in result.files]
@@ -188,12 +188,6 @@ class IcebergSteps(Target):
             staged.beside.extend([*carried, *(file.path for file in added)])
             added = [file for files in self._run(tasks) for file in files]
         return Change(add=[*added, *new], delete=gone)
-
-    def _columns_of_others(self, work: TableWork) -> list[StoredColumn]:
-        """The table's columns that are no business of this pipeline's."""
-        source = work.schema.arrow().names
-        left = self._table.ownership.left_behind(self._table.arrow().names, source)
-        return [column for column in self._table.columns() if column.name not in source and column.name not in left]
 
     def _evolved(self, work: TableWork, wanted: pa.Schema) -> Change:
         """The schema changes of an epoch."""
@@ -281,6 +275,13 @@ def columns_of(work: TableWork, table: IcebergTarget, context: SinkContext) -> l
         if there[want.name].arrow != want.type:
             raise type_error(evolution.FORMAT, work.target, pa.field(want.name, there[want.name].arrow), want)
     return [there[name] for name in wanted.names]
+
+
+def columns_of_others(table: IcebergTarget, work: TableWork) -> list[StoredColumn]:
+    """The table's columns that are no business of this pipeline's."""
+    source = work.schema.arrow().names
+    left = table.ownership.left_behind(table.arrow().names, source)
+    return [column for column in table.columns() if column.name not in source and column.name not in left]
 
 
 def place_of(work: TableWork, table: IcebergTarget, columns: Sequence[StoredColumn]) -> Place:

@@ -19,7 +19,7 @@ from raycdc.errors import (
     TargetTakenError,
 )
 from raycdc.model import TableId
-from raycdc.schema.events import AlterPrimaryKeyEvent, CreateTableEvent
+from raycdc.schema.events import AlterPrimaryKeyEvent, CreateTableEvent, TruncateTableEvent
 from raycdc.sinks.api import (
     CHANGELOG,
     STEP_APPEND,
@@ -27,6 +27,7 @@ from raycdc.sinks.api import (
     STEP_MERGE,
     STEP_SCHEMA,
     STEP_TOMBSTONE,
+    UPSERT,
     CommitVector,
     SinkContext,
     TableWork,
@@ -40,6 +41,10 @@ CREATED = CreateTableEvent(ORDERS, simple_schema())
 
 class Noted(Target):
     """Stands where it is told to, and notes each verb with the step and the generation of its stamp."""
+
+    #: Whether it was made by the pipeline, and what somebody took of what was staged for it.
+    alone = True
+    taken_away: ClassVar[list[str]] = []
 
     def __init__(self, standing: Standing, calls: list[Any], *, half_done: bool, steps: Sequence[int]) -> None:
         super().__init__(ORDERS, "The target shop.orders")
@@ -80,6 +85,12 @@ class Noted(Target):
     def write(self, work: TableWork, staged: Any, step: int, stamp: Stamp) -> None:
         self._calls.append(("write", step, stamp.vector.step))
 
+    def is_alone(self) -> bool:
+        return self.alone
+
+    def vanished(self, staged: Any, step: int) -> Sequence[str]:
+        return [self.taken_away.pop()] if self.taken_away else []
+
     def skip(self, staged: Any, step: int) -> None:
         self._calls.append(("skip", step))
 
@@ -91,7 +102,7 @@ class NotedSink(ExactlyOnceSink[Noted]):
     """One target, which stands at `standing`."""
 
     kind: ClassVar[str] = "noted"
-    writes: ClassVar[tuple[str, ...]] = (CHANGELOG,)
+    writes: ClassVar[tuple[str, ...]] = (CHANGELOG, UPSERT)
 
     def __init__(
         self, standing: Standing, *, on_existing: str = "fail", half_done: bool = False, steps: Sequence[int] = ()
@@ -107,7 +118,7 @@ class NotedSink(ExactlyOnceSink[Noted]):
         yield Noted(self.standing, self.calls, **self._made)
 
     def prepare(self, work: TableWork, batch: Batch) -> None:
-        return None
+        self.calls.append("prepare")
 
     def after_commit(self, work: TableWork, staged: Any) -> None:
         self.calls.append("after_commit")
@@ -293,3 +304,31 @@ def test_columns_that_a_kind_of_target_cannot_have_are_refused_before_anything_i
     with pytest.raises(ColumnsRefusedError):
         sink.apply_schema(work())
     assert sink.calls == []
+
+
+@pytest.mark.parametrize(("on_existing", "empties"), [("merge", False), ("fail", False), ("replace", True)])
+def test_a_source_table_that_is_emptied_takes_no_rows_of_others_with_it(
+    on_existing: str, empties: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Noted, "alone", False)
+    sink = NotedSink(Ours(held(4, STEP_LAST)))
+    sink.open(SinkContext("app", UPSERT, run_in_process, on_existing))
+    emptied = replace(work(), changes=(TruncateTableEvent(ORDERS),))
+    if empties:
+        sink.apply_schema(emptied)
+    else:
+        with pytest.raises(TargetTakenError, match="has rows of others"):
+            sink.apply_schema(emptied)
+    assert sink.calls == ([("evolve", STEP_SCHEMA)] if empties else [])
+
+
+def test_staged_files_that_somebody_took_are_staged_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = NotedSink(Ours(held(4, STEP_LAST)), steps=(STEP_APPEND, STEP_MERGE))
+    monkeypatch.setattr(Noted, "taken_away", ["part-1.parquet"])
+    sink.commit(work(), None)
+    assert sink.calls == [
+        "prepare",
+        ("write", STEP_APPEND, STEP_APPEND),
+        ("write", STEP_MERGE, STEP_LAST),
+        "after_commit",
+    ]

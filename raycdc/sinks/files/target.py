@@ -55,6 +55,11 @@ class FileSteps(Target):
 
     def standing(self, epoch: int | None = None) -> Standing:
         self._check_not_barred()
+        if self.name in self._accepted and not self._writers.has_entered():
+            raise TargetGoneError(
+                f"{self.folder} lost what this run had noted there: somebody deleted it, or made it anew. Nothing more "
+                "was written. Delete the folder, and read the source table anew."
+            )
         vector = self._vector()
         if vector is None and self.name not in self._accepted and self._foreign():
             return Taken()
@@ -76,14 +81,13 @@ class FileSteps(Target):
     def evolve(self, work: TableWork, stamp: Stamp) -> None:
         """Files carry their own schema: all they need is a folder."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        if self.name not in self._accepted:
-            self._writers.enter()
-        self._accepted.add(self.name)
+        self._accept()
 
     def write(self, work: TableWork, staged: Sequence[Part], step: int, stamp: Stamp) -> None:
         parts = [Path(part.path) for part in staged]
         for name in self._writers.of_barred(self._visible()):
             (self.folder / name).unlink(missing_ok=True)
+        self._accept()
         self._publish(parts, work, stamp, rows=sum(part.rows for part in staged))
 
     def vanished(self, staged: Sequence[Part], step: int) -> Sequence[str]:
@@ -136,6 +140,12 @@ class FileSteps(Target):
         file.unlink()
         # Whoever loads the file may take it away from here on.
         self._notes.write_newest(note)
+
+    def _accept(self) -> None:
+        """Note that this run writes here from now on, whatever lies in the folder."""
+        if self.name not in self._accepted:
+            self._writers.enter()
+            self._accepted.add(self.name)
 
     def _check_not_barred(self) -> None:
         """`SinkError` when another pipeline replaced what this one had written."""

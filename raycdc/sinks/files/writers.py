@@ -39,6 +39,10 @@ class Writers:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._write(f"writer-{self.identity}.json")
 
+    def has_entered(self) -> bool:
+        """Whether the folder is one where this pipeline began."""
+        return (self._folder / f"writer-{self.identity}.json").exists()
+
     def is_barred(self) -> bool:
         """Whether another pipeline replaced this one."""
         return (self._folder / f"barred-{self.identity}.json").exists()

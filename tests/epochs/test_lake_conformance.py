@@ -1,0 +1,87 @@
+"""The suite that sinks of others are held to, for the lakes' own: Delta, Iceberg and folders of files."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, Schema, write_deltalake
+from pyiceberg.types import StringType
+
+from raycdc.model import TableId
+from raycdc.sinks.iceberg.catalog import HadoopCatalog
+from raycdc.testing.epochs import Row
+from raycdc.testing.sink_conformance import SinkConformance
+from tests.epochs.sink_world import lake_rows
+
+THEIRS = pa.table({"id": pa.array([1], pa.int64()), "name": ["theirs"], "qty": pa.array([1], pa.int32())})
+
+
+class Lake(SinkConformance):
+    """Targets are folders of a folder."""
+
+    kind = ""
+
+    def settings(self, folder: Path) -> dict[str, Any]:
+        return {"type": self.kind, "path": str(folder / "lake")}
+
+    def rows(self, folder: Path, target: TableId) -> list[Row]:
+        place = self.place(folder, target)
+        return lake_rows(self.kind, place) if place.exists() else []
+
+    def lose(self, folder: Path, target: TableId) -> None:
+        shutil.rmtree(self.place(folder, target))
+
+    def place(self, folder: Path, target: TableId) -> Path:
+        return folder / "lake" / target.db / target.table
+
+
+class TestDelta(Lake):
+    kind = "delta"
+
+    def occupy(self, folder: Path, target: TableId) -> None:
+        write_deltalake(str(self.place(folder, target)), THEIRS)
+
+    def widen(self, folder: Path, target: TableId) -> bool:
+        place = str(self.place(folder, target))
+        DeltaTable(place).alter.add_columns([*Schema.from_arrow(pa.schema([("note", pa.string())])).fields])
+        DeltaTable(place).update({"note": "'theirs'"})
+        return True
+
+
+class TestIceberg(Lake):
+    kind = "iceberg"
+
+    def occupy(self, folder: Path, target: TableId) -> None:
+        catalog = HadoopCatalog("raycdc", folder / "lake")
+        catalog.create_table((target.db, target.table), THEIRS.schema).append(THEIRS)
+
+    def widen(self, folder: Path, target: TableId) -> bool:
+        table = HadoopCatalog("raycdc", folder / "lake").load_table((target.db, target.table))
+        with table.update_schema() as update:
+            update.add_column("note", StringType())
+        rows = table.scan().to_arrow()
+        notes = pa.array(["theirs"] * rows.num_rows)
+        table.overwrite(rows.set_column(rows.schema.get_field_index("note"), "note", notes))
+        return True
+
+
+class TestParquet(Lake):
+    kind = "parquet"
+
+    def occupy(self, folder: Path, target: TableId) -> None:
+        place = self.place(folder, target)
+        place.mkdir(parents=True, exist_ok=True)
+        pq.write_table(THEIRS, place / "theirs.parquet")
+
+
+class TestJsonLines(Lake):
+    kind = "jsonl"
+
+    def occupy(self, folder: Path, target: TableId) -> None:
+        place = self.place(folder, target)
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "theirs.jsonl").write_text('{"id": 1}\n')

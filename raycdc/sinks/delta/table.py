@@ -158,7 +158,7 @@ class DeltaTarget:
                 "missing that will not come again. Delete the folder, and read its source table anew."
             )
         if self.ownership.created_by_us and not set(META_COLUMNS) <= set(self.arrow().names):
-            raise TargetGoneError(
+            raise TargetTouchedError(
                 f"{self.place} lost rows after this pipeline had written to it: another writer deleted or overwrote "
                 "them. Restore the version before that, or delete the folder, and read its source table anew."
             )

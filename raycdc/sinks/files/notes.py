@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -62,9 +63,13 @@ class Notes:
         except FileNotFoundError:
             return None
 
-    def of(self, stem: str, inode: int) -> Note | None:
-        """The note about the visible file called `stem`. Of several generations that tried, the one whose file it is: a
-        link keeps the inode. (In a copied folder inodes say nothing; there the newest is as good as any.)
+    def of(self, stem: str, file: Path) -> Note | None:
+        """The note about the visible `file` called `stem`. Of several generations that tried, the one whose file it is:
+        a link keeps the inode. (In a copied folder inodes say nothing; there the newest is as good as any, and where a
+        loader takes the file right now.)
         """
+        inode = 0
+        with suppress(FileNotFoundError):
+            inode = file.stat().st_ino
         notes = [Note.from_json(path.read_text()) for path in self._folder.glob(f"{stem}-g*.json")]
         return max(notes, key=lambda note: (note.inode == inode, note.generation), default=None)

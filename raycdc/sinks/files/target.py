@@ -166,7 +166,7 @@ class FileSteps(Target):
         if newest is None:
             return None
         stem = self._stem(newest.epoch)
-        note = self._notes.of(stem, (self.folder / f"{stem}.{self._kind}").stat().st_ino)
+        note = self._notes.of(stem, self.folder / f"{stem}.{self._kind}")
         if note is None:
             return newest
         return CommitVector(newest.epoch, STEP_TOMBSTONE if note.tombstone else newest.step, note.generation)

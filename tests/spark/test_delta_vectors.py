@@ -133,7 +133,8 @@ def test_whether_a_key_is_there_is_asked_of_rows_that_are_not_deleted(tmp_path: 
     run(world, spark)
     spark.sql(f"DELETE FROM delta.`{folder_of(world)}` WHERE id < 150")
     assert vectors_of(world) == 1
-    target = DeltaTarget(folder_of(world), orders.id, world.store.app_id)
+    # A pipeline of its own would not go on with a table that lost rows.
+    target = DeltaTarget(folder_of(world), orders.id, "raycdc:another:1")
     assert target.refresh()
 
     def first_of(*keys: int) -> Key | None:

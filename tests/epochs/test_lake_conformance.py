@@ -30,7 +30,10 @@ class Lake(SinkConformance):
 
     def rows(self, folder: Path, target: TableId) -> list[Row]:
         place = self.place(folder, target)
-        return lake_rows(self.kind, place) if place.exists() else []
+        rows = lake_rows(self.kind, place) if place.exists() else []
+        # Files have the columns of their rows.
+        names = dict.fromkeys(name for row in rows for name in row)
+        return [{**names, **row} for row in rows]
 
     def lose(self, folder: Path, target: TableId) -> None:
         shutil.rmtree(self.place(folder, target))

@@ -235,10 +235,6 @@ class Target(ABC):
                 '"replace" to have all rows removed, or move the target away.'
             )
 
-    def check_may_empty(self, on_existing: str) -> None:
-        """As `require_own`, for a target that `is_alone` or not."""
-        self.require_own(alone=self.is_alone(), on_existing=on_existing)
-
     def went_back(self, reached: int, record: CommitVector | None) -> SinkError:
         """The target held epoch `reached` and now holds `record`."""
         return TargetGoneError(
@@ -415,7 +411,7 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
     def _evolve(self, target: TargetT, work: TableWork, stamp: Stamp) -> None:
         rules = self._context.rules
         if rules.empties(rules.followed(work.changes)):
-            target.check_may_empty(self._context.on_existing)
+            target.require_own(alone=target.is_alone(), on_existing=self._context.on_existing)
         target.evolve(work, stamp)
 
     def _on_existing(self, target: TargetT, standing: Taken) -> str:

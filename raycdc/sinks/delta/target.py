@@ -170,7 +170,7 @@ class DeltaSteps(Target):
         if names := self._table.partition_columns:
             check_values(alive(compacted.rows), names, str(work.target))
         if compacted.truncated:
-            self.check_may_empty(self._context.on_existing)
+            self.require_own(alone=self.is_alone(), on_existing=self._context.on_existing)
             self._commits.overwrite(alive(compacted.rows), stamp)
         else:
             order_by = order_column(work, self._context)

@@ -162,7 +162,7 @@ class IcebergSteps(Target):
         if step == STEP_APPEND:
             return Change(add=added)
         if any(result.truncated for result in staged.merge):
-            self.check_may_empty(self._context.on_existing)
+            self.require_own(alone=self.is_alone(), on_existing=self._context.on_existing)
             return Change(add=added, delete=table.data_files())
         results = [result for result in staged.merge if result.touched]
         if not results:

@@ -300,9 +300,8 @@ class LetsTheReplacedOneGoOn(JsonSink):
     class target_class(JsonTarget):  # noqa: N801
         def hold(self, stamp: Stamp) -> None:
             super().hold(stamp)
-            self.document.setdefault("of pipelines", {})[f"{self.app_id} {self.key}"] = self.document[self.key][
-                "record"
-            ]
+            records = self.document.setdefault("of pipelines", {})
+            records[f"{self.app_id} {self.key}"] = self.document[self.key]["record"]
 
         def standing(self, epoch: int | None = None) -> Standing:
             record = self.document.get("of pipelines", {}).get(f"{self.app_id} {self.key}")
@@ -326,7 +325,7 @@ FAULTS: dict[type[JsonSink], str] = {
     ShowsStagedRows: "staged_rows_are_not_seen",
     TakesWhatIsThere: "somebody_elses_target_is_refused",
     MakesWhatItLooksAt: "looking_changes_nothing",
-    KnowsTargetsByNameAlone: "a_target_that_was_made_anew_under_a_running_pipeline_is_refused",
+    KnowsTargetsByNameAlone: "a_target_that_somebody_made_anew_is_refused",
     LetsTheReplacedOneGoOn: "a_pipeline_whose_targets_another_one_replaced_writes_no_more",
 }
 

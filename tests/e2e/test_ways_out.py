@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from raycdc.checkpoint.parked import WAYS_OUT
 from raycdc.checkpoint.store import CheckpointStore
@@ -69,8 +69,8 @@ class Story:
     equal: Callable[[World], None] | None = None
 
 
-def overwritten(world: World) -> None:
-    write_deltalake(world.lake / "touched", pa.table({"id": [1]}), mode="overwrite", schema_mode="overwrite")
+def constrained(world: World) -> None:
+    DeltaTable(str(world.lake / "touched")).alter.add_constraint({"small": "id < 3"})
     world.source("INSERT INTO touched VALUES (3, 3)")
 
 
@@ -177,7 +177,7 @@ STORIES: Mapping[ParkReason, Story] = {
     ParkReason.TOUCHED: Story(
         "delta",
         ("touched",),
-        overwritten,
+        constrained,
         "or delete the target",
         lambda world: shutil.rmtree(world.lake / "touched"),
     ),

@@ -54,7 +54,7 @@ class FileSteps(Target):
         self._notes = Notes(folder / "_raycdc", self._writers.identity)
 
     def standing(self, epoch: int | None = None) -> Standing:
-        self._check_not_barred()
+        self._writers.require_not_barred()
         if self.name in self._accepted and not self._writers.has_entered():
             raise TargetGoneError(
                 f"{self.folder} lost what this run had noted there: somebody deleted it, or made it anew. Nothing more "
@@ -132,7 +132,7 @@ class FileSteps(Target):
                 f"Epoch {work.epoch} of {work.target} was committed by another driver meanwhile."
             ) from cause
         try:
-            self._check_not_barred()
+            self._writers.require_not_barred()
         except TargetGoneError:
             visible.unlink(missing_ok=True)
             raise
@@ -146,15 +146,6 @@ class FileSteps(Target):
         if self.name not in self._accepted:
             self._writers.enter()
             self._accepted.add(self.name)
-
-    def _check_not_barred(self) -> None:
-        """`SinkError` when another pipeline replaced what this one had written."""
-        if self._writers.is_barred():
-            raise TargetGoneError(
-                f"{self.folder} was taken over by another pipeline, which replaced the files of this one "
-                '(pipeline.on_existing = "replace"). Nothing more was written. Let only one of the two write there: '
-                "choose another sink.path, or delete the folder, and read the source table anew."
-            )
 
     def _vector(self) -> CommitVector | None:
         """The vector that the names of visible files and the notes give."""

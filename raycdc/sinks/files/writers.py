@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from raycdc.checkpoint.folder import LocalFolder
+from raycdc.errors import TargetGoneError
 
 _VERSION = 1
 _FILE = re.compile(r"epoch-\d{10}\.\d-([0-9a-f]{8})[.-]")
@@ -43,9 +44,14 @@ class Writers:
         """Whether the folder is one where this pipeline began."""
         return (self._folder / f"writer-{self.identity}.json").exists()
 
-    def is_barred(self) -> bool:
-        """Whether another pipeline replaced this one."""
-        return (self._folder / f"barred-{self.identity}.json").exists()
+    def require_not_barred(self) -> None:
+        """`SinkError` when another pipeline replaced what this one had written."""
+        if (self._folder / f"barred-{self.identity}.json").exists():
+            raise TargetGoneError(
+                f"{self._folder.parent} was taken over by another pipeline, which replaced the files of this one "
+                '(pipeline.on_existing = "replace"). Nothing more was written. Let only one of the two write there: '
+                "choose another sink.path, or delete the folder, and read the source table anew."
+            )
 
     def bar_others(self, visible: Iterable[str]) -> None:
         """Nothing of another pipeline that ever began here is to be visible from now on. `visible` are all files."""

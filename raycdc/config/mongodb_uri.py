@@ -43,6 +43,16 @@ def parse_mongodb_uri(uri: str) -> MongoDbUri:
     return MongoDbUri(where, tuple(sorted(secrets, key=len, reverse=True)))
 
 
+def open_hosts(uri: str) -> list[str]:
+    """The hosts of a valid connection string that are reached without TLS; empty where the driver encrypts."""
+    if uri.startswith(_SRV):
+        return ["a mongodb+srv host"] if re.search(r"[?&](tls|ssl)=false", uri, re.IGNORECASE) else []
+    from pymongo.uri_parser import parse_uri
+
+    parsed = parse_uri(uri, validate=True, warn=False)
+    return [] if parsed["options"].get("tls") else [host for host, _ in parsed["nodelist"] if not host.startswith("/")]
+
+
 def _nodes(uri: str) -> list[tuple[str, int | None]]:
     try:
         from pymongo.errors import PyMongoError

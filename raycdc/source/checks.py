@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from raycdc.config.tls import is_loopback
 from raycdc.errors import RaycdcError, SourceError
 
 
@@ -26,3 +28,11 @@ class CheckResult:
     def __str__(self) -> str:
         mark = "ok" if self.ok else ("failed" if self.required else "warning")
         return f"{mark}: {self.text}" + (f" {self.fix}" if self.fix and not self.ok else "")
+
+
+def readable_on_the_way(address: str, hosts: Iterable[str], *, encrypted: bool, fix: str) -> list[CheckResult]:
+    """A warning where a connection goes beyond this machine and nothing encrypts it."""
+    if encrypted or all(is_loopback(host) for host in hosts):
+        return []
+    text = f"The connection to {address} is not encrypted: passwords and rows can be read and changed on the way."
+    return [CheckResult("connection", text, fix, required=False)]

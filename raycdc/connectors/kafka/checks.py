@@ -31,7 +31,7 @@ from raycdc.connectors.kafka.split import PartitionState
 from raycdc.errors import DataError, RaycdcError
 from raycdc.formats.api import BadMessage, BadMessageError, ChangeItem, Decoded, FormatDecoder, MessageBatch, RowsItem
 from raycdc.model import TableId, TableSchema
-from raycdc.source.checks import CheckResult
+from raycdc.source.checks import CheckResult, readable_on_the_way
 
 #: So many of a topic's partitions are looked into, and so many offsets back from their ends.
 SAMPLED_PARTITIONS = 8
@@ -52,6 +52,7 @@ def check_source(
     topics = cluster.topics()
     findings = [
         CheckResult("connection", f"Connected to Kafka at {config.bootstrap_servers}.", ok=True),
+        *_encryption(config),
         *_topics(config, topics),
     ]
     admin = admin_client(client_properties(config), section="source")
@@ -63,6 +64,18 @@ def check_source(
     decoded = {topic.name: _decode(config, _last_messages(config, cluster, topic)) for topic in readable}
     findings += [_format(config, name, parts, hides=hides) for name, parts in decoded.items()]
     return findings, sorted({table for parts in decoded.values() for table in _schemas(parts)})
+
+
+def _encryption(config: KafkaSourceConfig) -> list[CheckResult]:
+    """A warning where messages are read in the open."""
+    protocol = str(client_properties(config).get("security.protocol", "plaintext")).lower()
+    servers = [server.strip().rpartition("://")[2] for server in config.bootstrap_servers.split(",")]
+    return readable_on_the_way(
+        config.bootstrap_servers,
+        [(server.rpartition(":")[0] or server).strip("[]") for server in servers],
+        encrypted=not protocol.endswith("plaintext"),
+        fix='Set source.properties: security.protocol = "ssl" or "sasl_ssl", and ssl.ca.location.',
+    )
 
 
 def tables_of_last_messages(config: KafkaSourceConfig, *, hides: bool = False) -> dict[TableId, TableSchema]:

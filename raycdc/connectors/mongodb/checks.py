@@ -4,6 +4,7 @@ missing.
 
 from __future__ import annotations
 
+from raycdc.config.mongodb_uri import open_hosts
 from raycdc.connectors.mongodb.catalog import discover, require_followable, require_selectable
 from raycdc.connectors.mongodb.client import VERSION_PLACES, Client, ServerInfo, errors
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig, Strategy
@@ -12,7 +13,7 @@ from raycdc.connectors.mongodb.stream.causal import log_end
 from raycdc.connectors.mongodb.stream.raw_stream import RawStream, stream_options
 from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
-from raycdc.source.checks import CheckResult
+from raycdc.source.checks import CheckResult, readable_on_the_way
 from raycdc.source.selection import pattern_results
 
 _ONLY_NOW = "Only collections that are there when the snapshot begins are read."
@@ -30,6 +31,9 @@ def check_source(
     results = [
         CheckResult("connection", f"Connected to MongoDB {info.version_text}, {kind}, at {info.address}.", ok=True)
     ]
+    hosts = open_hosts(config.uri.reveal())
+    fix = "Add tls=true to source.uri, and tlsCAFile where the authority is your own."
+    results += readable_on_the_way(info.address, hosts, encrypted=not hosts, fix=fix)
     if not info.replica_set and not info.is_mongos:
         results.append(_standalone(info, config))
     try:

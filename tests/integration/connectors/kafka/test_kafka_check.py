@@ -276,3 +276,17 @@ def values_of(kafka: KafkaServer, topic: str) -> list[dict[str, Any]]:
         while not messages or messages[-1].error() is None:
             messages += consumer.consume(100, timeout=5)
     return [json.loads(message.value()) for message in messages[:-1]]
+
+
+def test_check_warns_of_brokers_that_are_read_in_the_open(kafka: KafkaServer, tmp_path: Path) -> None:
+    with kafka.fresh_topic() as topic:
+        source = f'format = "maxwell-json"\ntopics = ["{topic}"]'
+        assert [status for status, _ in of(check(kafka, tmp_path, source)[1], "connection")] == ["ok"]
+        # The kernel takes this address for the machine's own; raycdc does not.
+        text = (tmp_path / "p.toml").read_text().replace("127.0.0.1", "0.0.0.0")
+        (tmp_path / "p.toml").write_text(text)
+        command = [sys.executable, "-m", "raycdc.cli", "check", "p.toml", "--json"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        findings = [json.loads(line) for line in done.stdout.splitlines()]
+        assert [status for status, _ in of(findings, "connection")] == ["ok", "warning"]
+        assert "is not encrypted" in of(findings, "connection")[1][1]

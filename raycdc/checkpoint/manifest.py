@@ -100,11 +100,6 @@ class UnknownChange:
     index: int
     written: Opaque
 
-    @property
-    def type(self) -> str:
-        """The name that the version which wrote it has for such changes."""
-        return str(self.written.to_json().get("type"))
-
 
 @dataclass(frozen=True, slots=True)
 class TableEpoch:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.recovery import CommitVector, Sealed, ahead, another_copy, beyond, shortfalls
+from raycdc.checkpoint.recovery import STEP_TOMBSTONE, CommitVector, Sealed, ahead, another_copy, beyond, shortfalls
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.epochs.known_slots import slot_of, table_of
 from raycdc.epochs.parked_targets import ParkedTargets
@@ -94,10 +94,13 @@ class Holdings:
                     raise SinkError(another_copy(target, held.epoch))
 
     def written(self, manifests: Iterable[Manifest]) -> list[TableId]:
-        """The targets of the epochs that hold any of this pipeline; known rows are the state's own."""
+        """The targets of the epochs that hold any of this pipeline, while nothing is recorded; known rows are the
+        state's own, and where a tombstone is the last thing that a target holds, it has no rows.
+        """
         targets = dict.fromkeys(target for manifest in manifests for target in self._targets(manifest))
         asked = [target for target in targets if self._asks(target) and table_of(target) is None]
-        return [target for target in asked if self._held_if_there(target) is not None]
+        held = ((target, self._held_if_there(target)) for target in asked)
+        return [target for target, vector in held if vector is not None and vector.step != STEP_TOMBSTONE]
 
     def _sources_of(self, target: TableId) -> tuple[TableId, ...]:
         table = table_of(target)

@@ -282,6 +282,24 @@ def test_an_interrupted_dropping_is_finished_by_the_next_start(world: World) -> 
     assert world.restart() == Recovery(0, dropped=(1,))
 
 
+def test_a_target_that_has_a_tombstone_alone_holds_no_rows(world: World) -> None:
+    play(world, epochs=1)
+    for segment in world.store.manifest(1).segments:
+        Path(segment.path).unlink()
+    assert world.restart() == Recovery(0, dropped=(1,))
+    play(world, epochs=1)
+    assert world.loop().written() == []
+
+
+def test_a_target_that_has_an_epoch_which_nobody_recorded_holds_rows(world: World) -> None:
+    play(world, epochs=1)
+    sink = world.sink()
+    work = works_of(world.loop(), world.store.manifest(1))[0]
+    sink.apply_schema(work)
+    sink.commit(work, sink.stage([work])[work.target])
+    assert world.loop().written() == [work.target]
+
+
 def test_lost_segments_of_a_half_committed_epoch_are_refused(world: World) -> None:
     play(world, epochs=1)
     works = {work.target: work for work in works_of(world.loop(), world.store.manifest(1))}

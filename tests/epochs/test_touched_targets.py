@@ -306,13 +306,13 @@ def test_a_constraint_that_others_gave_a_delta_table_holds_for_every_commit(kind
     assert story.world.store.last_commit() is not None
     assert "changed" in {row["name"] for row in story.world.rows(story.items)}
     before = story.world.rows(story.items)
-    story.items.insert({"id": 77001, "name": "unsound", "qty": -55})
+    story.items.insert({"id": 770017701, "name": "unsound", "qty": -987654321})
     commit(story.loop, story.world.script.seal())
     assert story.parked is not None
     assert story.parked.reason is ParkReason.TOUCHED
     assert "sound (qty IS NULL OR qty >= 0)" in story.parked.text
-    assert "55" not in story.parked.text
-    assert "77001" not in story.parked.text
+    assert "987654321" not in story.parked.text
+    assert "770017701" not in story.parked.text
     assert story.world.rows(story.items) == before
 
 

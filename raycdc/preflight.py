@@ -29,6 +29,7 @@ from raycdc.checkpoint.configured import (
     configured_keys,
     differences,
     kept_sink,
+    kept_texts,
     read_configured,
     write_configured,
 )
@@ -339,8 +340,8 @@ def selection_changes(config: PipelineConfig, store: CheckpointStore, selection:
 def _selector_before(store: CheckpointStore) -> TableSelector | None:
     """The patterns of the configuration at the last start; None where the state does not say."""
     was = read_configured(store) or {}
-    tables = was.get("source.tables") or was.get("source.collections")
-    return TableSelector(tables, was.get("source.exclude") or ()) if tables else None
+    tables = kept_texts(was, "source.tables") or kept_texts(was, "source.collections")
+    return TableSelector(tables, kept_texts(was, "source.exclude")) if tables else None
 
 
 def _follow_selection(

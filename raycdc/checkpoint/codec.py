@@ -58,7 +58,7 @@ DOCUMENT_VERSION = 1
 DOCUMENT_UPGRADES: dict[int, Callable[[Document], Document]] = {}
 
 
-def encode(document: Document) -> bytes:
+def encode(document: Mapping[str, object]) -> bytes:
     """`document` as UTF-8 JSON with ``sha``, the SHA-256 of its canonical form without that key."""
     return (json.dumps({**document, "sha": _digest(document)}, ensure_ascii=False) + "\n").encode()
 
@@ -84,7 +84,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 def decode_manifest(data: bytes, *, origin: str) -> Manifest:
     """The manifest in `data`, upgraded to the current version. Raises `StateError` naming `origin`."""
-    document = upgrade(decode(data, origin=origin), origin=origin, current=MANIFEST_VERSION, upgrades=UPGRADES)
+    document: Any = upgrade(decode(data, origin=origin), origin=origin, current=MANIFEST_VERSION, upgrades=UPGRADES)
     try:
         return Manifest.from_json(document)
     except (KeyError, TypeError, ValueError) as cause:
@@ -129,7 +129,7 @@ def upgrade(
     return document
 
 
-def _digest(document: Document) -> str:
+def _digest(document: Mapping[str, object]) -> str:
     canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(canonical.encode()).hexdigest()
 

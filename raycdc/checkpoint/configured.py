@@ -11,7 +11,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeAlias
 
 from pydantic import BaseModel
 
@@ -20,6 +20,9 @@ from raycdc.config.changes import Change, class_of
 from raycdc.config.fields import Secret
 from raycdc.config.keys import is_local_path, keys_of
 from raycdc.config.model import COMMON_SECTIONS, REPEATED_SECTIONS, PipelineConfig
+
+#: The value of a key as TOML would have it; None where it has none.
+Setting: TypeAlias = "bool | int | float | str | list[Setting] | dict[str, Setting] | None"
 
 _NAME = "configured.json"
 
@@ -33,8 +36,8 @@ class Difference:
 
     key: str
     change: Change
-    was: Any
-    now: Any
+    was: Setting
+    now: Setting
 
     def __str__(self) -> str:
         if str(self.was).startswith("sha256:"):
@@ -44,14 +47,15 @@ class Difference:
     def tables(self, followed: Collection[str]) -> list[str]:
         """The tables whose rows would not match: those that it names, or all."""
         if isinstance(self.was, dict) or isinstance(self.now, dict):
-            was, now = self.was or {}, self.now or {}
+            was = self.was if isinstance(self.was, dict) else {}
+            now = self.now if isinstance(self.now, dict) else {}
             return sorted(name for name in {*was, *now} if was.get(name) != now.get(name) and name in followed)
         return sorted(followed)
 
 
-def configured_keys(config: PipelineConfig, *, has_sink: bool = True) -> dict[str, Any]:
+def configured_keys(config: PipelineConfig, *, has_sink: bool = True) -> dict[str, Setting]:
     """The parts of `config` that a state remembers. Without a sink, the section of the sink is not among them."""
-    found: dict[str, Any] = {}
+    found: dict[str, Setting] = {}
     for name in COMMON_SECTIONS:
         found |= _kept(name, name, getattr(config, name))
     found |= _kept("source", f"source:{config.source.type}", config.source)
@@ -62,25 +66,32 @@ def configured_keys(config: PipelineConfig, *, has_sink: bool = True) -> dict[st
     return found
 
 
-def read_configured(store: CheckpointStore) -> dict[str, Any] | None:
+def read_configured(store: CheckpointStore) -> dict[str, Setting] | None:
     """The configuration that the state was made with; None where it does not say."""
     document = store.documents.read(_NAME)
-    keys: dict[str, Any] | None = None if document is None else document["keys"]
+    keys: dict[str, Setting] | None = None if document is None else document["keys"]
     return keys
 
 
-def kept_sink(keys: Mapping[str, Any]) -> str | None:
+def kept_sink(keys: Mapping[str, Setting]) -> str | None:
     """The type of the sink that a state's epochs were for; None where they were for their readers."""
-    return keys.get("sink.type")
+    kind = keys.get("sink.type")
+    return None if kind is None else str(kind)
 
 
-def write_configured(store: CheckpointStore, keys: Mapping[str, Any]) -> None:
+def kept_texts(keys: Mapping[str, Setting], key: str) -> tuple[str, ...]:
+    """The value of a key that is a list of texts; none where the state does not have it."""
+    value = keys.get(key)
+    return tuple(map(str, value)) if isinstance(value, list) else ()
+
+
+def write_configured(store: CheckpointStore, keys: Mapping[str, Setting]) -> None:
     """Remember `keys`, if they are others."""
     if read_configured(store) != keys:
         store.documents.write(_NAME, {"keys": dict(keys)})
 
 
-def differences(was: Mapping[str, Any], now: Mapping[str, Any], config: PipelineConfig) -> list[Difference]:
+def differences(was: Mapping[str, Setting], now: Mapping[str, Setting], config: PipelineConfig) -> list[Difference]:
     """The keys of `now` that differ; of those that only one of the two knows nothing is known, unless the source or
     sink is another, which then is the one difference told.
     """
@@ -100,9 +111,9 @@ def _class(key: str, config: PipelineConfig) -> Change:
     return class_of(kind, rest, dict(keys_of(type(model))).get(rest))
 
 
-def _kept(prefix: str, section: str, options: BaseModel) -> dict[str, Any]:
+def _kept(prefix: str, section: str, options: BaseModel) -> dict[str, Setting]:
     """The keys of a section that are not free to change, and their values."""
-    found: dict[str, Any] = {}
+    found: dict[str, Setting] = {}
     for key, field in keys_of(type(options)):
         value = _value(options, key)
         here = f"{prefix}.{key}" if prefix else key

@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from raycdc.checkpoint.opaque import EnumeratorState, Opaque, SealedSplit
 from raycdc.errors import SchemaError
 from raycdc.model import TableId
-from raycdc.model.view import RowView
+from raycdc.model.view import RowView, RowViewJson
 from raycdc.schema.events import SchemaChangeEvent, event_from_json, event_to_json
 
 #: Version of the manifest format; a newer one is refused, an older one upgraded on load (`checkpoint.codec`).
@@ -40,6 +40,25 @@ def seq_base(epoch: int, *, log: bool, offset: int = 0) -> int:
     if not 0 <= epoch <= EPOCH_MAX or not 0 <= offset < 1 << SEQ_COUNTER_BITS:
         raise ValueError(f"epoch {epoch} or row offset {offset} is out of range for _seq")
     return (epoch << (SEQ_COUNTER_BITS + 1)) | (int(log) << SEQ_COUNTER_BITS) | offset
+
+
+class SegmentJson(TypedDict):
+    """A `Segment` in a message. A manifest has neither `flight` nor `lost` nor `view`."""
+
+    node: str
+    path: str
+    flight: NotRequired[str]
+    table: str
+    schema: str
+    split_id: str
+    partition: int
+    kind: str
+    seq_base: int
+    rows: int
+    bytes: int
+    crc32: int
+    lost: NotRequired[int]
+    view: NotRequired[RowViewJson]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,24 +88,41 @@ class Segment:
     lost: int = 0
     view: RowView | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        plain = {name: getattr(self, name) for name in self.__slots__ if name != "view"}
-        return plain | {"table": str(self.table)} | ({"view": self.view.to_json()} if self.view else {})
+    def to_json(self) -> SegmentJson:
+        plain = self.stored()
+        plain["path"] = self.path
+        plain["flight"] = self.flight
+        plain["lost"] = self.lost
+        if self.view:
+            plain["view"] = self.view.to_json()
+        return plain
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Segment:
+    def from_json(cls, data: SegmentJson) -> Segment:
         view = RowView.from_json(data["view"]) if "view" in data else None
-        return cls(**{"flight": "", **data, "table": TableId.parse(data["table"]), "view": view})
+        fields: Any = {"flight": "", **data, "table": TableId.parse(data["table"]), "view": view}
+        return cls(**fields)
 
     @property
     def name(self) -> str:
         """The file's name, which no two segments share."""
         return PurePath(self.path).name
 
-    def stored(self) -> dict[str, Any]:
-        """`to_json` with what stays true when folders move and servers start anew."""
-        kept = {name: value for name, value in self.to_json().items() if name not in ("flight", "lost", "view")}
-        return kept | {"path": self.name}
+    def stored(self) -> SegmentJson:
+        """The part of `to_json` that stays true when folders move and servers start anew."""
+        return SegmentJson(
+            node=self.node,
+            path=self.name,
+            table=str(self.table),
+            schema=self.schema,
+            split_id=self.split_id,
+            partition=self.partition,
+            kind=self.kind,
+            seq_base=self.seq_base,
+            rows=self.rows,
+            bytes=self.bytes,
+            crc32=self.crc32,
+        )
 
     def placed(self, folder: PurePath | None, *, flight: str = "") -> Segment:
         """The segment where its node has it now: in `folder` (None: the node knows), served by `flight`."""
@@ -99,6 +135,14 @@ class UnknownChange:
 
     index: int
     written: Opaque
+
+
+class TableEpochJson(TypedDict):
+    """`TableEpoch` in a manifest; a change is of `raycdc.schema.events`, of this version or a later one."""
+
+    schema: str
+    snapshot: bool
+    changes: list[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +160,15 @@ class TableEpoch:
     changes: tuple[SchemaChangeEvent, ...] = ()
     unknown: tuple[UnknownChange, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        changes = [*map(event_to_json, self.changes)]
+    def to_json(self) -> TableEpochJson:
+        changes: list[Any] = [*map(event_to_json, self.changes)]
         for change in self.unknown:
             # In ascending order, so each finds all that come before it.
             changes.insert(change.index, change.written.to_json())
         return {"schema": self.schema, "snapshot": self.snapshot, "changes": changes}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> TableEpoch:
+    def from_json(cls, data: TableEpochJson) -> TableEpoch:
         changes: list[SchemaChangeEvent] = []
         unknown: list[UnknownChange] = []
         for index, change in enumerate(data["changes"]):
@@ -133,6 +177,23 @@ class TableEpoch:
             except SchemaError:
                 unknown.append(UnknownChange(index, Opaque.from_json(change)))
         return cls(data["schema"], data["snapshot"], tuple(changes), tuple(unknown))
+
+
+class ManifestJson(TypedDict):
+    """A `Manifest` on disk; the splits and the enumerator are as their authors write them."""
+
+    version: int
+    epoch: int
+    generation: int
+    created_ms: int
+    from_splits: dict[str, Any]
+    to_splits: dict[str, Any]
+    enumerator: Any
+    segments: list[SegmentJson]
+    tables: dict[str, TableEpochJson]
+    watermark_ms: int | None
+    final: bool
+    lost: NotRequired[dict[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +221,8 @@ class Manifest:
     def rows(self) -> int:
         return sum(segment.rows for segment in self.segments)
 
-    def to_json(self) -> dict[str, Any]:
-        return {
+    def to_json(self) -> ManifestJson:
+        document: ManifestJson = {
             "version": MANIFEST_VERSION,
             "epoch": self.epoch,
             "generation": self.generation,
@@ -173,11 +234,13 @@ class Manifest:
             "tables": {str(t): e.to_json() for t, e in self.tables.items()},
             "watermark_ms": self.watermark_ms,
             "final": self.final,
-            **({"lost": {str(table): count for table, count in self.lost.items()}} if self.lost else {}),
         }
+        if self.lost:
+            document["lost"] = {str(table): count for table, count in self.lost.items()}
+        return document
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Manifest:
+    def from_json(cls, data: ManifestJson) -> Manifest:
         """Inverse of `to_json` for the current version; `checkpoint.codec` checks and upgrades versions first."""
         return cls(
             epoch=data["epoch"],

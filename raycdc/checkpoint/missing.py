@@ -6,12 +6,29 @@ its own, whether it is staged once or again, and however often a state without n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypedDict
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.model import TableId
+
+
+class MissingRowJson(TypedDict):
+    """`MissingRow` in a state."""
+
+    table: str
+    key: str
+    reason: str
+    ts_ms: int
+    pos: str
+
+
+class MissingJson(TypedDict):
+    """`MissingState` in a state."""
+
+    count: int
+    rows: list[MissingRowJson]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +41,13 @@ class MissingRow:
     ts_ms: int
     pos: str
 
+    def to_json(self) -> MissingRowJson:
+        return MissingRowJson(table=str(self.table), key=self.key, reason=self.reason, ts_ms=self.ts_ms, pos=self.pos)
+
+    @classmethod
+    def from_json(cls, data: MissingRowJson) -> MissingRow:
+        return cls(TableId.parse(data["table"]), data["key"], data["reason"], data["ts_ms"], data["pos"])
+
 
 @dataclass(frozen=True, slots=True)
 class MissingState:
@@ -32,16 +56,15 @@ class MissingState:
     count: int = 0
     rows: tuple[MissingRow, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        return {"count": self.count, "rows": [{**asdict(row), "table": str(row.table)} for row in self.rows]}
+    def to_json(self) -> MissingJson:
+        return MissingJson(count=self.count, rows=[row.to_json() for row in self.rows])
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any] | None) -> MissingState:
+    def from_json(cls, data: MissingJson | None) -> MissingState:
         """Inverse of `to_json`; None where there never were any."""
         if data is None:
             return cls()
-        rows = (MissingRow(**{**row, "table": TableId.parse(row["table"])}) for row in data["rows"])
-        return cls(data["count"], tuple(rows))
+        return cls(data["count"], tuple(map(MissingRow.from_json, data["rows"])))
 
 
 class MissingRows:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypedDict
 
 from raycdc.checkpoint.manifest import STREAM_SPLIT_ID, Manifest
 from raycdc.checkpoint.opaque import Position
@@ -37,6 +37,19 @@ WAYS_OUT: Mapping[ParkReason, str] = {
 }
 
 
+class ParkedTargetJson(TypedDict):
+    """`ParkedTarget` in a commit record; the positions are those of their connectors."""
+
+    epoch: int
+    held: list[int] | None
+    reason: str
+    text: str
+    since_ms: int
+    sources: dict[str, int]
+    positions: dict[str, Any]
+    begun: bool
+
+
 @dataclass(frozen=True, slots=True)
 class ParkedTarget:
     """Nothing from `epoch` on is in the target, but for what `held` (the vector it reached; None: none) says.
@@ -55,7 +68,7 @@ class ParkedTarget:
     positions: Mapping[str, Position] = field(default_factory=dict)
     begun: bool = False
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> ParkedTargetJson:
         return {
             "epoch": self.epoch,
             "held": None if self.held is None else list(self.held),
@@ -68,7 +81,7 @@ class ParkedTarget:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> ParkedTarget:
+    def from_json(cls, data: ParkedTargetJson) -> ParkedTarget:
         held = data["held"]
         return cls(
             epoch=data["epoch"],

@@ -29,7 +29,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict, cast
 
 from raycdc.checkpoint import codec
 from raycdc.checkpoint.disk import DISK, Disk
@@ -37,7 +37,7 @@ from raycdc.checkpoint.documents import DriverDocuments
 from raycdc.checkpoint.folder import Lease, LocalFolder
 from raycdc.checkpoint.generations import Generations
 from raycdc.checkpoint.manifest import STATE_NODE, Manifest
-from raycdc.checkpoint.parked import ParkedTarget
+from raycdc.checkpoint.parked import ParkedTarget, ParkedTargetJson
 from raycdc.errors import StateError
 from raycdc.model import TableSchema
 from raycdc.model.local_path import check_local_path
@@ -52,6 +52,15 @@ KEEP_COMMITTED = 10
 _EPOCH_FILE = re.compile(r"(\d{10})\.json(\.dropped)?$")
 
 
+class RoutedTargetJson(TypedDict):
+    """`RoutedTarget` in a commit record."""
+
+    sources: list[str]
+    schema: str
+    dropped: NotRequired[dict[str, list[str]]]
+    transforms: NotRequired[dict[str, str]]
+
+
 @dataclass(frozen=True, slots=True)
 class RoutedTarget:
     """A target table of a pipeline with routes or transforms: the source tables that went into it so far, the
@@ -64,14 +73,38 @@ class RoutedTarget:
     dropped: Mapping[str, Sequence[str]] = field(default_factory=dict)
     transforms: Mapping[str, str] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        dropped = {"dropped": {name: list(columns) for name, columns in self.dropped.items()}} if self.dropped else {}
-        transforms = {"transforms": dict(self.transforms)} if self.transforms else {}
-        return {"sources": list(self.sources), "schema": self.schema, **dropped, **transforms}
+    def to_json(self) -> RoutedTargetJson:
+        document = RoutedTargetJson(sources=list(self.sources), schema=self.schema)
+        if self.dropped:
+            document["dropped"] = {name: list(columns) for name, columns in self.dropped.items()}
+        if self.transforms:
+            document["transforms"] = dict(self.transforms)
+        return document
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> RoutedTarget:
+    def from_json(cls, data: RoutedTargetJson) -> RoutedTarget:
         return cls(tuple(data["sources"]), data["schema"], data.get("dropped", {}), data.get("transforms", {}))
+
+
+class CommitRecordJson(TypedDict):
+    """`CommitRecord` on disk."""
+
+    version: int
+    epoch: int
+    generation: int
+    committed_ms: int
+    tables: dict[str, list[int]]
+    routes: NotRequired[dict[str, RoutedTargetJson]]
+    known: NotRequired[dict[str, list[int]]]
+    parked: NotRequired[dict[str, ParkedTargetJson]]
+
+
+class _Identity(TypedDict):
+    """The content of ``meta.json``."""
+
+    version: int
+    checkpoint: str
+    pipeline: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +124,22 @@ class CommitRecord:
     known: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     parked: Mapping[str, ParkedTarget] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        return {
+    def to_json(self) -> CommitRecordJson:
+        document: CommitRecordJson = {
             # A raycdc that knows nothing of parked targets must not go on with rows that come behind a gap.
             "version": COMMIT_VERSION if self.parked else codec.DOCUMENT_VERSION,
             "epoch": self.epoch,
             "generation": self.generation,
             "committed_ms": self.committed_ms,
             "tables": {name: list(vector) for name, vector in self.tables.items()},
-            **({"routes": {name: target.to_json() for name, target in self.routes.items()}} if self.routes else {}),
-            **({"known": {name: list(vector) for name, vector in self.known.items()}} if self.known else {}),
-            **({"parked": {name: entry.to_json() for name, entry in self.parked.items()}} if self.parked else {}),
         }
+        if self.routes:
+            document["routes"] = {name: target.to_json() for name, target in self.routes.items()}
+        if self.known:
+            document["known"] = {name: list(vector) for name, vector in self.known.items()}
+        if self.parked:
+            document["parked"] = {name: entry.to_json() for name, entry in self.parked.items()}
+        return document
 
     @property
     def merged(self) -> dict[str, str]:
@@ -111,7 +148,7 @@ class CommitRecord:
         return {source: name for name, target in shared.items() for source in target.sources}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> CommitRecord:
+    def from_json(cls, data: CommitRecordJson) -> CommitRecord:
         tables = {name: (vector[0], vector[1]) for name, vector in data["tables"].items()}
         routes = {name: RoutedTarget.from_json(entry) for name, entry in data.get("routes", {}).items()}
         known = {name: (vector[0], vector[1]) for name, vector in data.get("known", {}).items()}
@@ -139,10 +176,10 @@ class CheckpointStore:
         self.documents = DriverDocuments(self._folder, self.generations)
         #: Documents that are not to be synced again.
         self._durable: set[str] = set()
-        meta = codec.read_current(self._folder, "meta.json") or _created(self._folder, pipeline, create=create)
-        self.pipeline: str = meta["pipeline"]
+        meta = _identity(self._folder, pipeline, create=create)
+        self.pipeline = meta["pipeline"]
         #: Identity of this checkpoint: part of every sink commit, so that deleted state never looks committed.
-        self.checkpoint: str = meta["checkpoint"]
+        self.checkpoint = meta["checkpoint"]
         #: Identity of this pipeline's commits in a sink.
         self.app_id = f"raycdc:{self.pipeline}:{self.checkpoint}"
         if pipeline and self.pipeline and pipeline != self.pipeline:
@@ -273,11 +310,10 @@ class CheckpointStore:
             raise StateError(
                 f"{codec.origin_of(self._folder, name)} disappeared while it was read; is another process deleting it?"
             )
-        return CommitRecord.from_json(
-            codec.upgrade(
-                document, origin=codec.origin_of(self._folder, name), current=COMMIT_VERSION, upgrades=_COMMIT_UPGRADES
-            )
+        current: Any = codec.upgrade(
+            document, origin=codec.origin_of(self._folder, name), current=COMMIT_VERSION, upgrades=_COMMIT_UPGRADES
         )
+        return CommitRecord.from_json(current)
 
     # -- schemas ----------------------------------------------------------------------------------------------------
 
@@ -311,8 +347,13 @@ class CheckpointStore:
         return document
 
 
-def _created(folder: LocalFolder, pipeline: str, *, create: bool) -> dict[str, Any]:
-    """The identity of a state that begins, in ``meta.json``."""
+def _identity(folder: LocalFolder, pipeline: str, *, create: bool) -> _Identity:
+    """The content of ``meta.json``, which is made where a state begins."""
+    identity = codec.read_current(folder, "meta.json") or _created(folder, pipeline, create=create)
+    return cast("_Identity", identity)
+
+
+def _created(folder: LocalFolder, pipeline: str, *, create: bool) -> codec.Document:
     if not create:
         raise StateError(f"There is no raycdc state in {folder.path}. Is pipeline.state right?")
     _require_identity(folder)

@@ -48,7 +48,7 @@ class Column:
         return {**told, "hidden": True} if self.hidden else told
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Column:
+    def from_json(cls, data: ColumnJson) -> Column:
         known = (data["name"], LogicalType.from_json(data["type"]), data["nullable"], data["default"])
         return cls(*known, hidden=data.get("hidden", False))
 

@@ -177,7 +177,8 @@ class LocalReader:
 def host_from(spec: JobSpec, start: CoordinatorStart) -> CoordinatorHost:
     """The coordinator of a job, in whatever process this runs."""
     store = CheckpointStore(spec.state, create=False)
-    asked, record = store.documents.read(REQUESTS), store.last_commit()
+    asked: Any = store.documents.read(REQUESTS)
+    record = store.last_commit()
     begin = EnumeratorStart(
         spec.until,
         store.last_manifest(),

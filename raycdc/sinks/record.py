@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 from raycdc.errors import ChangeRefusedError, SinkError
 from raycdc.model import Column, TableId
@@ -31,6 +31,23 @@ _VERSION = 3
 _WITHOUT_IDENTITY = 2
 
 
+class BeforeJson(TypedDict):
+    """`Before` in the commit table."""
+
+    columns: list[ColumnJson]
+    key: list[str]
+    now: list[str | None]
+
+
+class IntentJson(TypedDict):
+    """`Intent` in the commit table."""
+
+    marker: str
+    columns: list[ColumnJson]
+    key: list[str]
+    before: BeforeJson
+
+
 @dataclass(frozen=True, slots=True)
 class Before:
     """The target's columns and key before a change, and what each column is called since; None for one that went."""
@@ -39,11 +56,11 @@ class Before:
     key: tuple[str, ...]
     now: tuple[str | None, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        return {"columns": _to_json(self.columns), "key": list(self.key), "now": list(self.now)}
+    def to_json(self) -> BeforeJson:
+        return BeforeJson(columns=_to_json(self.columns), key=list(self.key), now=list(self.now))
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Before:
+    def from_json(cls, data: BeforeJson) -> Before:
         return cls(_from_json(data["columns"]), tuple(data["key"]), tuple(data["now"]))
 
 
@@ -56,12 +73,16 @@ class Intent:
     key: tuple[str, ...]
     before: Before
 
-    def to_json(self) -> dict[str, Any]:
-        columns = _to_json(self.columns)
-        return {"marker": self.marker, "columns": columns, "key": list(self.key), "before": self.before.to_json()}
+    def to_json(self) -> IntentJson:
+        return IntentJson(
+            marker=self.marker,
+            columns=_to_json(self.columns),
+            key=list(self.key),
+            before=self.before.to_json(),
+        )
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Intent:
+    def from_json(cls, data: IntentJson) -> Intent:
         before = Before.from_json(data["before"])
         return cls(data["marker"], _from_json(data["columns"]), tuple(data["key"]), before)
 
@@ -169,5 +190,5 @@ def _to_json(columns: Sequence[Column]) -> list[ColumnJson]:
     return [column.to_json() for column in columns]
 
 
-def _from_json(data: Sequence[dict[str, Any]]) -> tuple[Column, ...]:
-    return tuple(Column.from_json(dict(column)) for column in data)
+def _from_json(data: Sequence[ColumnJson]) -> tuple[Column, ...]:
+    return tuple(map(Column.from_json, data))

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, assert_never
+from typing import Any, TypedDict, assert_never
 
 from raycdc.checkpoint.documents import REQUESTS
 from raycdc.checkpoint.opaque import NO_NOTES, Position
@@ -93,6 +93,31 @@ class TableRequest(StrEnum):
                 assert_never(self)
 
 
+class LogStartJson(TypedDict):
+    """`LogStart` in a state; the position is one of its connector."""
+
+    position: Any
+    ordinal: int
+
+
+class RequestsJson(TypedDict):
+    """`Requests` in a state."""
+
+    number: int
+    tables: dict[str, str]
+    start: LogStartJson | None
+
+
+class RefusalJson(TypedDict):
+    """`Refusal` in a message; the position is one of its connector."""
+
+    table: str
+    incarnation: int
+    reason: str
+    position: Any
+    ts_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class LogStart:
     """Where a log is to be read from: position, and ordinal in the log's total order."""
@@ -100,11 +125,11 @@ class LogStart:
     position: Position
     ordinal: int
 
-    def to_json(self) -> dict[str, Any]:
-        return {"position": self.position.to_json(), "ordinal": self.ordinal}
+    def to_json(self) -> LogStartJson:
+        return LogStartJson(position=self.position.to_json(), ordinal=self.ordinal)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> LogStart:
+    def from_json(cls, data: LogStartJson) -> LogStart:
         return cls(Position.from_json(data["position"]), data["ordinal"])
 
 
@@ -121,7 +146,7 @@ class Requests:
     tables: Mapping[str, TableRequest] = field(default_factory=dict)
     start: LogStart | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> RequestsJson:
         start = None if self.start is None else self.start.to_json()
         return {
             "number": self.number,
@@ -130,7 +155,7 @@ class Requests:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Requests:
+    def from_json(cls, data: RequestsJson) -> Requests:
         start = data["start"]
         tables = {name: _request(name, text) for name, text in data["tables"].items()}
         return cls(data["number"], tables, None if start is None else LogStart.from_json(start))
@@ -202,7 +227,7 @@ class Refusal:
     position: Position
     ts_ms: int
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> RefusalJson:
         return {
             "table": str(self.table),
             "incarnation": self.incarnation,
@@ -212,7 +237,7 @@ class Refusal:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Refusal:
+    def from_json(cls, data: RefusalJson) -> Refusal:
         table = TableId.parse(data["table"])
         position = Position.from_json(data["position"])
         return cls(table, data["incarnation"], data["reason"], position, data["ts_ms"])

@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
-from typing import Any, assert_never
+from typing import Any, NotRequired, TypedDict, assert_never
 
 from raycdc.checkpoint.opaque import Position
 from raycdc.model import TableId
@@ -51,6 +51,47 @@ class Phase(StrEnum):
     ENDED = "ended"
 
 
+class AsOfJson(TypedDict):
+    """The part of `AsOf` that is beside its snapshot."""
+
+    at: int
+    lost: int | None
+
+
+class SnapshotJson(TypedDict):
+    """`SnapshotState` in a manifest, with what an `AsOf` has beside it."""
+
+    key: ChunkKey | None
+    foldable: bool
+    needs_null: bool
+    null_closed: bool
+    closed: list[list[Any]]
+    as_of: NotRequired[AsOfJson]
+
+
+class FollowedJson(TypedDict):
+    """A followed table in a manifest."""
+
+    incarnation: NotRequired[int]
+    schema: str
+    announced: bool
+    snapshot: SnapshotJson | None
+    passed: NotRequired[int]
+
+
+class ParkedJson(TypedDict):
+    """`Parked` in a manifest; the position is one of its connector."""
+
+    schema: str | None
+    announced: bool
+    incarnation: int
+    again: bool
+    phase: str
+    reason: str
+    position: Any
+    ts_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class SnapshotState:
     """How a table is cut into chunks, and which of its keys are published.
@@ -66,7 +107,7 @@ class SnapshotState:
     null_closed: bool = False
     closed: tuple[tuple[Any, Any], ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> SnapshotJson:
         return {
             "key": self.key,
             "foldable": self.foldable,
@@ -76,7 +117,7 @@ class SnapshotState:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> SnapshotState:
+    def from_json(cls, data: SnapshotJson) -> SnapshotState:
         closed = tuple((lower, upper) for lower, upper in data["closed"])
         return cls(key_from_json(data["key"]), data["foldable"], data["needs_null"], data["null_closed"], closed)
 
@@ -145,7 +186,7 @@ class Parked:
     ts_ms: int
     again: bool = False
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> ParkedJson:
         return {
             "schema": self.schema,
             "announced": self.announced,
@@ -158,7 +199,7 @@ class Parked:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Parked:
+    def from_json(cls, data: ParkedJson) -> Parked:
         return cls(
             data["schema"],
             data["announced"],
@@ -445,23 +486,29 @@ class Parking:
     phase: Phase = Phase.PARKED
 
 
-def followed_to_json(state: Followed) -> dict[str, Any]:
+def followed_to_json(state: Followed) -> FollowedJson:
     """A followed table as a manifest has it."""
-    entry = {"incarnation": state.incarnation, "schema": state.schema, "announced": state.announced}
+    entry: FollowedJson = {
+        "incarnation": state.incarnation,
+        "schema": state.schema,
+        "announced": state.announced,
+        "snapshot": None,
+    }
     match state:
         case InSnapshot(snapshot=snapshot):
-            return {**entry, "snapshot": snapshot.to_json()}
+            entry["snapshot"] = snapshot.to_json()
         case AsOf(snapshot=snapshot, at=at, lost=lost):
-            return {**entry, "snapshot": {**snapshot.to_json(), "as_of": {"at": at, "lost": lost}}}
+            entry["snapshot"] = {**snapshot.to_json(), "as_of": {"at": at, "lost": lost}}
         case Behind(at=at):
-            return {**entry, "snapshot": None, "passed": at}
+            entry["passed"] = at
         case Live():
-            return {**entry, "snapshot": None}
+            pass
         case _:
             assert_never(state)
+    return entry
 
 
-def followed_from_json(data: Mapping[str, Any]) -> Followed:
+def followed_from_json(data: FollowedJson) -> Followed:
     """Inverse of `followed_to_json`; states that were written before tables could begin again have no incarnation."""
     schema, announced, incarnation = data["schema"], data["announced"], data.get("incarnation", 0)
     if data["snapshot"] is not None:

@@ -6,6 +6,7 @@ Everything here works on the state alone, under its lease; the next start carrie
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from raycdc.checkpoint.documents import REQUESTS
 from raycdc.checkpoint.manifest import Manifest
@@ -32,7 +33,7 @@ def stream_state(manifest: Manifest | None) -> StreamState:
 
 def requests_of(store: CheckpointStore) -> Requests:
     """The last requests, done or not."""
-    asked = store.documents.read(REQUESTS)
+    asked: Any = store.documents.read(REQUESTS)
     return Requests() if asked is None else Requests.from_json(asked)
 
 

@@ -6,7 +6,7 @@ unnoticed is either not needed or not tested; both are bugs of the simulation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -369,9 +369,9 @@ def let_the_log_pass_a_table_that_is_read_as_of_a_place(patch: pytest.MonkeyPatc
 def forget_the_place_at_a_restart(patch: pytest.MonkeyPatch) -> None:
     real = table_life.followed_from_json
 
-    def from_json(data: Mapping[str, Any]) -> table_life.Followed:
-        snapshot = data["snapshot"]
-        kept = None if snapshot is None else {name: value for name, value in snapshot.items() if name != "as_of"}
+    def from_json(data: table_life.FollowedJson) -> table_life.Followed:
+        snapshot: Any = data["snapshot"]
+        kept: Any = None if snapshot is None else {name: value for name, value in snapshot.items() if name != "as_of"}
         return real({**data, "snapshot": kept})
 
     patch.setattr(stream_state, "followed_from_json", from_json)

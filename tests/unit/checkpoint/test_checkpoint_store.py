@@ -17,7 +17,7 @@ import pytest
 from raycdc.bridge import verify_segments
 from raycdc.checkpoint import codec
 from raycdc.checkpoint.folder import LocalFolder
-from raycdc.checkpoint.manifest import STATE_NODE, Manifest, Segment, TableEpoch, UnknownChange
+from raycdc.checkpoint.manifest import STATE_NODE, Manifest, Segment, TableEpoch, TableEpochJson, UnknownChange
 from raycdc.checkpoint.opaque import EnumeratorState, Opaque, Position, SealedSplit
 from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.checkpoint.store import KEEP_COMMITTED, CheckpointStore, CommitRecord, RoutedTarget
@@ -367,7 +367,7 @@ def test_a_store_that_is_looked_for_is_not_made(tmp_path: Path) -> None:
 
 def test_changes_that_this_version_cannot_read_are_written_again_where_they_stood() -> None:
     drop, later = {"type": "drop_table", "db": "shop", "table": "orders"}, {"type": "fold_table", "into": "x"}
-    written = {"schema": "f", "snapshot": False, "changes": [later, drop, later, later, drop]}
+    written: TableEpochJson = {"schema": "f", "snapshot": False, "changes": [later, drop, later, later, drop]}
     read = TableEpoch.from_json(written)
     assert ([change.index for change in read.unknown], len(read.changes)) == ([0, 2, 3], 2)
     assert read.to_json() == written

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raycdc.checkpoint.manifest import Manifest, TableEpoch
+from raycdc.checkpoint.manifest import Manifest, TableEpoch, TableEpochJson
 from raycdc.checkpoint.opaque import EnumeratorState
 from raycdc.epochs.works import require_readable
 from raycdc.errors import ChangeRefusedError
@@ -16,7 +16,7 @@ ORDERS = TableId("shop", "orders")
 
 
 def test_a_table_of_which_only_rows_are_kept_is_named() -> None:
-    part = {"schema": "f", "snapshot": False, "changes": [{"type": "fold_table"}]}
+    part: TableEpochJson = {"schema": "f", "snapshot": False, "changes": [{"type": "fold_table"}]}
     manifest = Manifest(3, 1, 0, {}, {}, EnumeratorState.from_json({}), tables={ORDERS: TableEpoch.from_json(part)})
     work = TableWork(3, 1, ORDERS, ORDERS, simple_schema(), (), (), {})
     with pytest.raises(ChangeRefusedError, match=r"shop\.orders: .*fold_table.* is no known schema change"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 from raycdc.checkpoint import codec
 from raycdc.checkpoint.manifest import Manifest
@@ -49,7 +50,8 @@ class DriverOracle:
         if path.parent.name == "epochs" and path.suffix == ".json":
             self._sealed(codec.decode_manifest(content, origin=path.name))
         elif path.parent.name == "commits" and path.suffix == ".json":
-            self._recorded(CommitRecord.from_json(codec.decode(content, origin=path.name)))
+            document: Any = codec.decode(content, origin=path.name)
+            self._recorded(CommitRecord.from_json(document))
         elif path.parent.name == "generations" and path.suffix == ".json":
             self._newest = max(self._newest, int(path.stem))
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from bson.binary import UUID_SUBTYPE, Binary
 
 from raycdc.errors import TargetTakenError
 from raycdc.model import TableId, TableSchema
-from raycdc.sinks.mongodb.server import Described
+from raycdc.sinks.mongodb.server import Described, Document
 from raycdc.sinks.mongodb.types import ID, Form, form_of, key_pattern, subtype_of
 
 #: Options of a collection that change what a key is, or what becomes of documents.
@@ -47,7 +46,7 @@ def check_keys(collection: Any, target: TableId, schema: TableSchema, where: str
         form = form_of(logical)
         if form is Form.VALUE:
             continue
-        wanted: dict[str, object] = {"$type": list(_TYPES.get(form, (form.bson,)))}
+        wanted: Document = {"$type": list(_TYPES.get(form, (form.bson,)))}
         if (pattern := key_pattern(logical)) is not None:
             wanted = {"$regex": pattern}
         found = collection.find_one({"$nor": [{field: wanted}]}, {ID: 1})
@@ -66,7 +65,7 @@ def _other_binary(collection: Any, subtype: int, part: str | None) -> Any:
     return None
 
 
-def _refuse(found: Mapping[str, Any] | None, target: TableId, where: str, why: str) -> None:
+def _refuse(found: Document | None, target: TableId, where: str, why: str) -> None:
     if found is not None:
         raise TargetTakenError(
             f"{target} exists in {where} and has a document whose {ID} ({found[ID]!r:.100}) {why}. Choose another "

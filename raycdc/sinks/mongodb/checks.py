@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TypedDict
 
 from pymongo.errors import OperationFailure, PyMongoError
 
 from raycdc.errors import SinkError
 from raycdc.model import TableId
 from raycdc.sinks.mongodb.plugin import MongoDbSinkConfig
-from raycdc.sinks.mongodb.server import Server
+from raycdc.sinks.mongodb.server import Document, Server
 from raycdc.sinks.mongodb.types import check_name
 from raycdc.source.checks import CheckResult
+
+
+class _Resource(TypedDict, total=False):
+    db: str
+    collection: str
+    anyResource: bool  # the server's name
+
+
+class Privilege(TypedDict):
+    """A privilege of a user as the server tells it: the actions that are allowed on a resource."""
+
+    resource: _Resource
+    actions: Sequence[str]
+
 
 #: The actions on a target, and on the record; ``readWrite`` has all of them.
 ACTIONS = ("createCollection", "find", "insert", "listCollections", "remove", "update")
@@ -51,7 +65,7 @@ def check_sink(config: MongoDbSinkConfig, tables: Sequence[TableId]) -> list[Che
     return findings
 
 
-def _status(server: Server) -> Mapping[str, Any]:
+def _status(server: Server) -> Document:
     """Who the client is and may do; nothing where the server does not know."""
     try:
         return server.client.admin.command({"connectionStatus": 1, "showPrivileges": True})
@@ -61,7 +75,7 @@ def _status(server: Server) -> Mapping[str, Any]:
         return {}
 
 
-def lacking(user: str, privileges: Iterable[Mapping[str, Any]], databases: Sequence[str]) -> list[CheckResult]:
+def lacking(user: str, privileges: Iterable[Privilege], databases: Sequence[str]) -> list[CheckResult]:
     """The actions that `user` may not do in each of `databases`; one good finding where nothing is missing."""
     privileges = list(privileges)
     findings = []

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NotRequired, Self, TypedDict
 
 import bson
 from bson.raw_bson import RawBSONDocument
@@ -21,13 +21,22 @@ from pymongo.errors import DuplicateKeyError
 
 from raycdc.errors import FencedError
 from raycdc.model import TableId
-from raycdc.sinks.mongodb.server import Server, Session
+from raycdc.sinks.mongodb.server import Document, Server, Session
 from raycdc.sinks.mongodb.types import ID
 from raycdc.sinks.record import Held
 from raycdc.sinks.targets import is_of_pipeline
 
 _COMMITS = "raycdc_commit"
 _FENCES = "raycdc_fence"
+
+
+class OperationsDocument(TypedDict):
+    """`Operations` in the record."""
+
+    empty: NotRequired[bool]
+    unset: NotRequired[list[str]]
+    rename: NotRequired[list[list[str]]]
+    set: NotRequired[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +53,21 @@ class Operations:
     def __bool__(self) -> bool:
         return self.empty or bool(self.unset or self.renamed or self.values)
 
-    def document(self) -> dict[str, object]:
+    def document(self) -> OperationsDocument:
         """As the record has it."""
-        parts: dict[str, object] = {"empty": True} if self.empty else {}
-        parts |= {"unset": list(self.unset)} if self.unset else {}
-        parts |= {"rename": list(map(list, self.renamed))} if self.renamed else {}
-        return parts | ({"set": RawBSONDocument(self.values)} if self.values else {})
+        parts: OperationsDocument = {}
+        if self.empty:
+            parts["empty"] = True
+        if self.unset:
+            parts["unset"] = list(self.unset)
+        if self.renamed:
+            parts["rename"] = list(map(list, self.renamed))
+        if self.values:
+            parts["set"] = RawBSONDocument(self.values)
+        return parts
 
     @classmethod
-    def of(cls, document: Mapping[str, Any] | None) -> Operations | None:
+    def of(cls, document: OperationsDocument | None) -> Operations | None:
         """Inverse of `document`."""
         if document is None:
             return None
@@ -67,12 +82,12 @@ class Progress:
 
     last: Any
 
-    def document(self) -> dict[str, object]:
+    def document(self) -> Document:
         """As the record has it."""
         return {ID: self.last}
 
     @classmethod
-    def of(cls, document: Mapping[str, Any] | None) -> Self | None:
+    def of(cls, document: Document | None) -> Self | None:
         """Inverse of `document`."""
         return None if document is None else cls(document[ID])
 

@@ -25,7 +25,7 @@ from raycdc.sinks.changes import check_constant
 from raycdc.sinks.columns import Plan
 from raycdc.sinks.mongodb.commits import Commits, Kept, Operations, Progress, RecordChange
 from raycdc.sinks.mongodb.documents import Group, element, encode
-from raycdc.sinks.mongodb.server import Server, Session
+from raycdc.sinks.mongodb.server import Document, Server, Session
 from raycdc.sinks.mongodb.types import ID
 
 #: Documents per transaction: a second's work or less, of a minute that servers give a transaction.
@@ -74,14 +74,14 @@ def empty(server: Server, commits: Commits, target: TableId, kept: Kept, positio
     """Delete all documents, and keep the record as it is."""
     collection = server.collection(target)
 
-    def delete(session: Session, before: Kept, chosen: dict[str, object]) -> tuple[Kept, int]:
+    def delete(session: Session, before: Kept, chosen: Document) -> tuple[Kept, int]:
         change = RecordChange(before.held, before.operations)
         now = commits.write(session, target, before, change, positions)
         return now, collection.delete_many(chosen, session=session).deleted_count
 
     while True:
         bound = list(server.keys(target).find({}, {ID: 1}).sort(ID, 1).skip(BATCH_DOCUMENTS).limit(1))
-        chosen: dict[str, object] = {ID: {"$lt": bound[0][ID]}} if bound else {}
+        chosen: Document = {ID: {"$lt": bound[0][ID]}} if bound else {}
         kept, deleted = server.transaction(lambda session, k=kept, c=chosen: delete(session, k, c))  # type: ignore[misc]
         if not bound:
             return kept
@@ -141,10 +141,10 @@ def _next_keys(collection: Any, progress: Progress | None) -> tuple[list[Any], b
     return keys, True
 
 
-def _updates(operations: Operations) -> list[dict[str, object]]:
+def _updates(operations: Operations) -> list[Document]:
     """Updates of all documents, to be done in order: names that are exchanged go by names that nobody has."""
     renamed = operations.renamed
-    first: dict[str, object] = {}
+    first: Document = {}
     if operations.unset:
         first["$unset"] = dict.fromkeys(operations.unset, "")
     if renamed:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypedDict, TypeVar
 
 import pymongo
 from bson.codec_options import CodecOptions, DatetimeConversion
@@ -35,8 +35,10 @@ from raycdc.model import TableId
 
 DUPLICATE_KEY = 11000
 _SELECTION_TIMEOUT_MS = 20_000
+#: A document where the driver takes or gives one: fields with values of any type of BSON.
+Document = dict[str, Any]
 #: How keys are read that are written again: the same ones.
-KEYS: CodecOptions[dict[str, Any]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
+KEYS: CodecOptions[Document] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
 _MAJORITY = WriteConcern("majority")
 #: The server's words for an error that may not come again.
 _LATER = ("RetryableWriteError", "TransientTransactionError", "UnknownTransactionCommitResult")
@@ -46,7 +48,19 @@ _FIELDS = {"insert": "documents", "update": "updates", "delete": "deletes"}
 Result = TypeVar("Result")
 Session = ClientSession
 _lock = threading.Lock()
-_clients: dict[tuple[int, str], pymongo.MongoClient[dict[str, Any]]] = {}
+_clients: dict[tuple[int, str], pymongo.MongoClient[Document]] = {}
+
+
+class _Info(TypedDict, total=False):
+    uuid: Any
+
+
+class _Answer(TypedDict, total=False):
+    """An answer of ``listCollections``: an option is there, or has a value that counts as false."""
+
+    type: str
+    options: Mapping[str, object]
+    info: _Info
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +74,8 @@ class Described:
     uuid: str
 
     @classmethod
-    def of(cls, answer: Mapping[str, Any]) -> Self:
-        """Of an answer of ``listCollections``."""
-        options: Mapping[str, Any] = answer.get("options") or {}
+    def of(cls, answer: _Answer) -> Self:
+        options = answer.get("options") or {}
         uuid = answer.get("info", {}).get("uuid")
         return cls(
             answer.get("type", "collection"),
@@ -114,7 +127,7 @@ class Server:
         return "@" in lowered or "password" in lowered or "authmechanismproperties" in lowered
 
     @property
-    def client(self) -> pymongo.MongoClient[dict[str, Any]]:
+    def client(self) -> pymongo.MongoClient[Document]:
         """The client of this process; a child of a process makes its own."""
         with _lock:
             key = (os.getpid(), self.uri)
@@ -122,7 +135,7 @@ class Server:
                 _clients[key] = self._connected()
             return _clients[key]
 
-    def _connected(self) -> pymongo.MongoClient[dict[str, Any]]:
+    def _connected(self) -> pymongo.MongoClient[Document]:
         try:
             return pymongo.MongoClient(
                 self.uri,
@@ -195,7 +208,7 @@ class Server:
 
     def described(self, target: TableId) -> Described | None:
         """The server's description of a collection; None where there is none."""
-        answers = self.client[target.db].list_collections(filter={"name": target.table})
+        answers: Iterator[Any] = self.client[target.db].list_collections(filter={"name": target.table})
         return next(map(Described.of, answers), None)
 
     def create(self, target: TableId) -> None:

@@ -31,12 +31,12 @@ from raycdc.errors import DataError, ValueRefusedError
 from raycdc.model import Column, TableId, TableSchema
 from raycdc.sinks.mongodb.documents import SLICE_ROWS, Constant, Element, Group, TooLargeError, element, encode, nulls
 from raycdc.sinks.mongodb.own_types import Fields, UnfitError
-from raycdc.sinks.mongodb.server import DuplicateError, Server, Session
+from raycdc.sinks.mongodb.server import Document, DuplicateError, Server, Session
 from raycdc.sinks.mongodb.types import ID, Form, form_of, spread
 from raycdc.sinks.rows import DELETED, META_TYPES, target_columns
 
 #: Dates beyond what Python's hold stay what they are.
-_CODEC = CodecOptions[dict[str, Any]](datetime_conversion=DatetimeConversion.DATETIME_AUTO)
+_CODEC = CodecOptions[Document](datetime_conversion=DatetimeConversion.DATETIME_AUTO)
 _UPSERT = Constant(b"\x08upsert\x00\x01")
 _ONE = Constant(b"\x10limit\x00\x01\x00\x00\x00")
 

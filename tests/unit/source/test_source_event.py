@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raycdc.checkpoint.manifest import UnknownChange
 from raycdc.checkpoint.missing import MissingRow, MissingState
-from raycdc.checkpoint.opaque import LogNotes, Position, SealedSplit
+from raycdc.checkpoint.opaque import LogNotes, Opaque, Position, SealedSplit
 from raycdc.connectors.kafka.events import EnumeratorEvent, ReaderEvent
 from raycdc.errors import ProtocolError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
@@ -51,6 +52,13 @@ missing = st.lists(st.builds(MissingRow, st.builds(TableId, names, names), key=n
     tuple
 )
 
+#: Changes of a later version, before all that are known.
+unknown_changes = st.lists(st.dictionaries(st.text(max_size=5), values, max_size=3), max_size=2).map(
+    lambda changes: tuple(
+        UnknownChange(index, Opaque.from_json({**change, "type": "fold_table"})) for index, change in enumerate(changes)
+    )
+)
+
 
 def field_values(hint: Any) -> st.SearchStrategy[Any]:
     """Values of a field's type, as deep as it goes."""
@@ -71,6 +79,7 @@ def field_values(hint: Any) -> st.SearchStrategy[Any]:
         ),
         Position: st.builds(Position, values),
         SealedSplit: st.builds(SealedSplit, values),
+        tuple[UnknownChange, ...]: unknown_changes,
         LogNotes: st.builds(LogNotes, st.dictionaries(st.text(max_size=5), values, max_size=3)),
         SnapshotState: st.builds(SnapshotState, st.none() | names, st.booleans(), st.booleans(), st.booleans(), bounds),
         MissingState: st.just(MissingState()) | st.builds(MissingState, st.integers(1, 99), missing),

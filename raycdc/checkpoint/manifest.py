@@ -42,21 +42,26 @@ def seq_base(epoch: int, *, log: bool, offset: int = 0) -> int:
     return (epoch << (SEQ_COUNTER_BITS + 1)) | (int(log) << SEQ_COUNTER_BITS) | offset
 
 
-class SegmentJson(TypedDict):
-    """A `Segment` in a message. A manifest has neither `flight` nor `lost` nor `view`."""
+class SegmentFileJson(TypedDict):
+    """The file of a `Segment` in a message. A manifest has no `flight`."""
 
     node: str
     path: str
     flight: NotRequired[str]
+    rows: int
+    bytes: int
+    crc32: int
+
+
+class SegmentJson(SegmentFileJson):
+    """A `Segment` in a message. A manifest has neither `lost` nor `view`."""
+
     table: str
     schema: str
     split_id: str
     partition: int
     kind: str
     seq_base: int
-    rows: int
-    bytes: int
-    crc32: int
     lost: NotRequired[int]
     view: NotRequired[RowViewJson]
 

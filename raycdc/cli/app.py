@@ -14,6 +14,9 @@ from raycdc.printable import printable_text
 
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
+#: Of a command that reads its options by itself.
+_OWN_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
 app = typer.Typer(
     name="raycdc",
     help="Change data capture: a database into a lakehouse, exactly once.",
@@ -29,6 +32,7 @@ inspect = typer.Typer(
 app.add_typer(inspect, name="inspect")
 tables = typer.Typer(
     help="List the tables of a pipeline that is not running, and make requests about them for its next start.",
+    short_help="List the tables of a pipeline at rest, and make requests.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -74,7 +78,7 @@ def _root(
     """Change data capture: a database into a lakehouse, exactly once."""
 
 
-@app.command()
+@app.command(short_help="Run the pipeline of CONFIG until it is stopped or caught up.")
 def run(
     config: ConfigPath,
     until: Annotated[
@@ -91,7 +95,7 @@ def run(
     return run_pipeline(config, until=until, local=local, as_json=json, verbose=verbose)
 
 
-@app.command()
+@app.command(short_help="Print what is missing for CONFIG to run, with its remedy.")
 def check(
     config: ConfigPath,
     local: Annotated[bool, typer.Option("--local", help="Check for a run with --local, which needs no Java.")] = False,
@@ -105,7 +109,7 @@ def check(
     return check_config(config, as_json=json, local=local)
 
 
-@app.command()
+@app.command(short_help="Print the targets that CONFIG would make, with their columns.")
 def plan(config: ConfigPath, json: Json = False, verbose: Verbose = False) -> int:
     """Print the targets that CONFIG would make, of which tables, with which columns and statements."""
     _configure_logging(verbose)
@@ -114,7 +118,7 @@ def plan(config: ConfigPath, json: Json = False, verbose: Verbose = False) -> in
     return plan_config(config, as_json=json)
 
 
-@app.command()
+@app.command(short_help="Write a commented configuration by asking the source.")
 def init(  # noqa: PLR0913, PLR0917 - each is an option of the command line
     path: Annotated[Path, typer.Argument(metavar="CONFIG", help="The file to write.")] = Path("pipeline.toml"),
     source: Annotated[
@@ -166,7 +170,7 @@ def init(  # noqa: PLR0913, PLR0917 - each is an option of the command line
     return write_config(path, options, force=force)
 
 
-@app.command()
+@app.command(short_help="List the installed sources, sinks and formats.")
 def plugins(json: Json = False) -> int:
     """List the installed sources, sinks and formats, broken ones with their error."""
     from raycdc.cli.plugins import print_plugins
@@ -174,7 +178,7 @@ def plugins(json: Json = False) -> int:
     return print_plugins(as_json=json)
 
 
-@app.command()
+@app.command(short_help="Print a page of the manual.")
 def explain(
     topic: Annotated[str, typer.Argument(metavar="[TOPIC]", help="A page; without it, the list of pages.")] = "",
 ) -> int:
@@ -184,7 +188,10 @@ def explain(
     return print_page(topic)
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
+@app.command(
+    short_help="Run a pipeline on a private MariaDB with a small shop.",
+    context_settings=_OWN_OPTIONS,
+)
 def demo(context: typer.Context) -> int:
     """Start a private MariaDB with a small shop, run a pipeline on it, and compare source and lake."""
     from raycdc.cli import demo as demo_command
@@ -192,7 +199,10 @@ def demo(context: typer.Context) -> int:
     return int(demo_command.main(context.args))
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
+@app.command(
+    short_help="Measure raycdc on servers of its own.",
+    context_settings=_OWN_OPTIONS,
+)
 def bench(context: typer.Context) -> int:
     """Measure raycdc on servers of its own: `raycdc bench NAME --json`; `raycdc bench --help` lists the names."""
     from raycdc.cli import bench as bench_command
@@ -200,7 +210,7 @@ def bench(context: typer.Context) -> int:
     return bench_command.run(context.args)
 
 
-@tables.command("list")
+@tables.command("list", short_help="Print each table's phase, and why one is not followed.")
 def tables_list(config: ConfigPath, json: Json = False) -> int:
     """Print each table's phase, and where and why one is not followed."""
     from raycdc.cli.tables import print_tables
@@ -208,7 +218,7 @@ def tables_list(config: ConfigPath, json: Json = False) -> int:
     return print_tables(config, as_json=json)
 
 
-@tables.command("resnapshot")
+@tables.command("resnapshot", short_help="Read TABLE anew at the next start.")
 def tables_resnapshot(config: ConfigPath, table: TableName) -> int:
     """Read TABLE anew at the next start while the others go on; rows that are gone at the source leave the target."""
     from raycdc.cli.tables import change_table
@@ -216,7 +226,7 @@ def tables_resnapshot(config: ConfigPath, table: TableName) -> int:
     return change_table(config, table, "resnapshot")
 
 
-@tables.command("add")
+@tables.command("add", short_help="Add TABLE, with a snapshot at the next start.")
 def tables_add(config: ConfigPath, table: TableName) -> int:
     """Add TABLE, which source.tables selects by now, with a snapshot at the next start."""
     from raycdc.cli.tables import change_table
@@ -224,7 +234,7 @@ def tables_add(config: ConfigPath, table: TableName) -> int:
     return change_table(config, table, "add")
 
 
-@tables.command("pause")
+@tables.command("pause", short_help="Stop following TABLE from the next start on.")
 def tables_pause(config: ConfigPath, table: TableName) -> int:
     """Stop following TABLE from the next start on; its target stays as it is."""
     from raycdc.cli.tables import change_table
@@ -232,7 +242,7 @@ def tables_pause(config: ConfigPath, table: TableName) -> int:
     return change_table(config, table, "pause")
 
 
-@tables.command("remove")
+@tables.command("remove", short_help="Leave TABLE out from the next start on.")
 def tables_remove(config: ConfigPath, table: TableName) -> int:
     """Leave TABLE out from the next start on; its target keeps what it has."""
     from raycdc.cli.tables import change_table
@@ -240,7 +250,7 @@ def tables_remove(config: ConfigPath, table: TableName) -> int:
     return change_table(config, table, "remove")
 
 
-@tables.command("resume")
+@tables.command("resume", short_help="Follow a paused TABLE again, from a new snapshot on.")
 def tables_resume(config: ConfigPath, table: TableName) -> int:
     """Follow a paused TABLE again, beginning with a new snapshot at the next start."""
     from raycdc.cli.tables import change_table
@@ -255,7 +265,7 @@ def _inspect() -> None:
     without_pandas()
 
 
-@inspect.command("checkpoint")
+@inspect.command("checkpoint", short_help="Print the newest checkpoint as JSON.")
 def inspect_checkpoint(
     state: Annotated[Path, typer.Argument(metavar="STATE_OR_CONFIG", help="State folder, or a pipeline's TOML file.")],
     json: Annotated[bool, typer.Option("--json", help="The whole document on one line.")] = False,
@@ -294,7 +304,7 @@ def inspect_messages(
     return int(print_messages(file, format_, schema))
 
 
-@inspect.command("ddl")
+@inspect.command("ddl", short_help="Print the schema changes of DDL statements as JSON lines.")
 def inspect_ddl(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="SQL statements, each ended by ; at a line's end.")],
     tables: Annotated[bool, typer.Option("--tables", help="Print the resulting tables instead of the events.")] = False,

@@ -27,6 +27,7 @@ from raycdc.errors import (
     NameRefusedError,
     RaycdcError,
     SinkError,
+    SinkUnavailableError,
     TargetTouchedError,
     ValueRefusedError,
 )
@@ -122,8 +123,8 @@ def test_a_job_that_failed_is_a_values_fault_only_where_an_expression_or_a_funct
         (KafkaError.TOPIC_EXCEPTION, NameRefusedError),
         (KafkaError.POLICY_VIOLATION, TargetTouchedError),
         (KafkaError.INVALID_REPLICATION_FACTOR, SinkError),
-        (KafkaError._TIMED_OUT, SinkError),
-        (KafkaError._ALL_BROKERS_DOWN, SinkError),
+        (KafkaError._TIMED_OUT, SinkUnavailableError),
+        (KafkaError._ALL_BROKERS_DOWN, SinkUnavailableError),
         (KafkaError.CLUSTER_AUTHORIZATION_FAILED, SinkError),
     ],
 )
@@ -144,7 +145,7 @@ def test_a_topic_that_cannot_be_made_is_its_tables_fault_only_where_the_broker_s
     assert type(caught.value) is said
     with pytest.raises(SinkError) as caught:
         topics.create("ddl", 1, is_tables=False)
-    assert type(caught.value) is SinkError
+    assert type(caught.value) is (SinkUnavailableError if said is SinkUnavailableError else SinkError)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +175,7 @@ def test_a_catalog_that_is_away_is_the_sinks(cause: Exception, catalogs: bool) -
         (postgres_refusal("42P02"), SinkError),
         (postgres_refusal("42703"), TargetTouchedError),
         (postgres_refusal("22001"), ValueRefusedError),
-        (postgres_refusal("08006"), SinkError),
+        (postgres_refusal("08006"), SinkUnavailableError),
         (mysql_refusal(1064), SinkError),
         (mysql_refusal(1264), ValueRefusedError),
     ],

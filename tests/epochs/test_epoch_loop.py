@@ -524,7 +524,7 @@ def test_commits_carry_positions_and_identity(files: World) -> None:
         properties = iceberg_table(folder).metadata.properties
         (note,) = (json.loads(value) for key, value in properties.items() if key.startswith("raycdc.commit."))
     else:
-        note = json.loads(next((folder / "_raycdc").glob("*.json")).read_text())
+        note = json.loads(next((folder / "_raycdc").glob("epoch-*.json")).read_text())
     assert note["pipeline"] == files.store.app_id
     assert note["positions"] == {"log": {"file": "binlog.000001", "pos": 1}}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,15 +16,13 @@ from raycdc.errors import (
     TargetTakenError,
     TargetTouchedError,
 )
-from raycdc.model import Column, LogicalType, TableSchema, TypeKind
 from raycdc.schema import CreateTableEvent, TruncateTableEvent
 from raycdc.testing.epochs import ScriptedTable
 from raycdc.testing.servers import DatabaseServer, PostgresServer
-from tests.epochs.sink_world import World, new_world, world_of
+from tests.epochs.sink_world import new_world
+from tests.integration.sinks.others_story import OthersStory, keyed
 
 pytestmark = pytest.mark.server
-
-INT = LogicalType(TypeKind.INT64)
 
 #: A trigger that bends rows, one that is nobody's business, and a column of ours that the server computes.
 POSTGRES_TRIGGER = (
@@ -51,17 +48,11 @@ BENT = [
 ]
 
 
-def keyed(*names: str) -> TableSchema:
-    return TableSchema(tuple(Column(name, INT, nullable=name != "id") for name in names), ("id",))
-
-
-class Story:
-    """One table with a key and two columns, on an empty server."""
+class Story(OthersStory):
+    """On a database."""
 
     def __init__(self, request: pytest.FixtureRequest, kind: str, root: Path) -> None:
-        self.world: World = world_of(request, kind, root)
-        self.world.script.tables = {}
-        self.table: ScriptedTable = self.world.script.table("shop.t", keyed("id", "a", "b"))
+        super().__init__(request, kind, root)
         assert self.world.server is not None
         self.server: PostgresServer | DatabaseServer = self.world.server
 
@@ -71,18 +62,6 @@ class Story:
 
     def execute(self, *statements: str) -> None:
         self.server.execute(*statements)
-
-    def seal(self, *rows: tuple[int, int, int], final: bool = True) -> None:
-        """An epoch that puts in rows (id, a, b), new or not."""
-        for id_, a, b in rows:
-            if (id_,) in self.table.rows:
-                self.table.update((id_,), a=a, b=b)
-            else:
-                self.table.insert({"id": id_, "a": a, "b": b})
-        self.world.script.seal(final=final)
-
-    def run(self, **options: Any) -> None:
-        self.world.restart(sink=self.world.sink(**options))
 
     def theirs(self, *, more: str = "") -> None:
         """Somebody's table with the columns of ours."""
@@ -227,12 +206,7 @@ def test_unique_values_that_rows_exchange_within_an_epoch_arrive(
 ) -> None:
     story = Story(request, kind, tmp_path)
     unique_values(story)
-    # Exchanged, by way of a value that is nobody's any more; and one that goes to a new row.
-    story.table.update((1,), b=9)
-    story.table.update((2,), b=1)
-    story.table.update((1,), b=2)
-    story.table.update((3,), b=4)
-    story.seal((4, 4, 3))
+    story.exchange_values()
     story.run()
     story.world.check()
 

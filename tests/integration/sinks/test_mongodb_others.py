@@ -8,37 +8,20 @@ from typing import Any
 import pytest
 
 from raycdc.errors import KeyRefusedError, TargetTakenError
-from raycdc.model import Column, LogicalType, TableSchema, TypeKind
-from raycdc.testing.epochs import ScriptedTable
-from tests.epochs.sink_world import World, world_of
+from tests.integration.sinks.others_story import OthersStory
 
 pytestmark = pytest.mark.server
 
 KINDS = pytest.mark.parametrize("kind", ["mongodb-upsert", "mongodb-parts-upsert"])
-INT = LogicalType(TypeKind.INT64)
 
 
-class Story:
-    """One table with a key and two columns, and its collection."""
-
-    def __init__(self, request: pytest.FixtureRequest, kind: str, root: Path) -> None:
-        self.world: World = world_of(request, kind, root)
-        self.world.script.tables = {}
-        columns = tuple(Column(name, INT, nullable=name != "id") for name in ("id", "a", "b"))
-        self.table: ScriptedTable = self.world.script.table("shop.t", TableSchema(columns, ("id",)))
+class Story(OthersStory):
+    """On a collection."""
 
     def collection(self, do: Any) -> Any:
         assert self.world.mongodb is not None
         with self.world.mongodb.client() as client:
             return do(client["shop"]["t"])
-
-    def seal(self, *rows: tuple[int, int, int]) -> None:
-        for id_, a, b in rows:
-            self.table.insert({"id": id_, "a": a, "b": b})
-        self.world.script.seal(final=True)
-
-    def run(self, **options: Any) -> None:
-        self.world.restart(sink=self.world.sink(**options))
 
     def ids(self) -> list[int]:
         return sorted(document["_id"] for document in self.collection(lambda found: list(found.find())))
@@ -52,11 +35,7 @@ def test_unique_values_that_documents_exchange_within_an_epoch_arrive(
     story.seal((1, 1, 1), (2, 2, 2), (3, 3, 3))
     story.run()
     story.collection(lambda found: found.create_index("b", unique=True))
-    story.table.update((1,), b=9)
-    story.table.update((2,), b=1)
-    story.table.update((1,), b=2)
-    story.table.update((3,), b=4)
-    story.seal((4, 4, 3))
+    story.exchange_values()
     story.run()
     story.world.check()
 

@@ -105,7 +105,7 @@ def past_position(connection: Connection[Any], info: ServerInfo, start: PastStar
         return _after_gtids(info, start, files[0][0])
     if start.timestamp_ms is not None:
         file = _file_at(info, [name for name, _ in files], start.timestamp_ms, open_log)
-        return _first_since(info, BinlogOffset(file, 4), start.timestamp_ms, open_log, end=_end(files))
+        return first_since(info, BinlogOffset(file, 4), start.timestamp_ms, open_log, end=_end(files))
     if start.earliest:
         return _exact(connection, info, BinlogOffset(files[0][0], 4), open_log)
     if start.file not in sizes:
@@ -288,13 +288,14 @@ def _begun_ms(info: ServerInfo, file: str, open_log: OpenLog) -> int:
     raise SourceError(f"{info.address} sent no beginning of its log file {file}.")
 
 
-def _first_since(
+def first_since(
     info: ServerInfo, begin: BinlogOffset, timestamp_ms: int, open_log: OpenLog, *, end: BinlogOffset
 ) -> BinlogOffset:
     """The end of the last transaction before the first one that was committed at the time or later."""
     decoder = _blind_decoder(info, begin)
     previous = MySqlGtidSet()
     place = begin
+    exact = False
     with closing(open_log(begin)) as stream:
         while decoder.cursor.position < end:
             data = bytes(stream.read(bytes_max=_READ_BYTES, timeout_s=_READ_TIMEOUT_S))
@@ -311,14 +312,16 @@ def _first_since(
                 inside = decoder.cursor.in_transaction
                 for _ in decoder.items(np.frombuffer(data[start:stop], np.uint8)):
                     pass
-                if (inside or decoder.cursor.in_transaction) and _since(decoder.cursor.last_ts_ms, timestamp_ms):
+                exact = decoder.cursor.has_commit_time or (exact and inside)
+                in_transaction = inside or decoder.cursor.in_transaction
+                if in_transaction and _since(decoder.cursor.last_ts_ms, timestamp_ms, exact=exact):
                     return _with_previous(place, previous, info)
     return _with_previous(decoder.cursor.position, previous, info)
 
 
-def _since(event_ms: int, timestamp_ms: int) -> bool:
-    """Whether an event counts as at or after the time; whole seconds may stand for any moment in them."""
-    return event_ms >= timestamp_ms or (event_ms % 1000 == 0 and event_ms + 999 >= timestamp_ms)
+def _since(event_ms: int, timestamp_ms: int, *, exact: bool) -> bool:
+    """Whether an event counts as at or after the time: one that has whole seconds stands for any moment in them."""
+    return (event_ms if exact else event_ms + 999) >= timestamp_ms
 
 
 def _with_previous(place: BinlogOffset, previous: MySqlGtidSet, info: ServerInfo) -> BinlogOffset:

@@ -67,6 +67,11 @@ class BinlogCursor:
         return int(self.state[index.S_LAST_MS])
 
     @property
+    def has_commit_time(self) -> bool:
+        """Whether the log says when the open transaction was committed; otherwise its events have whole seconds."""
+        return int(self.state[index.S_TX_MS]) > 0
+
+    @property
     def checksum_bytes(self) -> int:
         """Bytes of checksum behind each event."""
         return int(self.state[index.S_CHECKSUM])

@@ -43,6 +43,8 @@ from raycdc.startup_checks import Start, begin, no_order, order_by, require_know
 
 #: How often progress is reported.
 PROGRESS_S = 0.5
+#: Ends the warning that rows of a lost node are read again; tests wait for it.
+READ_AGAIN = "What it had is read again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,5 +272,5 @@ def _run_through_losses(loop: EpochLoop, supervisor: Supervisor, reporter: Progr
             loop.run()
             return
         except SegmentUnavailableError as lost:
-            reporter.warning(f"{lost} What it had is read again.")
+            reporter.warning(f"{lost} {READ_AGAIN}")
         supervisor.start_over(loop.recover)

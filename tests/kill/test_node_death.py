@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from raycdc.pipeline import READ_AGAIN
 from raycdc.testing.compare import compare_lake
 from raycdc.testing.jobs import Job, Run, catch_up
 from raycdc.testing.ray_cluster import two_nodes
@@ -22,7 +23,7 @@ TABLES = ("customers", "products", "orders")
 def warned_and_went_on(run: Run) -> bool:
     """Whether epochs were committed after the loss was told."""
     kinds = [event["event"] for event in list(run.events) if event["event"] in ("warning", "commit")]
-    lost = [n for n, event in enumerate(run.events) if event["event"] == "warning" and "recovered" in event["text"]]
+    lost = [n for n, event in enumerate(run.events) if event["event"] == "warning" and READ_AGAIN in event["text"]]
     return bool(lost) and "commit" in kinds and any(e["event"] == "commit" for e in list(run.events)[lost[0] :])
 
 

@@ -273,7 +273,7 @@ def check_routes(
     for index, options in enumerate(routes):
         route = options.route()
         pattern = route.pattern()
-        if any(pattern.fullmatch(str(table)) for table in found):
+        if any(pattern.match(table) for table in found):
             continue
         if route.plain is not None:
             fix = "Correct the name, or leave the route out."
@@ -299,7 +299,7 @@ def check_transforms(
             fix = "Correct the name, or put the transform before others that match the table."
             results.append(CheckResult("transforms", text, fix, required=all_known and named, error=ConfigError))
     for lookup in transforms.lookups:
-        if not any(lookup.pattern().fullmatch(str(table)) for table in found):
+        if not any(lookup.pattern().match(table) for table in found):
             text = f"{lookup.place}.table: no captured table takes {lookup.table}{'' if all_known else ' yet'}."
             required = all_known and lookup.plain_table is not None
             results.append(CheckResult("lookups", text, "Correct the name.", required=required, error=ConfigError))

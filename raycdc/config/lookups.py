@@ -12,7 +12,7 @@ from raycdc.config.mongodb_types import parse_type
 from raycdc.config.mongodb_uri import parse_mongodb_uri
 from raycdc.model.batch import reserved_column
 from raycdc.model.lookup import LookedUpColumn, Lookup
-from raycdc.model.selector import is_plain_name
+from raycdc.model.selector import plain_table
 from raycdc.model.table import TableId
 
 #: The field by which documents are looked up, where no other one is named.
@@ -143,7 +143,7 @@ class LookupOptions(Options):
     @property
     def plain_table(self) -> TableId | None:
         """The one table it names; None for a regular expression."""
-        return TableId.parse(self.table) if is_plain_name(self.table) else None
+        return plain_table(self.table)
 
 
 def _check_field(name: str) -> None:

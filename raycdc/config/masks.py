@@ -31,7 +31,7 @@ class MaskOptions(Options):
     """
 
     columns: str = option(
-        help="DATABASE.TABLE.COLUMN, or a regular expression that matches it in full.",
+        help="DATABASE.TABLE.COLUMN (odd parts between backquotes), or a regular expression that matches it in full.",
         example=r"shop\.customers\.(email|phone)",
     )
     method: Literal["drop", "hash", "truncate", "mask"] = option(

@@ -316,7 +316,8 @@ class RouteOptions(Options):
     """The targets of tables. A table without a route keeps its name; several routes to one target merge tables."""
 
     table: TablePattern = option(
-        help="Source tables: a name, or a regular expression in full.", example=r"shop\.item_(\d+)"
+        help="Source tables: a name (odd parts between backquotes), or a regular expression in full.",
+        example=r"shop\.item_(\d+)",
     )
     replace_symbol: str = option("", help="A text in `to` that stands for the source table's name.", example="<>")
     to: str = option(

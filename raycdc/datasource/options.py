@@ -23,7 +23,6 @@ Made anew in each of Spark's processes, from the options alone.
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -33,7 +32,7 @@ from raycdc.config.load import config_from_dict
 from raycdc.config.toml import TomlTable, TomlValue
 from raycdc.errors import ConfigError
 from raycdc.model import TableId
-from raycdc.model.selector import is_plain_name
+from raycdc.model.selector import plain_name
 from raycdc.pipeline import Pipeline
 from raycdc.plugins import did_you_mean
 
@@ -123,8 +122,7 @@ class ReadOptions:
     def _narrowed(self, source: TomlTable, listed: str) -> TomlTable:
         """The source's section with this table alone, and without what is about others."""
         name = str(self.table)
-        pattern = name if is_plain_name(name) else re.escape(name)
-        narrowed = {**self._of_table(source, _BY_TABLE), listed: [pattern]}
+        narrowed = {**self._of_table(source, _BY_TABLE), listed: [plain_name(self.table)]}
         snapshot = source.get("snapshot")
         if isinstance(snapshot, Mapping):
             narrowed["snapshot"] = self._of_table(snapshot, _BY_TABLE_IN_SNAPSHOT)

@@ -4,11 +4,10 @@ address may hold a password. Pure, picklable.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
-from raycdc.model.selector import is_plain_name
+from raycdc.model.selector import NamePattern, plain_table
 from raycdc.model.table import TableId
 from raycdc.model.types import LogicalType
 
@@ -50,10 +49,10 @@ class Lookup:
     @property
     def plain_table(self) -> TableId | None:
         """The one table it names; None for a regular expression."""
-        return TableId.parse(self.table) if is_plain_name(self.table) else None
+        return plain_table(self.table)
 
-    def pattern(self) -> re.Pattern[str]:
-        return re.compile(re.escape(self.table) if is_plain_name(self.table) else self.table)
+    def pattern(self) -> NamePattern:
+        return NamePattern.of(self.table)
 
     def identity(self) -> list[Any]:
         """Everything that changes the joined rows when it changes."""

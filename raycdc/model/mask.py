@@ -8,7 +8,8 @@
 | ``mask`` | `length` asterisks, whatever it is | STRING |
 
 NULL stays NULL. A value's text is Arrow's: numbers in decimal digits, instants in UTC. The first mask that matches
-``DATABASE.TABLE.COLUMN`` in full is applied to the column.
+``DATABASE.TABLE.COLUMN`` in full is applied to the column. As with tables (`raycdc.model.selector`), parts may be
+between backquotes, and a regular expression sees none.
 """
 
 from __future__ import annotations
@@ -22,11 +23,9 @@ from typing import Literal
 import pyarrow as pa
 
 from raycdc.errors import ConfigError
-from raycdc.model.table import TableId
+from raycdc.model.selector import METACHARACTERS, UNQUOTED
+from raycdc.model.table import TableId, quoted_parts
 from raycdc.model.types import LogicalType, TypeKind
-
-#: Anything but these makes a name a regular expression; two dots are in every one.
-_METACHARACTERS = frozenset("\\^$*+?{}[]|()")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +40,10 @@ class Mask:
     @property
     def plain(self) -> tuple[TableId, str] | None:
         """The one column it names; None for a regular expression."""
+        if (quoted := quoted_parts(self.columns, *[UNQUOTED] * 3)) is not None:
+            return TableId(quoted[0], quoted[1]), quoted[2]
         parts = self.columns.split(".")
-        if len(parts) != 3 or _METACHARACTERS & set(self.columns):
+        if len(parts) != 3 or METACHARACTERS & set(self.columns):
             return None
         return TableId(parts[0], parts[1]), parts[2]
 
@@ -89,7 +90,7 @@ class Masks:
 
     def of(self, table: TableId, column: str) -> Mask | None:
         """The mask of `column`, whose name may be written in another case; None where it is shown."""
-        name = f"{table}.{column}"
+        name = f"{table.dotted}.{column}"
         for mask, pattern in zip(self.all, self._patterns, strict=True):
             plain = mask.plain
             if plain is not None:

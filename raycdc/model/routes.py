@@ -10,6 +10,10 @@ A route names tables as ``source.tables`` does, by a plain name or a regular exp
 | ``$$`` | a dollar sign |
 | the text of ``replace_symbol`` | the source table's name, without its database |
 
+What comes of it is DATABASE.TABLE, and the table begins behind the first dot. Two things keep a database whole that
+has a dot itself: backquotes around it in ``to``, as in ```lake.$1`.$2``, and, for a source table whose database has
+one, the first dot that ``to`` itself has.
+
 Under ``all_match`` a table goes to the targets of all routes that match it, each once; under ``first_match`` to that of
 the first one. A table that no route matches keeps its name. The text that a group matched is taken as it is: a ``$`` in
 it means nothing.
@@ -24,8 +28,8 @@ from functools import partial
 from typing import Literal
 
 from raycdc.errors import ConfigError
-from raycdc.model.selector import check_pattern, is_plain_name
-from raycdc.model.table import TableId
+from raycdc.model.selector import NamePattern, check_pattern, plain_table
+from raycdc.model.table import TableId, quoted_parts
 
 RouteMode = Literal["all_match", "first_match"]
 
@@ -50,11 +54,11 @@ class Route:
     @property
     def plain(self) -> TableId | None:
         """The one table it names; None for a regular expression."""
-        return TableId.parse(self.table) if is_plain_name(self.table) else None
+        return plain_table(self.table)
 
-    def pattern(self) -> re.Pattern[str]:
-        """The regular expression that matches a table's name in full."""
-        return re.compile(re.escape(self.table) if is_plain_name(self.table) else self.table)
+    def pattern(self) -> NamePattern:
+        """Its tables."""
+        return NamePattern.of(self.table)
 
 
 class Router:
@@ -83,12 +87,14 @@ class Router:
     def _targets(self, source: TableId) -> tuple[TableId, ...]:
         found: dict[TableId, None] = {}
         for index, (route, pattern) in enumerate(zip(self.routes, self._patterns, strict=True)):
-            matched = pattern.fullmatch(str(source))
+            matched = pattern.match(source)
             if matched is None:
                 continue
-            name = _written(route.to, route.replace_symbol, source.table, partial(_matched, matched))
+            written = partial(
+                _written, symbol=route.replace_symbol, table=source.table, group=partial(_matched, matched)
+            )
             try:
-                found[legal_target(name)] = None
+                found[_target(route.to, written, whole="." in source.db and "." not in route.replace_symbol)] = None
             except ValueError as cause:
                 raise ConfigError(f"route[{index}].to: of {source} it makes {cause}") from cause
             if self._first_only:
@@ -101,7 +107,7 @@ def check_target(table: str, to: str, replace_symbol: str = "") -> None:
 
     If a group may match the dot, the name is checked when a table matches.
     """
-    pattern = re.compile(re.escape(table) if is_plain_name(table) else table)
+    pattern = NamePattern.of(table).regex
     if "$" in replace_symbol:
         raise ValueError(f'"{replace_symbol}" cannot be a symbol: $ begins the reference to a group')
     references = _REFERENCE.findall(to)
@@ -115,26 +121,39 @@ def check_target(table: str, to: str, replace_symbol: str = "") -> None:
             raise ValueError(
                 f'"${other}" stands for nothing; write $1 or $<name> for a group, and $$ for a dollar sign'
             )
+    written = partial(_written, symbol=replace_symbol, table="x")
     try:
-        legal_target(_written(to, replace_symbol, "x", lambda _: "x"), of=to)
+        _target(to, partial(written, group=lambda _: "x"), of=to)
     except ValueError:
         if not any(number or name for number, name, *_ in references):
             raise
-        legal_target(_written(to, replace_symbol, "x", lambda _: "x.x"), of=to)
+        _target(to, partial(written, group=lambda _: "x.x"), of=to)
 
 
-def legal_target(name: str, *, of: str = "") -> TableId:
-    """`name` as a table. ValueError when no sink could have one of that name."""
-    shown = f'"{of or name}"'
-    db, dot, table = name.partition(".")
-    if not (db and dot and table):
-        raise ValueError(f"{shown}, which is not DATABASE.TABLE")
-    if any(bad in name for bad in _NEVER_IN_NAMES) or table in (".", ".."):
-        raise ValueError(f"{shown}, which cannot be the name of a table")
+def _target(to: str, written: Callable[[str], str], *, of: str = "", whole: bool = False) -> TableId:
+    """The target that `to` makes; `written` puts in what stands for something. `whole`: its own dot is the one between
+    database and table, if it has one. ValueError when no sink could have one of that name.
+    """
+    if (parts := quoted_parts(to, r"[^`.]+", ".+")) is None:
+        db, dot, table = to.partition(".")
+        if whole and db and table:
+            parts = db, table
+        else:
+            db, dot, table = written(to).partition(".")
+            return _legal(db, table, of or f"{db}{dot}{table}")
+    db, table = map(written, parts)
+    return _legal(db, table, of or f"{db}.{table}")
+
+
+def _legal(db: str, table: str, name: str) -> TableId:
+    if not (db and table):
+        raise ValueError(f'"{name}", which is not DATABASE.TABLE')
+    if any(bad in part for bad in _NEVER_IN_NAMES for part in (db, table)) or {".", ".."} & {db, table}:
+        raise ValueError(f'"{name}", which cannot be the name of a table')
     return TableId(db, table)
 
 
-def _written(to: str, symbol: str, table: str, group: Callable[[int | str], str]) -> str:
+def _written(to: str, *, symbol: str, table: str, group: Callable[[int | str], str]) -> str:
     """`to` with its references and the symbol replaced; the replacements are not searched again."""
 
     def replaced(text: str) -> str:

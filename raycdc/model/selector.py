@@ -1,21 +1,47 @@
 """Which tables a pipeline captures: names and regular expressions from ``source.tables`` and ``source.exclude``.
 
-A text without any regular-expression metacharacter except one dot is a *plain name* and matches that table only;
-everything else is a regular expression that must match the whole of ``DATABASE.TABLE``. Matching is case-sensitive,
-in the source's own spelling.
+A text is a *plain name*, and matches that table only, if it has no metacharacter of regular expressions except one dot,
+or if it is DATABASE.TABLE with one or both parts between backquotes, in which anything may stand (a backquote twice).
+Everything else is a regular expression that must match the whole of ``DATABASE.TABLE`` without quotes, so it cannot
+tell two tables apart whose names differ only in which dot is between the parts. Matching is case-sensitive, in the
+source's own spelling.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from raycdc.errors import ConfigError
-from raycdc.model.table import TableId
+from raycdc.model.table import TableId, quoted, quoted_parts
 
 #: The first dot of a pattern, where the name before it is plain and no quantifier behind it says what it repeats.
 _BARE_DOT = re.compile(r"([^\\^$*+?{}\[\]|().]+)\.(?![*+?{])(.+)", re.DOTALL)
-_METACHARACTERS = frozenset("\\^$*+?{}[]|()")
+#: One of these makes a name a regular expression.
+METACHARACTERS = frozenset("\\^$*+?{}[]|()")
+#: A part of a plain name that is not quoted.
+UNQUOTED = r"[^`.\\^$*+?{}\[\]|()]+"
+
+
+@dataclass(frozen=True, slots=True)
+class NamePattern:
+    """A plain name or a regular expression, where the configuration chooses tables. `table` is the one that a plain
+    name names. Made by `NamePattern.of`.
+    """
+
+    table: TableId | None
+    regex: re.Pattern[str]
+
+    @classmethod
+    def of(cls, text: str) -> NamePattern:
+        """Of a `text` that `check_pattern` took."""
+        table = plain_table(text)
+        return cls(table, re.compile(text if table is None else re.escape(table.dotted)))
+
+    def match(self, table: TableId) -> re.Match[str] | None:
+        """What the groups matched, if it chooses `table`; a plain name has no group."""
+        return self.regex.fullmatch(table.dotted) if self.table in (None, table) else None
 
 
 class TableSelector:
@@ -37,7 +63,7 @@ class TableSelector:
     @property
     def plain_names(self) -> tuple[TableId, ...]:
         """Included plain names that are not excluded: these tables must exist, or the configuration is wrong."""
-        names = (TableId.parse(text) for text in self.include if is_plain_name(text))
+        names = (one.table for one in self._include if one.table is not None)
         return tuple(dict.fromkeys(name for name in names if self.matches(name)))
 
     @property
@@ -49,21 +75,34 @@ class TableSelector:
         """Whether `table` is captured. Remembered per table, because the log names a table in every transaction."""
         known = self._cache.get(table)
         if known is None:
-            known = self._matches(str(table))
-            self._cache[table] = known
+            known = self._cache[table] = self._matches(table)
         return known
 
-    def _matches(self, name: str) -> bool:
-        return any(p.fullmatch(name) for p in self._include) and not any(p.fullmatch(name) for p in self._exclude)
+    def _matches(self, table: TableId) -> bool:
+        return any(p.match(table) for p in self._include) and not any(p.match(table) for p in self._exclude)
 
     def __repr__(self) -> str:
         return f"TableSelector(include={list(self.include)!r}, exclude={list(self.exclude)!r})"
 
 
-def is_plain_name(text: str) -> bool:
-    """True when `text` names one table: DATABASE.TABLE without any other regular-expression metacharacter."""
+def plain_table(text: str) -> TableId | None:
+    """The table that a plain name names; None for a regular expression, and for what is neither."""
+    if (parts := quoted_parts(text, UNQUOTED, UNQUOTED)) is not None:
+        return TableId(*parts)
     db, dot, table = text.partition(".")
-    return bool(db and dot and table) and "." not in table and not _METACHARACTERS & set(text)
+    if db and dot and table and "." not in table and not METACHARACTERS & set(text):
+        return TableId(db, table)
+    return None
+
+
+def is_plain_name(text: str) -> bool:
+    """Whether `text` names one table."""
+    return plain_table(text) is not None
+
+
+def plain_name(table: TableId) -> str:
+    """A plain name of `table`: without quotes, if that is one."""
+    return table.dotted if plain_table(table.dotted) == table else f"{quoted(table.db)}.{quoted(table.table)}"
 
 
 def bare_dot(text: str) -> str:
@@ -77,7 +116,9 @@ def bare_dot(text: str) -> str:
 
 def check_pattern(text: str) -> str:
     """`text`, if it is a plain name or a regular expression that can match a table. Raises ValueError otherwise."""
-    if not set(text) & (_METACHARACTERS | {"."}):
+    if is_plain_name(text):
+        return text
+    if not set(text) & (METACHARACTERS | {"."}):
         raise ValueError(f"'{text}' can match no table: it needs DATABASE.TABLE, e.g. 'shop.orders'")
     try:
         re.compile(text)
@@ -89,13 +130,13 @@ def check_pattern(text: str) -> str:
     return text
 
 
-def _compile(texts: tuple[str, ...], place: str, problems: list[str]) -> tuple[re.Pattern[str], ...]:
-    patterns: list[re.Pattern[str]] = []
+def _compile(texts: tuple[str, ...], place: str, problems: list[str]) -> tuple[NamePattern, ...]:
+    patterns: list[NamePattern] = []
     for index, text in enumerate(texts):
         try:
             check_pattern(text)
         except ValueError as error:
             problems.append(f"{place}[{index}]: {error}")
         else:
-            patterns.append(re.compile(re.escape(text) if is_plain_name(text) else text))
+            patterns.append(NamePattern.of(text))
     return tuple(patterns)

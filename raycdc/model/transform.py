@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 from raycdc.model.layout import ANY_LAYOUT, TableLayout
 from raycdc.model.lookup import Lookup
-from raycdc.model.selector import check_pattern, is_plain_name
+from raycdc.model.selector import NamePattern, check_pattern, plain_table
 from raycdc.model.table import TableId
 
 #: The column that says which rows are deleted, where ``deleted_column`` does not name another.
@@ -115,10 +115,10 @@ class Transform:
     @property
     def plain_table(self) -> TableId | None:
         """The one table it names; None for a regular expression."""
-        return TableId.parse(self.table) if is_plain_name(self.table) else None
+        return plain_table(self.table)
 
-    def pattern(self) -> re.Pattern[str]:
-        return re.compile(re.escape(self.table) if is_plain_name(self.table) else self.table)
+    def pattern(self) -> NamePattern:
+        return NamePattern.of(self.table)
 
     def identity(self) -> str:
         """16 hex digits that change when the resulting rows would change, kept in commit records. The target's layout
@@ -160,14 +160,14 @@ class Transforms:
         if table not in self._known:
             index = self.index(table)
             found = None if index is None else self.all[index]
-            if lookups := tuple(one for one in self.lookups if one.pattern().fullmatch(str(table))):
+            if lookups := tuple(one for one in self.lookups if one.pattern().match(table)):
                 found = replace(found or Transform(table=lookups[0].table), lookups=lookups)
             self._known[table] = found
         return self._known[table]
 
     def index(self, table: TableId) -> int | None:
         """The number of the table's ``[[transform]]``; None where it has none."""
-        return next((i for i, pattern in enumerate(self._patterns) if pattern.fullmatch(str(table))), None)
+        return next((i for i, pattern in enumerate(self._patterns) if pattern.match(table)), None)
 
     def place(self, table: TableId) -> str:
         """The place of the transform of `table` in the configuration, for messages."""

@@ -91,7 +91,7 @@ class Selection:
 
 def unmatched(patterns: Iterable[str], tables: Iterable[TableId]) -> list[str]:
     """The `patterns` that none of the `tables` matches."""
-    names = [str(table) for table in tables]
+    names = [table.dotted for table in tables]
     return [pattern for pattern in patterns if not any(re.fullmatch(pattern, name) for name in names)]
 
 

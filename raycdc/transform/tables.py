@@ -13,6 +13,7 @@ from raycdc.errors import ConfigError, SchemaError
 from raycdc.model import META_COLUMNS, TableId, TableSchema
 from raycdc.model.layout import ANY_LAYOUT, TableLayout
 from raycdc.model.mask import Masks
+from raycdc.model.selector import plain_name
 from raycdc.model.transform import UNCHANGED, Transform, Transforms
 from raycdc.schema.apply import find_column
 from raycdc.schema.events import SchemaChangeEvent
@@ -109,7 +110,7 @@ class TransformedTables:
         if not names:
             return found
         self.on_names(table, names)
-        everything = Transform(table=str(table))
+        everything = Transform(table=plain_name(table))
         return renamed(found or PlainResolver().resolve(table, everything, schema, "sink.invalid_names"), names)
 
     def derived(self, found: ResolvedTransform) -> bool:

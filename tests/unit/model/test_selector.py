@@ -18,7 +18,7 @@ def test_plain_name_matches_exactly_that_table() -> None:
 
 
 def test_dot_of_a_plain_name_is_no_wildcard() -> None:
-    assert not TableSelector(["a.b"])._matches("axb")
+    assert not TableSelector(["a.b"]).matches(TableId("axb", "x"))
 
 
 def test_pattern_must_match_the_whole_name() -> None:

@@ -30,8 +30,11 @@ class NameRules:
     Of columns: `characters` that no name has, `first` ones that none begins with, `last` ones that none ends with,
     names `taken` (in lower case), the name of a row's `own_key`, `bytes_max` of UTF-8 and `length_max` characters (0:
     any number), `bmp` where no character is beyond Unicode's first 65,536, and `named` where none is empty. Of tables
-    besides: names that are no `folder`, characters that no `database` or `table` has, other `databases` and beginnings
-    of tables that there cannot be, and the `topic` that a table's name becomes a part of.
+    besides: names that are no `folder`, characters that no `database` or `table` has, other `databases` (in lower case)
+    and beginnings of databases and tables that there cannot be, `both_bytes_max` of both names with a dot between, the
+    `topic` that a table's name becomes a part of, and `topics` that are no table's. `ours` are the tables in which
+    raycdc keeps its own records (``db.table``, or ``db.`` for all of a database, in lower case), and `ours_first`
+    begins the names of its staging tables in any database.
     """
 
     store: str
@@ -49,8 +52,13 @@ class NameRules:
     databases: frozenset[str] = frozenset()
     database_bytes_max: int = 0
     table: str = ""
+    database_first: str = ""
     table_first: str = ""
+    both_bytes_max: int = 0
+    ours: frozenset[str] = frozenset()
+    ours_first: str = ""
     topic: str = ""
+    topics: frozenset[str] = frozenset()
 
     def no_column(self, name: str, *, is_key: bool = False) -> str:
         """Why no column can have this name; empty where one can. `is_key`: it alone tells rows apart."""
@@ -95,7 +103,7 @@ class NameRules:
                 why = "is empty"
             elif bad := sorted(set(name) & set(odd)):
                 why = f"contains {bad[0]!r}"
-            elif (what == "database" and name.lower() in self.databases) or (
+            elif (what == "database" and self._is_servers(name)) or (
                 what == "table" and self.table_first and name.startswith(self.table_first)
             ):
                 why = "is one that the server keeps for itself"
@@ -106,9 +114,28 @@ class NameRules:
             if why := why or self._too_long(name):
                 cannot = "be a folder" if self.folder else f"name a {what}"
                 return f"{name!r} cannot {cannot} of {self.store}, because it {why}. {ROUTE_IT}"
-        if self.topic and not _TOPIC.fullmatch(topic := topic_name(self.topic, target)):
-            return f'sink.topic makes "{topic}" of {target}, which cannot be a topic. {ROUTE_IT}'
+        if self._is_ours(target):
+            return f"{target} is the name of a table of {self.store} in which raycdc keeps its own records. {ROUTE_IT}"
+        both = len(f"{target.db}.{target.table}".encode())
+        if self.both_bytes_max and both > self.both_bytes_max:
+            return f"{target} has more than the {self.both_bytes_max} bytes that {self.store} takes. {ROUTE_IT}"
+        if self.topic:
+            topic = topic_name(self.topic, target)
+            if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+                return f'sink.topic makes "{topic}" of {target}, which cannot be a topic. {ROUTE_IT}'
+            if topic in self.topics:
+                return f'sink.topic makes "{topic}" of {target}, which is the topic of something else. {ROUTE_IT}'
         return ""
+
+    def _is_servers(self, database: str) -> bool:
+        first = self.database_first
+        return database.lower() in self.databases or bool(first and database.startswith(first))
+
+    def _is_ours(self, target: TableId) -> bool:
+        db, table = target.db.lower(), target.table.lower()
+        return not self.ours.isdisjoint({f"{db}.{table}", f"{db}."}) or bool(
+            self.ours_first and table.startswith(self.ours_first)
+        )
 
     def _no_folder(self, name: str) -> str:
         if bad := sorted(set(name) & set("/\0")):
@@ -149,6 +176,11 @@ def topic_name(template: str, table: TableId) -> str:
 _SYSTEM_COLUMNS = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
 #: The longest name of a file on Linux.
 _FILE_BYTES_MAX = 255
+#: Topics in which brokers keep their own records (Kafka's Topic.INTERNAL_TOPICS, and KRaft's log).
+_BROKERS_TOPICS = frozenset(
+    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata", "@metadata"}
+)
+_MYSQL_DATABASES = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
 
 #: The rules of each kind of target. A third party's sink may have rules of its own; without them it holds any name.
 NAMES: Mapping[str, NameRules] = {
@@ -158,12 +190,39 @@ NAMES: Mapping[str, NameRules] = {
     "parquet": NameRules("a folder of Parquet files", folder=True, named=False),
     "jsonl": NameRules("a folder of JSON files", folder=True, named=False),
     "console": NameRules("the console", named=False),
-    "kafka": NameRules("a topic", named=False),
+    "kafka": NameRules("a topic", named=False, topics=_BROKERS_TOPICS),
     # Manual: "Identifiers and Key Words"; longer names are cut in silence.
-    "postgresql": NameRules("PostgreSQL", characters="\0", taken=_SYSTEM_COLUMNS, bytes_max=63),
+    "postgresql": NameRules(
+        "PostgreSQL",
+        characters="\0",
+        taken=_SYSTEM_COLUMNS,
+        bytes_max=63,
+        database="\0",
+        databases=frozenset({"information_schema"}),
+        database_first="pg_",
+        table="\0",
+    ),
     # Manual: "Schema Object Names".
-    "mysql": NameRules("MySQL", characters="\0", last=" ", length_max=64, bmp=True),
-    "mariadb": NameRules("MariaDB", characters="\0", last=" ", length_max=64, bmp=True),
+    "mysql": NameRules(
+        "MySQL",
+        characters="\0",
+        last=" ",
+        length_max=64,
+        bmp=True,
+        database="\0",
+        databases=_MYSQL_DATABASES,
+        table="\0",
+    ),
+    "mariadb": NameRules(
+        "MariaDB",
+        characters="\0",
+        last=" ",
+        length_max=64,
+        bmp=True,
+        database="\0",
+        databases=_MYSQL_DATABASES,
+        table="\0",
+    ),
     # Manual: "Naming Restrictions", "Field Names with Periods and Dollar Signs".
     "mongodb": NameRules(
         "MongoDB",
@@ -175,6 +234,7 @@ NAMES: Mapping[str, NameRules] = {
         database_bytes_max=63,
         table="$\0",
         table_first="system.",
+        both_bytes_max=255,
     ),
 }
 #: Any name.

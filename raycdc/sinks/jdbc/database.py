@@ -22,12 +22,6 @@ from raycdc.sinks.jdbc.plugin import Address
 from raycdc.sinks.jdbc.staging import Staging
 from raycdc.sinks.record import Held
 
-#: Name of the table with the commit records, in the database (PostgreSQL: its schema ``public``) that the URL names.
-COMMIT_TABLE = "raycdc_commit"
-
-#: Begins the names of staging tables.
-STAGE_PREFIX = "raycdc_stage_"
-
 _IMPLEMENTATIONS = {
     "postgresql": "raycdc.sinks.jdbc.postgres:PostgresDatabase",
     "mysql": "raycdc.sinks.jdbc.mysql:MySqlDatabase",

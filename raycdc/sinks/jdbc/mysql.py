@@ -29,7 +29,6 @@ import pymysql
 from raycdc.clients.mysql import MySqlSettings, close_quietly, connect, quote_name
 from raycdc.errors import (
     ColumnsRefusedError,
-    NameRefusedError,
     RaycdcError,
     SinkError,
     SinkUnavailableError,
@@ -37,14 +36,12 @@ from raycdc.errors import (
     ValueRefusedError,
 )
 from raycdc.model import Column, TableId, TypeKind
-from raycdc.model.names import NAMES
 from raycdc.sinks.jdbc.commits import Commits
-from raycdc.sinks.jdbc.database import COMMIT_TABLE
 from raycdc.sinks.jdbc.misfits import mysql_misfits
 from raycdc.sinks.jdbc.mysql_grants import NEEDED, missing, roles
 from raycdc.sinks.jdbc.mysql_tables import EXACT, MySqlTables, best_collation, definition
 from raycdc.sinks.jdbc.mysql_text import ends_in_space, value_lists, widest
-from raycdc.sinks.jdbc.plugin import Address
+from raycdc.sinks.jdbc.plugin import COMMIT_TABLE, Address
 from raycdc.sinks.jdbc.refusals import advised, mysql_refusal, without_value
 from raycdc.sinks.jdbc.sql import Upsert, match, names, values
 from raycdc.sinks.jdbc.staging import Staging
@@ -102,14 +99,12 @@ class MySqlDatabase:
         """No connection is kept."""
 
     def check_columns(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> None:
-        check_names(NAMES["mysql"], target, [column.name for column in columns])
+        check_names(self._address.names, target, [column.name for column in columns])
         for column in columns:
             try:
                 mysql_type(column.type, key=column.name in key)
             except ValueError as cause:
                 raise ColumnsRefusedError(f"{target}: column {column.name} {cause}") from cause
-        if (target.db, target.table) == (self._address.database, COMMIT_TABLE):
-            raise NameRefusedError(f"{target} is a name that raycdc needs in the target. Exclude the table.")
 
     def retyped(self, old: Column, new: Column, *, key: bool) -> bool:
         return mysql_type(old.type, key=key) != mysql_type(new.type, key=key)

@@ -13,8 +13,9 @@ from raycdc.errors import TargetTakenError, TargetTouchedError
 from raycdc.model import Column, TableId, TypeKind
 from raycdc.sinks.columns import Plan
 from raycdc.sinks.jdbc.adopt import check_mysql
-from raycdc.sinks.jdbc.database import STAGE_PREFIX, Database
+from raycdc.sinks.jdbc.database import Database
 from raycdc.sinks.jdbc.obstacles import mysql_obstacle
+from raycdc.sinks.jdbc.plugin import STAGE_PREFIX
 from raycdc.sinks.jdbc.sql import Statements
 from raycdc.sinks.jdbc.types import mysql_type
 

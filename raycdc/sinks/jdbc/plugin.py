@@ -15,6 +15,13 @@ from raycdc.errors import SinkError
 from raycdc.model.names import NAMES, NameRules
 from raycdc.plugins import Plugin
 
+#: Name of the table with the commit records, in the database (PostgreSQL: its schema ``public``) that the URL names.
+COMMIT_TABLE = "raycdc_commit"
+#: Begins the names of staging tables.
+STAGE_PREFIX = "raycdc_stage_"
+#: The schema that they are in on a PostgreSQL server.
+STAGE_SCHEMA = "raycdc_stage"
+
 _PORTS = {"postgresql": 5432, "mysql": 3306, "mariadb": 3306}
 
 
@@ -34,6 +41,14 @@ class Address:
 
     def __str__(self) -> str:
         return f"{self.kind}://{self.host}:{self.port}/{self.database}"
+
+    @property
+    def names(self) -> NameRules:
+        """The names that the server can hold, and that are none of raycdc's own tables there."""
+        rules = NAMES[self.kind]
+        if self.kind == "postgresql":
+            return replace(rules, ours=frozenset({f"public.{COMMIT_TABLE}", f"{STAGE_SCHEMA}."}))
+        return replace(rules, ours=frozenset({f"{self.database.lower()}.{COMMIT_TABLE}"}), ours_first=STAGE_PREFIX)
 
     def for_tasks(self, password_file: str) -> TaskAddress:
         """As tasks get it, which pass through files and processes: the password is named by its file."""
@@ -102,7 +117,7 @@ class JdbcSinkConfig(SinkConfig):
 
     @property
     def names(self) -> NameRules:
-        return NAMES[parse_url(self.url).kind]
+        return parse_url(self.url).names
 
     @property
     def modules(self) -> tuple[str, ...]:

@@ -18,15 +18,13 @@ import adbc_driver_postgresql.dbapi as postgresql
 import pyarrow as pa
 
 from raycdc.config.tls import TlsMode
-from raycdc.errors import NameRefusedError, SinkError
+from raycdc.errors import SinkError
 from raycdc.model import Column, TableId
-from raycdc.model.names import NAMES
 from raycdc.model.types import wide_decimal
 from raycdc.sinks.jdbc import pool
 from raycdc.sinks.jdbc.commits import Commits
-from raycdc.sinks.jdbc.database import COMMIT_TABLE
 from raycdc.sinks.jdbc.misfits import postgres_misfits
-from raycdc.sinks.jdbc.plugin import Address
+from raycdc.sinks.jdbc.plugin import COMMIT_TABLE, STAGE_SCHEMA, Address
 from raycdc.sinks.jdbc.postgres_tables import PostgresTables, quote
 from raycdc.sinks.jdbc.refusals import advised, postgres_refusal, postgres_unreached
 from raycdc.sinks.jdbc.sql import Upsert, names, values
@@ -35,7 +33,6 @@ from raycdc.sinks.jdbc.types import postgres_type
 from raycdc.sinks.record import Held
 from raycdc.sinks.targets import check_names
 
-STAGE_SCHEMA = "raycdc_stage"
 _RECORD = f'"public"."{COMMIT_TABLE}"'
 
 #: How long to wait for another session that holds a lock we need: a driver that was replaced may be in its last commit.
@@ -109,9 +106,7 @@ class PostgresDatabase:
             _close(connection)
 
     def check_columns(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> None:
-        check_names(NAMES["postgresql"], target, [column.name for column in columns])
-        if (target.db, target.table) == ("public", COMMIT_TABLE) or target.db == STAGE_SCHEMA:
-            raise NameRefusedError(f"{target} is a name that raycdc needs in the target. Exclude the table.")
+        check_names(self._address.names, target, [column.name for column in columns])
 
     def retyped(self, old: Column, new: Column, *, key: bool) -> bool:
         return postgres_type(old.type) != postgres_type(new.type)

@@ -17,7 +17,8 @@ from raycdc.sinks.api import CommitVector, SinkContext
 from raycdc.sinks.api import TableWork as Work
 from raycdc.sinks.changes import fitted_to
 from raycdc.sinks.columns import Plan, key_after, plan, same_everywhere
-from raycdc.sinks.jdbc.database import STAGE_PREFIX, Database, Session
+from raycdc.sinks.jdbc.database import Database, Session
+from raycdc.sinks.jdbc.plugin import STAGE_PREFIX
 from raycdc.sinks.jdbc.staging import Incoming, StagedTable
 from raycdc.sinks.origins import same_key
 from raycdc.sinks.record import Held, Intent, again, renamed

@@ -79,7 +79,10 @@ class KafkaSinkConfig(SinkConfig):
 
     @property
     def names(self) -> NameRules:
-        return replace(NAMES["kafka"], topic=self.topic)
+        rules = NAMES["kafka"]
+        # All tables may share a topic with the statements about them; a single one would take it from the others.
+        statements = {self.ddl_topic} if self.ddl_topic and not self.shared else set()
+        return replace(rules, topic=self.topic, topics=rules.topics | statements)
 
     @property
     def shared(self) -> bool:

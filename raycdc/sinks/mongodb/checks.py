@@ -7,11 +7,9 @@ from typing import TypedDict
 
 from pymongo.errors import OperationFailure, PyMongoError
 
-from raycdc.errors import SinkError
 from raycdc.model import TableId
 from raycdc.sinks.mongodb.plugin import MongoDbSinkConfig
 from raycdc.sinks.mongodb.server import Document, Server
-from raycdc.sinks.mongodb.types import check_name
 from raycdc.source.checks import CheckResult
 
 
@@ -53,14 +51,11 @@ def check_sink(config: MongoDbSinkConfig, tables: Sequence[TableId]) -> list[Che
     findings = [CheckResult("sink", f"Connected to MongoDB at {server.where}.", ok=True)]
     if not ("setName" in hello or hello.get("msg") == "isdbgrid"):
         findings.append(CheckResult("transactions", f"MongoDB at {server.where} is no replica set.", SINGLE_SERVER))
-    for table in tables:
-        try:
-            check_name(table)
-        except SinkError as cause:
-            findings.append(CheckResult("sink collection", str(cause)))
     known = described.get("authInfo", {})
     if user := next((one["user"] for one in known.get("authenticatedUsers", [])), None):
-        databases = sorted({config.record, *(table.db for table in tables)})
+        # One that cannot be a collection is parked, of which the look at the tables tells.
+        targets = [table for table in tables if not config.names.no_table(table)]
+        databases = sorted({config.record, *(table.db for table in targets)})
         findings += lacking(user, known.get("authenticatedUserPrivileges", []), databases)
     return findings
 

@@ -21,13 +21,11 @@ from pymongo.errors import DuplicateKeyError
 
 from raycdc.errors import FencedError
 from raycdc.model import TableId
+from raycdc.sinks.mongodb.plugin import COMMITS, FENCES
 from raycdc.sinks.mongodb.server import Document, Server, Session
 from raycdc.sinks.mongodb.types import ID
 from raycdc.sinks.record import Held
 from raycdc.sinks.targets import is_of_pipeline
-
-_COMMITS = "raycdc_commit"
-_FENCES = "raycdc_fence"
 
 
 class OperationsDocument(TypedDict):
@@ -130,12 +128,12 @@ class Commits:
 
     def prepare(self) -> None:
         """Make the collections: a transaction of older servers cannot."""
-        for name in (_COMMITS, _FENCES):
+        for name in (COMMITS, FENCES):
             self._server.create(TableId(self._server.record, name))
 
     def read(self, target: TableId) -> Kept | None:
         """The record now; None where there is none."""
-        found = self._server.own(_COMMITS).find_one({"_id": self._id(target)})
+        found = self._server.own(COMMITS).find_one({"_id": self._id(target)})
         if found is None:
             return None
         held = Held.from_row([found[name] for name in Held.NAMES])
@@ -175,7 +173,7 @@ class Commits:
             "uuid": now.uuid,
             "positions": json.dumps(dict(positions)),
         }
-        commits, fenced = self._server.own(_COMMITS), self._server.own(_FENCES)
+        commits, fenced = self._server.own(COMMITS), self._server.own(FENCES)
         if before is None:
             try:
                 commits.insert_one({"_id": self._id(target), **document}, session=session)
@@ -197,7 +195,7 @@ class Commits:
 
     def pass_fence(self, session: Session, target: TableId, token: str) -> None:
         """Change a task's fence. `FencedError` where it is gone: the record was written since."""
-        found = self._server.own(_FENCES).update_one(
+        found = self._server.own(FENCES).update_one(
             {"_id": self._fence(target, token)}, {"$inc": {"writes": 1}}, session=session
         )
         if found.matched_count == 0:
@@ -206,7 +204,7 @@ class Commits:
     def others(self, target: TableId) -> bool:
         """Whether another pipeline writes to `target`."""
         mine = self._id(target)
-        found = self._server.own(_COMMITS).find({"_id.target": str(target)}, {"_id": 1, "columns": 1})
+        found = self._server.own(COMMITS).find({"_id.target": str(target)}, {"_id": 1, "columns": 1})
         others = (one for one in found if one["_id"] != mine and one["columns"] != "[]")
         return any(not is_of_pipeline(one["_id"]["app"], self._app) for one in others)
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import field_validator
 
 from raycdc.config import Secret, SinkConfig, option
 from raycdc.config.mongodb_uri import parse_mongodb_uri
+from raycdc.model.names import NAMES, NameRules
 from raycdc.plugins import Plugin
+
+#: The collections of the database `MongoDbSinkConfig.record` (`raycdc.sinks.mongodb.commits`).
+COMMITS = "raycdc_commit"
+FENCES = "raycdc_fence"
 
 
 class MongoDbSinkConfig(SinkConfig):
@@ -28,6 +34,11 @@ class MongoDbSinkConfig(SinkConfig):
     def _understood(cls, value: Secret) -> Secret:
         parse_mongodb_uri(value.reveal())
         return value
+
+    @property
+    def names(self) -> NameRules:
+        ours = frozenset(f"{self.record.lower()}.{name}" for name in (COMMITS, FENCES))
+        return replace(NAMES["mongodb"], ours=ours)
 
 
 MONGODB = Plugin(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -74,6 +75,11 @@ def test_every_name_becomes_one_that_the_target_can_hold_and_stays_that(store: s
         ("parquet", "...t", "another folder's name"),
         ("postgresql", f"shop.{'t' * 64}", "more than 63 bytes"),
         ("mysql", f"shop.{'t' * 65}", "more than 64 characters"),
+        ("postgresql", "pg_toast.t", "keeps for itself"),
+        ("postgresql", "information_schema.t", "keeps for itself"),
+        ("mysql", "mysql.user", "keeps for itself"),
+        ("mariadb", "SYS.t", "keeps for itself"),
+        ("mongodb", f"{'d' * 63}.{'t' * 192}", "more than the 255 bytes"),
         ("mongodb", "admin.t", "keeps for itself"),
         ("mongodb", "shop.system.t", "keeps for itself"),
         ("mongodb", "a b.t", "contains ' '"),
@@ -90,6 +96,15 @@ def test_a_topics_name_is_made_of_the_tables() -> None:
     rules = NameRules("a topic", topic="cdc.{db}.{table}")
     assert rules.no_table(T) == ""
     assert 'makes "cdc.shop.a b"' in rules.no_table(TableId("shop", "a b"))
+    assert "cannot be a topic" in rules.no_table(TableId("shop", "t" * 241))
+    assert rules.no_table(TableId("shop", "t" * 240)) == ""
+
+
+def test_a_table_is_none_of_the_brokers_topics_nor_that_of_statements() -> None:
+    rules = replace(NAMES["kafka"], topic="{table}", topics=NAMES["kafka"].topics | {"ddl"})
+    for name in ("__consumer_offsets", "__transaction_state", "ddl"):
+        assert "the topic of something else" in rules.no_table(TableId("shop", name))
+    assert "cannot be a topic" in rules.no_table(TableId("shop", ".."))
 
 
 def rules(store: str = "delta", *, replaces: bool = True, upsert: bool = True, **more: object) -> TargetRules:

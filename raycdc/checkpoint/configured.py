@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config.changes import Change, class_of
 from raycdc.config.fields import Secret
-from raycdc.config.keys import is_local_path, keys_of
+from raycdc.config.keys import is_place, keys_of
 from raycdc.config.model import COMMON_SECTIONS, REPEATED_SECTIONS, PipelineConfig
 
 #: The value of a key as TOML would have it; None where it has none.
@@ -124,7 +124,7 @@ def _kept(prefix: str, section: str, options: BaseModel) -> dict[str, Setting]:
         change = class_of(section, key, field)
         if change is Change.FREE and here not in _SELECTION:
             continue
-        plain = change is not Change.PLACE or is_local_path(field)
+        plain = change is not Change.PLACE or is_place(field)
         found[here] = value if plain and not isinstance(_raw(options, key), Secret) else _digest(_raw(options, key))
     return found
 

@@ -40,7 +40,7 @@ from raycdc.checkpoint.manifest import STATE_NODE, Manifest
 from raycdc.checkpoint.parked import ParkedTarget, ParkedTargetJson
 from raycdc.errors import StateError
 from raycdc.model import TableSchema
-from raycdc.model.local_path import check_local_path
+from raycdc.stores.url import check_local_path
 
 #: Version of a commit record that has parked targets, and upgrades of older ones.
 COMMIT_VERSION = 2

@@ -6,6 +6,7 @@ from raycdc.config.fields import (
     Duration,
     FilePath,
     Folder,
+    FolderOrUrl,
     Options,
     Secret,
     Size,
@@ -28,12 +29,14 @@ from raycdc.config.model import (
     SparkOptions,
     appends_only,
 )
+from raycdc.config.storage import StorageOptions
 from raycdc.config.transforms import TransformOptions
 
 __all__ = [
     "Duration",
     "FilePath",
     "Folder",
+    "FolderOrUrl",
     "LookupOptions",
     "MaskOptions",
     "Mode",
@@ -48,6 +51,7 @@ __all__ = [
     "Size",
     "SourceConfig",
     "SparkOptions",
+    "StorageOptions",
     "TablePattern",
     "TransformOptions",
     "appends_only",

@@ -24,8 +24,8 @@ from pydantic.config import JsonDict
 from pydantic_core import CoreSchema, core_schema
 
 from raycdc.config.toml import TomlTable, TomlValue
-from raycdc.model.local_path import check_local_path
 from raycdc.model.selector import check_pattern
+from raycdc.stores.url import check_local_path, check_place
 
 _SIZE_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _SIZE_UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
@@ -178,12 +178,18 @@ TablePattern = Annotated[str, AfterValidator(check_pattern)]
 
 
 class LocalPath:
-    """Marks a key that names a place in this machine's file system; the next scheme is refused, or supported, here."""
+    """Marks a key that names a place in this machine's file system, where the URL of a store is refused."""
 
 
-#: A folder of this machine; a URL is refused.
+class AnyPlace:
+    """Marks a key that names a folder of this machine or a place on an object store."""
+
+
+#: A folder of this machine, or the URL of a place on an object store (`raycdc.stores.url`).
+FolderOrUrl = Annotated[str, AfterValidator(check_place), AnyPlace()]
+#: A folder of this machine; the URL of a store is refused.
 Folder = Annotated[str, AfterValidator(check_local_path), LocalPath()]
-#: A file of this machine; a URL is refused.
+#: A file of this machine; the URL of a store is refused.
 FilePath = Annotated[str, AfterValidator(check_local_path), LocalPath()]
 
 

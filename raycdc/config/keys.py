@@ -13,7 +13,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from raycdc.config.fields import LocalPath
+from raycdc.config.fields import AnyPlace, LocalPath
 from raycdc.config.model import COMMON_SECTIONS, REPEATED_SECTIONS
 from raycdc.plugins import PluginGroup, list_plugins, load_plugin
 
@@ -43,9 +43,17 @@ def keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Fie
 
 
 def is_local_path(field: FieldInfo) -> bool:
-    """Whether a URL in the key's place is refused (`raycdc.config.fields.Folder`, `FilePath`)."""
-    marked = [*field.metadata, *_metadata(field.annotation)]
-    return any(isinstance(mark, LocalPath) for mark in marked)
+    """Whether the URL of a store in the key's place is refused (`raycdc.config.fields.Folder`, `FilePath`)."""
+    return _is_marked(field, LocalPath)
+
+
+def is_place(field: FieldInfo) -> bool:
+    """Whether the key names a folder or file, which may be on a store where `is_local_path` says no."""
+    return _is_marked(field, LocalPath) or _is_marked(field, AnyPlace)
+
+
+def _is_marked(field: FieldInfo, mark: type[LocalPath | AnyPlace]) -> bool:
+    return any(isinstance(one, mark) for one in (*field.metadata, *_metadata(field.annotation)))
 
 
 def leaf_types(annotation: Any) -> tuple[Any, ...]:

@@ -29,7 +29,7 @@ from raycdc.plugins import PluginGroup, did_you_mean, load_plugin
 CONFIG_BYTES_MAX = 4 << 20
 
 _PLUGIN_SECTIONS = {"source": PluginGroup.SOURCES, "sink": PluginGroup.SINKS}
-_SECTIONS = ("pipeline", "source", "readers", *REPEATED_SECTIONS, "sink", "ray", "spark")
+_SECTIONS = ("pipeline", "source", "readers", *REPEATED_SECTIONS, "sink", "ray", "spark", "storage")
 
 
 def load_config(path: str | Path, *, environment: Mapping[str, str] | None = None) -> PipelineConfig:

@@ -19,6 +19,7 @@ from raycdc.config.fields import Duration, Folder, Options, Secret, Size, TableP
 from raycdc.config.lookups import LookupOptions
 from raycdc.config.masks import MaskOptions, hiding_problems
 from raycdc.config.problems import planned_problems
+from raycdc.config.storage import StorageOptions
 from raycdc.config.transforms import TransformOptions
 from raycdc.errors import ConfigError
 from raycdc.model import TableId, TableSchema
@@ -416,6 +417,7 @@ class PipelineConfig:
     readers: ReaderOptions = field(default_factory=ReaderOptions)
     ray: RayOptions = field(default_factory=RayOptions)
     spark: SparkOptions = field(default_factory=SparkOptions)
+    storage: StorageOptions = field(default_factory=StorageOptions)
     masks: tuple[MaskOptions, ...] = ()
     transforms: tuple[TransformOptions, ...] = ()
     lookups: tuple[LookupOptions, ...] = ()
@@ -485,6 +487,7 @@ COMMON_SECTIONS: dict[str, type[Options]] = {
     "readers": ReaderOptions,
     "ray": RayOptions,
     "spark": SparkOptions,
+    "storage": StorageOptions,
 }
 
 #: Sections that may come several times, and the fields of `PipelineConfig` that hold them.

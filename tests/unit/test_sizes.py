@@ -27,6 +27,7 @@ LARGE_CLASSES: dict[str, str] = {
     "checkpoint/manifest.py:Segment": "what a manifest says of a segment",
     "config/lookups.py:LookupOptions": "keys of a section of the configuration",
     "config/model.py:PipelineOptions": "keys of a section of the configuration",
+    "config/storage.py:StorageOptions": "keys of a section of the configuration",
     "connectors/kafka/plugin.py:KafkaSourceConfig": "keys of a section of the configuration",
     "connectors/mysql/ddl/statements.py:ColumnDefinition": "a clause of SQL, a value per word",
     "connectors/mysql/ddl/statements.py:DdlDialect": "a list of what a dialect can say",
@@ -35,6 +36,7 @@ LARGE_CLASSES: dict[str, str] = {
     "connectors/mysql/values/columns.py:ArenaView": "arrays as compiled loops take them",
     "formats/envelope.py:EnvelopeSpec": "a description of an envelope, one value per part",
     "model/names.py:NameRules": "a list of what a target does to names",
+    "stores/settings.py:StorageSettings": "keys of a section of the configuration, as libraries get them",
 }
 
 #: `place: reason`, for functions and methods.

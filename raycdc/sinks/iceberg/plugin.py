@@ -9,8 +9,8 @@ from pydantic import field_validator, model_validator
 from raycdc.config import Folder, Options, Secret, SinkConfig, flattened_texts, option
 from raycdc.model import TableSchema
 from raycdc.model.layout import TableLayout
-from raycdc.model.local_path import check_local_path
 from raycdc.plugins import Plugin
+from raycdc.stores.url import check_local_path
 
 
 class IcebergCatalogOptions(Options):
@@ -44,7 +44,9 @@ class IcebergCatalogOptions(Options):
         if self.type != "rest" and not self.warehouse:
             raise ValueError(f"a {self.type} catalog needs a warehouse")
         if self.type != "rest":
-            check_local_path(self.warehouse)
+            path = check_local_path(self.warehouse)
+            if path != self.warehouse:
+                raise ValueError(f'write the warehouse as a path, "{path}"')
         return self
 
 

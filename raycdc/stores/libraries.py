@@ -1,0 +1,189 @@
+"""`StorageSettings` in the words of each library that reads or writes an object store, one function for each.
+
+| for | function | words |
+|---|---|---|
+| obstore | `raycdc.stores.object_store` | keyword arguments of its stores |
+| delta-rs (deltalake) | `delta_options` | ``storage_options``: object_store's configuration keys |
+| pyiceberg's FileIO | `iceberg_properties` | ``s3.*``, ``adls.*``, ``gcs.*`` |
+| pyarrow | `arrow_filesystem` | a filesystem |
+| Spark, through Hadoop | `hadoop_options` | ``fs.s3a.*``, ``fs.azure.*``, ``fs.gs.*`` |
+
+An empty key is left to the library, which asks the environment and the machine's role.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_never
+from urllib.parse import urlsplit
+
+from raycdc.stores.settings import StorageSettings, with_profile
+from raycdc.stores.url import ObjectPlace, StoreKind
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+_TRUE = "true"
+
+
+def account_of(place: ObjectPlace, settings: StorageSettings) -> str:
+    """The account of a place at Azure; empty where only the environment may name it."""
+    return place.account or settings.account
+
+
+def delta_options(place: ObjectPlace, settings: StorageSettings) -> dict[str, str]:
+    """``storage_options`` of deltalake. Every commit is one conditional put, which S3 has without a lock table."""
+    settings = _complete(place, settings)
+    match place.kind:
+        case StoreKind.S3:
+            options = {
+                "aws_endpoint": settings.endpoint,
+                "aws_region": settings.region,
+                "aws_access_key_id": settings.access_key_id,
+                "aws_secret_access_key": settings.secret_access_key,
+                "aws_session_token": settings.session_token,
+                "aws_virtual_hosted_style_request": "" if settings.in_path else _TRUE,
+                "aws_skip_signature": _said(settings.anonymous),
+                "aws_conditional_put": "etag",
+            }
+        case StoreKind.GCS:
+            options = {
+                "google_service_account": settings.service_account,
+                "google_base_url": settings.endpoint,
+                "google_skip_signature": _said(settings.anonymous),
+            }
+        case StoreKind.AZURE:
+            options = {
+                "azure_storage_account_name": account_of(place, settings),
+                "azure_storage_account_key": settings.account_key,
+                "azure_storage_sas_key": settings.sas_token,
+                "azure_endpoint": settings.endpoint,
+                "azure_skip_signature": _said(settings.anonymous),
+            }
+        case _:
+            assert_never(place.kind)
+    return _given({**options, "allow_http": _said(settings.allow_http)})
+
+
+def iceberg_properties(place: ObjectPlace, settings: StorageSettings) -> dict[str, str]:
+    """Properties of a catalog or table for pyiceberg's FileIO."""
+    settings = _complete(place, settings)
+    match place.kind:
+        case StoreKind.S3:
+            options = {
+                "s3.endpoint": settings.endpoint,
+                "s3.region": settings.region,
+                "s3.access-key-id": settings.access_key_id,
+                "s3.secret-access-key": settings.secret_access_key,
+                "s3.session-token": settings.session_token,
+                "s3.anonymous": _said(settings.anonymous),
+                # pyiceberg hands its text to pyarrow, whose default is the path.
+                "s3.force-virtual-addressing": "" if settings.in_path else _TRUE,
+            }
+        case StoreKind.GCS:
+            options = {"gcs.service.host": settings.endpoint}
+        case StoreKind.AZURE:
+            server = urlsplit(settings.endpoint)
+            options = {
+                "adls.account-name": account_of(place, settings),
+                "adls.account-key": settings.account_key,
+                "adls.sas-token": settings.sas_token,
+                "adls.blob-storage-authority": server.netloc,
+                "adls.dfs-storage-authority": server.netloc,
+                "adls.blob-storage-scheme": server.scheme,
+                "adls.dfs-storage-scheme": server.scheme,
+            }
+        case _:
+            assert_never(place.kind)
+    return _given(options)
+
+
+def hadoop_options(place: ObjectPlace, settings: StorageSettings) -> dict[str, str]:
+    """Hadoop's settings for one bucket or account, for a JVM that reads or writes there (``s3a:``, ``abfss:``).
+
+    In Spark's own settings each has ``spark.hadoop.`` before it.
+    """
+    settings = _complete(place, settings)
+    match place.kind:
+        case StoreKind.S3:
+            keys = {
+                "endpoint": settings.endpoint,
+                "endpoint.region": settings.region,
+                "access.key": settings.access_key_id,
+                "secret.key": settings.secret_access_key,
+                "session.token": settings.session_token,
+                "path.style.access": _said(settings.in_path),
+                "connection.ssl.enabled": "false" if settings.endpoint.startswith("http://") else "",
+                "aws.credentials.provider": _s3a_provider(settings),
+            }
+            options = {f"fs.s3a.bucket.{place.bucket}.{key}": value for key, value in keys.items()}
+        case StoreKind.GCS:
+            options = {
+                "fs.gs.auth.type": "SERVICE_ACCOUNT_JSON_KEYFILE" if settings.service_account else "",
+                "fs.gs.auth.service.account.json.keyfile": settings.service_account,
+                "fs.gs.storage.root.url": settings.endpoint,
+            }
+        case StoreKind.AZURE:
+            host = f"{account_of(place, settings)}.dfs.core.windows.net"
+            options = {
+                f"fs.azure.account.key.{host}": settings.account_key,
+                f"fs.azure.account.auth.type.{host}": "SAS" if settings.sas_token else "",
+                f"fs.azure.sas.fixed.token.{host}": settings.sas_token,
+            }
+        case _:
+            assert_never(place.kind)
+    return _given(options)
+
+
+def arrow_filesystem(place: ObjectPlace, settings: StorageSettings) -> FileSystem:
+    """A filesystem of pyarrow's own; paths in it begin with the bucket or container."""
+    from pyarrow import fs
+
+    settings = _complete(place, settings)
+    server = urlsplit(settings.endpoint)
+    match place.kind:
+        case StoreKind.S3:
+            return fs.S3FileSystem(
+                access_key=settings.access_key_id or None,
+                secret_key=settings.secret_access_key or None,
+                session_token=settings.session_token or None,
+                anonymous=settings.anonymous,
+                region=settings.region or None,
+                scheme=server.scheme or None,
+                endpoint_override=server.netloc or None,
+                force_virtual_addressing=not settings.in_path,
+            )
+        case StoreKind.GCS:
+            return fs.GcsFileSystem(
+                anonymous=settings.anonymous, scheme=server.scheme or None, endpoint_override=server.netloc or None
+            )
+        case StoreKind.AZURE:
+            return fs.AzureFileSystem(
+                account_name=account_of(place, settings),
+                account_key=settings.account_key or None,
+                sas_token=settings.sas_token or None,
+                blob_storage_authority=server.netloc or None,
+                blob_storage_scheme=server.scheme or None,
+                dfs_storage_authority=server.netloc or None,
+                dfs_storage_scheme=server.scheme or None,
+            )
+
+
+def _complete(place: ObjectPlace, settings: StorageSettings) -> StorageSettings:
+    return with_profile(settings) if place.kind is StoreKind.S3 else settings
+
+
+def _s3a_provider(settings: StorageSettings) -> str:
+    """The class that S3A asks for keys; empty where its own chain does: the environment, then the instance."""
+    if settings.anonymous:
+        return "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"
+    if settings.session_token:
+        return "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
+    return "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider" if settings.access_key_id else ""
+
+
+def _said(flag: bool) -> str:
+    return _TRUE if flag else ""
+
+
+def _given(options: dict[str, str]) -> dict[str, str]:
+    return {key: value for key, value in options.items() if value}

@@ -1,0 +1,245 @@
+"""An object store behind `raycdc.stores.api`, by obstore: the client (object_store) that delta-rs uses, too.
+
+The library repeats what a server did not answer, or answered with an error of its own, at growing intervals.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar
+
+from raycdc.stores.api import Stored, StoreError, Taken, Version, Written
+from raycdc.stores.conditional import Answered, Unsure, settle
+from raycdc.stores.libraries import account_of
+from raycdc.stores.settings import ProfileError, StorageSettings, with_profile
+from raycdc.stores.url import ObjectPlace, StoreKind
+
+if TYPE_CHECKING:
+    from obstore import PutMode, UpdateVersion
+    from obstore.store import AzureStore, ClientConfig, GCSStore, MemoryStore, RetryConfig, S3Store
+
+    AnyClient = S3Store | GCSStore | AzureStore | MemoryStore
+
+#: A request that a server does not answer is given up after so long, and made again.
+REQUEST_TIMEOUT_S = 30
+CONNECT_TIMEOUT_S = 5
+#: Never above two tries a second at one server. With the pauses growing to the longest, the tries last two minutes.
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 15
+TRIES_FOR_S = 120
+
+_Client = TypeVar("_Client")
+
+#: An answer names the whole request, whose query is the signature where Azure's token is used.
+_QUERY = re.compile(r"\?[^\s<>\"']*")
+
+
+class ObjectStore:
+    """See the module's docstring; a `Store`. Opening it asks nothing of the server."""
+
+    def __init__(
+        self, place: ObjectPlace, settings: StorageSettings | None = None, *, client: AnyClient | None = None
+    ) -> None:
+        """The objects below `place`. Raises `StoreError` where the settings cannot be used.
+
+        `client` is for tests: a client of obstore's that is there already.
+        """
+        self._place = place
+        #: Requests by operation, for whoever watches their cost; those that the library repeats count once.
+        self.requests: Counter[str] = Counter()
+        try:
+            self._client = client or _client(place, settings or StorageSettings())
+        except ProfileError as cause:
+            raise StoreError(f"{place} cannot be opened: {cause}.", lasting=True) from cause
+        except (ValueError, _any_of_obstore()) as cause:
+            raise StoreError(f"{place} cannot be opened: {shown(cause)}. Is [storage] right?", lasting=True) from cause
+
+    def __repr__(self) -> str:
+        return f"ObjectStore({str(self._place)!r})"
+
+    @property
+    def place(self) -> ObjectPlace:
+        return self._place
+
+    def read(self, name: str) -> Stored | None:
+        import obstore
+
+        self.requests["get"] += 1
+        with self._named(name, "read"):
+            try:
+                result = obstore.get(self._client, name)
+                return Stored(result.bytes().to_bytes(), _version(result.meta["e_tag"], result.meta["version"]))
+            except FileNotFoundError as cause:
+                if "NoSuchBucket" in str(cause) or "ContainerNotFound" in str(cause):
+                    raise StoreError(f"{self._place} cannot be read: there is no such bucket.", lasting=True) from cause
+                return None
+
+    def put(self, name: str, data: bytes) -> Written:
+        with self._named(name, "written"):
+            return Written(self._put(name, data, "overwrite"))
+
+    def put_if_absent(self, name: str, data: bytes) -> Written | Taken:
+        return self._conditional(name, data, "create", None)
+
+    def replace_if_match(self, name: str, data: bytes, version: Version) -> Written | Taken:
+        expected: UpdateVersion = {}
+        if version.e_tag:
+            expected["e_tag"] = version.e_tag
+        if version.number:
+            expected["version"] = version.number
+        return self._conditional(name, data, expected, version)
+
+    def list(self, folder: str) -> list[str]:
+        import obstore
+
+        self.requests["list"] += 1
+        with self._named(folder, "listed"):
+            prefix = f"{folder}/" if folder else ""
+            found = [meta["path"] for chunk in obstore.list(self._client, prefix or None) for meta in chunk]
+            return sorted(name.removeprefix(prefix) for name in found)
+
+    def delete(self, name: str) -> None:
+        import obstore
+
+        self.requests["delete"] += 1
+        with self._named(name, "deleted"):
+            try:
+                obstore.delete(self._client, name)
+            except FileNotFoundError:
+                return  # S3 does not tell, others do.
+
+    def _conditional(self, name: str, data: bytes, mode: PutMode, before: Version | None) -> Written | Taken:
+        def attempt() -> Answered | Unsure:
+            try:
+                return Answered(self._put(name, data, mode))
+            except FileNotFoundError as cause:
+                # To S3, If-Match on an object that is gone is an object that is not found.
+                return self._unsure(name, cause)
+            except _doubtful() as cause:
+                return self._unsure(name, cause)
+
+        with self._named(name, "written"):
+            return settle(attempt, lambda: self.read(name), data, before=before)
+
+    def _unsure(self, name: str, cause: Exception) -> Unsure:
+        text = f"{self._place.below(name)} cannot be written: {shown(cause)}."
+        return Unsure(StoreError(text, lasting=False))
+
+    def _put(self, name: str, data: bytes, mode: PutMode) -> Version:
+        import obstore
+
+        self.requests["put"] += 1
+        # A multipart upload takes no condition, and one request takes more than any document has.
+        result = obstore.put(self._client, name, data, mode=mode, use_multipart=False)
+        return _version(result["e_tag"], result["version"])
+
+    @contextmanager
+    def _named(self, name: str, verb: str) -> Iterator[None]:
+        """Errors of the library become `StoreError`, with the object's URL in them."""
+        place = self._place.below(name) if name else self._place
+        try:
+            yield
+        except StoreError:
+            raise
+        except FileNotFoundError as cause:
+            raise StoreError(f"{place} cannot be {verb}: there is no such bucket.", lasting=True) from cause
+        except _refusals() as cause:
+            raise StoreError(
+                f"{place} cannot be {verb}: {shown(cause)}. Are the credentials right (see [storage]), and may they "
+                f"read, write, list and delete there?",
+                lasting=True,
+            ) from cause
+        except (OSError, _any_of_obstore()) as cause:
+            raise StoreError(f"{place} cannot be {verb}: {shown(cause)}.") from cause
+
+
+def _client(place: ObjectPlace, settings: StorageSettings) -> AnyClient:
+    from obstore.store import AzureStore, GCSStore, S3Store
+
+    client: ClientConfig = {
+        "allow_http": settings.allow_http,
+        "timeout": timedelta(seconds=REQUEST_TIMEOUT_S),
+        "connect_timeout": timedelta(seconds=CONNECT_TIMEOUT_S),
+    }
+    retries: RetryConfig = {
+        "backoff": {
+            "init_backoff": timedelta(seconds=FIRST_PAUSE_S),
+            "max_backoff": timedelta(seconds=LONGEST_PAUSE_S),
+            "base": 2,
+        },
+        "retry_timeout": timedelta(seconds=TRIES_FOR_S),
+    }
+    prefix = place.prefix or None
+    match place.kind:
+        case StoreKind.S3:
+            settings = with_profile(settings)
+            config = {
+                "endpoint": settings.endpoint,
+                "region": settings.region,
+                "access_key_id": settings.access_key_id,
+                "secret_access_key": settings.secret_access_key,
+                "session_token": settings.session_token,
+                "virtual_hosted_style_request": "" if settings.in_path else "true",
+                "skip_signature": "true" if settings.anonymous else "",
+            }
+            return _opened(S3Store, place.bucket, prefix, config, client, retries)
+        case StoreKind.GCS:
+            config = {
+                "service_account": settings.service_account,
+                "base_url": settings.endpoint,
+                "skip_signature": "true" if settings.anonymous else "",
+            }
+            return _opened(GCSStore, place.bucket, prefix, config, client, retries)
+        case StoreKind.AZURE:
+            config = {
+                "account_name": account_of(place, settings),
+                "account_key": settings.account_key,
+                "sas_key": settings.sas_token,
+                "endpoint": settings.endpoint,
+                "skip_signature": "true" if settings.anonymous else "",
+            }
+            return _opened(AzureStore, place.bucket, prefix, config, client, retries)
+
+
+def _opened(
+    make: Callable[..., _Client],
+    bucket: str,
+    prefix: str | None,
+    config: dict[str, str],
+    client: ClientConfig,
+    retries: RetryConfig,
+) -> _Client:
+    given = {key: value for key, value in config.items() if value}
+    return make(bucket, prefix=prefix, config=given, client_options=client, retry_config=retries)
+
+
+def _version(e_tag: str | None, number: str | None) -> Version:
+    return Version(e_tag or "", number or "")
+
+
+def shown(cause: Exception) -> str:
+    """The first line of what the library says, without the query of the request."""
+    return _QUERY.sub("", str(cause).partition("\n")[0]).rstrip(" .")
+
+
+def _doubtful() -> tuple[type[Exception], ...]:
+    """After these, looking at the object tells what became of a conditional write."""
+    from obstore import exceptions
+
+    return (exceptions.AlreadyExistsError, exceptions.PreconditionError, exceptions.GenericError)
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    from obstore import exceptions
+
+    return (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
+
+
+def _any_of_obstore() -> type[Exception]:
+    from obstore import exceptions
+
+    return exceptions.BaseError

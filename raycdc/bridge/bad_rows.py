@@ -45,7 +45,10 @@ FAIL = "fail"
 SKIP = "skip"
 DEAD_LETTER = "dead-letter"
 
-ON_BAD_RECORD = 'With pipeline.on_bad_record = "skip" or "dead-letter" the run goes on without such rows.'
+ON_BAD_RECORD = (
+    'With pipeline.on_bad_record = "skip" or "dead-letter" the run goes on without such rows; the latter keeps them, '
+    "whole, in dead_letters of the state."
+)
 
 _CAME = (RowKind.INSERT, RowKind.UPDATE_AFTER)
 
@@ -235,11 +238,3 @@ def failing(array: pa.Array, turn: Callable[[pa.Array], Any]) -> Any:
             else:
                 waiting += [(start, count // 2), (start + count // 2, count - count // 2)]
     return bad
-
-
-def row_named(batch: pa.RecordBatch, place: int, schema: TableSchema) -> str:
-    """Words for the row at `place`: its key, as far as `batch` has it, or its position."""
-    names = [name for name in schema.primary_key if name in batch.schema.names]
-    if names:
-        return "the row with " + ", ".join(f"{name} = {batch.column(name)[place].as_py()!r}" for name in names)
-    return f"the row at {batch.column('_pos')[place].as_py()}" if "_pos" in batch.schema.names else "a row"

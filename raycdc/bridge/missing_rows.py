@@ -51,11 +51,11 @@ def refused_missing(manifest: Manifest, records: BadRecords) -> dict[TableId, Ro
     for row in () if records.leaves_out else missing_rows(manifest):
         text = (
             f"{row.table}: {_why(row)}. With pipeline.on_bad_record = "
-            '"skip" or "dead-letter" the target does without the row until it changes again.'
+            '"skip" or "dead-letter" the target does without the row until it changes again; the latter keeps its key.'
         )
         refused.setdefault(row.table, RowRefusedError(text))
     return refused
 
 
 def _why(row: MissingRow) -> str:
-    return f"the row with the key {row.key}, which changed at {row.pos}: {row.reason}"
+    return f"a row that changed at {row.pos}: {row.reason}"

@@ -13,11 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raycdc.bridge.bad_rows import ON_BAD_RECORD, failing, row_named
+from raycdc.bridge.bad_rows import ON_BAD_RECORD, failing
 from raycdc.errors import RowRefusedError, RulesRefusedError
 from raycdc.model import META_COLUMNS, Column, LogicalType, RowKind, TableId, TypeKind
 from raycdc.model.json_text import decimal_text, timestamp_text
 from raycdc.model.row_kind import SYMBOLS
+from raycdc.model.untold import row_named
 from raycdc.model.view import Output, Projection, RowView, constant_type
 
 
@@ -129,13 +130,13 @@ def _turned(batch: pa.RecordBatch, have: Column, want: LogicalType, view: RowVie
     array = batch.column(have.name)
     try:
         return turned(array, have.type, want)
-    except pa.ArrowException as cause:
+    except pa.ArrowException:
         place = int(np.flatnonzero(failing(array, lambda part: turned(part, have.type, want)))[0])
         raise RowRefusedError(
             f"{table}: a value of column {have.name!r} ({have.type.kind}) is no {want.arrow()}, which its merged "
-            f"target has, in {row_named(batch, place, view.source)}: {cause}. Route the table elsewhere, or give the "
+            f"target has, in {row_named(batch, place, view.source)}. Route the table elsewhere, or give the "
             f"column one type in all merged tables. {ON_BAD_RECORD}"
-        ) from cause
+        ) from None
 
 
 def _missing(column: Column, rows: int, *, fill: bool, table: TableId) -> pa.Array:

@@ -30,7 +30,6 @@ from raycdc.bridge.bad_rows import (
     counted,
     failing,
     judged,
-    row_named,
     whole_updates,
 )
 from raycdc.bridge.reading import read_segment, segment_schema
@@ -39,6 +38,7 @@ from raycdc.checkpoint.manifest import Segment
 from raycdc.epochs.made_segments import MadeSegments
 from raycdc.errors import RowRefusedError, ValueRefusedError
 from raycdc.model import META_COLUMNS, Column, LogicalType, RowKind, TableId, TableSchema, TypeKind
+from raycdc.model.untold import row_named
 from raycdc.model.view import RowView
 from raycdc.sinks.api import TableWork
 

@@ -27,13 +27,7 @@ FORMAT_VERSION = 1
 
 
 class BadMessageError(DataError):
-    """A message cannot be decoded; the text quotes it and says where it is. `told` says the same without a quotation,
-    for messages of which masks hide something; empty where nobody wrote that.
-    """
-
-    def __init__(self, text: str, *, told: str = "") -> None:
-        super().__init__(text)
-        self.told = told
+    """A message cannot be decoded; the text says where it is, and quotes nothing of it."""
 
 
 class CorruptMessageError(BadMessageError):

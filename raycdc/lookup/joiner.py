@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 
 from raycdc.bridge import SegmentWriter
 from raycdc.bridge.access import HERE, SegmentAccess
-from raycdc.bridge.bad_rows import BadRecords, Sifted, judged, row_named, whole_updates
+from raycdc.bridge.bad_rows import BadRecords, Sifted, judged, whole_updates
 from raycdc.bridge.reading import read_segment, verify_segments
 from raycdc.checkpoint.folder import LocalFolder
 from raycdc.checkpoint.manifest import Segment
@@ -40,6 +40,7 @@ from raycdc.failpoints import reach
 from raycdc.lookup.api import KEY, canonical
 from raycdc.lookup.asking import Asking
 from raycdc.model import RowKind
+from raycdc.model.untold import row_named
 from raycdc.transform import ResolvedTransform
 from raycdc.transform.lookups import ResolvedLookup
 

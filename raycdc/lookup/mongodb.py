@@ -96,10 +96,9 @@ class MongoDbDimension:
             return documents
         counted = pc.value_counts(keys)
         if not self._first:
-            twice = counted.field("values").filter(pc.greater(counted.field("counts"), 1))
             raise RowRefusedError(
-                f"{self._lookup.place}: {twice[0].as_py()!r} is the {self._lookup.field} of several documents of "
-                f"{self._table}, and a row gets one. Look up by a field that is unique, or let the first by _id count "
+                f"{self._lookup.place}: several documents of {self._table} have the same {self._lookup.field}, and a "
+                "row gets one. Look up by a field that is unique, or let the first by _id count "
                 'with many = "first".'
             )
         return documents.take(pc.index_in(counted.field("values"), value_set=keys.combine_chunks()))

@@ -18,7 +18,7 @@ may have the same key, which shows in the number of rows that come to have it an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from raycdc.errors import OriginsRefusedError
 from raycdc.model import RowKind
 from raycdc.model.keys import comparable
+from raycdc.model.untold import key_named
 from raycdc.sinks.api import TableWork
 from raycdc.sinks.rows import DELETED
 
@@ -134,16 +135,20 @@ def _since_emptied(rows: pa.Table, origins: Origins) -> pa.Table:
     return rows
 
 
-def same_key(target: str, key: Key, *, alone: bool = False) -> OriginsRefusedError:
-    """Two rows, of two tables unless `alone`, have one key, and the target can hold one of them only."""
-    shown = ", ".join(f"{name} = {value!r}" for name, value in key.items())
+def same_key(target: str, key: Iterable[str], *, alone: bool = False) -> OriginsRefusedError:
+    """Two rows, of two tables unless `alone`, have one key, and the target can hold one of them only.
+
+    `key` are the key's columns.
+    """
+    shown = key_named(key)
     if alone:
         return OriginsRefusedError(
-            f"{target}: more than one row has the key {shown}, which the table's transform gives them with "
+            f"{target}: more than one row has the same key {shown}, which the table's transform gives them with "
             "primary_keys. Name columns there that are unique together, and read the table anew."
         )
     return OriginsRefusedError(
-        f"{target}: the row with the key {shown} comes from more than one of the tables that are merged there, and "
-        "would stand for both. Give one of the two rows another key, and read the tables anew. (To keep such rows, "
+        f"{target}: a row of the same key {shown} comes from more than one of the tables that are merged there, and "
+        "would stand for both. Find such rows with a join of the tables by the key, give one of the two another key, "
+        "and read the tables anew. (To keep such rows, "
         'route the tables to targets of their own or use sink.write = "changelog", with another pipeline.state.)'
     )

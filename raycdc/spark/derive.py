@@ -22,6 +22,7 @@ deleted by the next one.
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -41,7 +42,6 @@ from raycdc.bridge.bad_rows import (
     Sifted,
     counted,
     judged,
-    row_named,
     update_places,
     whole_updates,
 )
@@ -50,6 +50,7 @@ from raycdc.checkpoint.manifest import Segment
 from raycdc.epochs.made_segments import MadeSegments
 from raycdc.errors import ConfigError, RowRefusedError, SegmentUnavailableError, SinkError
 from raycdc.model import META_COLUMNS, META_FIELDS, Column, LogicalType, RowKind, TableSchema
+from raycdc.model.untold import row_named
 from raycdc.sinks.absence import is_absent
 from raycdc.spark.transforms import errors_untold
 from raycdc.transform import ResolvedTransform
@@ -60,6 +61,9 @@ _KEEP = "_raycdc_keep"
 _FAILED = "_raycdc_failed"
 #: By which a failed job says that no value was to blame: its memory, a worker that died, a segment, or our own code.
 _NO_VALUES = ("OutOfMemoryError", "ExecutorLostFailure", "Python worker exited unexpectedly", "raycdc/spark/")
+#: An error's name in a text of Spark, and the line with which the traceback of a user's function ends.
+_CONDITION = re.compile(r"\[[A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*\]")
+_CLASS = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception))(?::|$)")
 _STORED_META = tuple(field.name for field in META_FIELDS)
 
 #: Below this much input a job of Python workers costs more than it saves, as for stage tasks.
@@ -122,16 +126,14 @@ class Deriver(MadeSegments):
             try:
                 return way(segments, task, self._spark)
             except (Py4JError, PySparkException) as cause:
-                failure = _reason(cause)
+                failure = _kind(cause)
             second = replace(task, forgiving=True, run=uuid.uuid4().hex)
             try:
                 made = way(segments, second, self._forgiving())
             except (Py4JError, PySparkException) as cause:
                 if not _is_a_values(cause):
                     raise SinkError(f"{task.found.table}: its transform failed in Spark: {_reason(cause)}") from cause
-                raise RowRefusedError(
-                    f"{task.found.table}: its transform failed on a value: {_reason(cause)}"
-                ) from cause
+                raise RowRefusedError(f"{task.found.table}: its transform failed on a value: {_kind(cause)}") from None
             finally:
                 # Files of tasks that succeeded before another one failed; by now all tasks have ended.
                 for path in self._folder.glob(f"*derived-{task.run}-*"):
@@ -139,7 +141,7 @@ class Deriver(MadeSegments):
         why = next((one.why for one in made if one.bad), "")
         if why and not self._records.leaves_out:
             raise RowRefusedError(
-                f"{task.found.table}: its transform failed on a value: {why}: {failure} {ON_BAD_RECORD}"
+                f"{task.found.table}: its transform failed on a value: {why}: {failure}. {ON_BAD_RECORD}"
             )
         return made
 
@@ -402,8 +404,18 @@ def _is_a_values(error: Exception) -> bool:
     return not lost_jvm and not is_absent(error) and not any(sign in str(error) for sign in _NO_VALUES)
 
 
+def _kind(error: Exception) -> str:
+    """Spark's name for an error of an expression on a value, or the class that a user's function raised; never the
+    text, which quotes the value.
+    """
+    if found := _CONDITION.search(str(error)):
+        return found[0]
+    classes = [found[1] for line in str(error).splitlines() if (found := _CLASS.match(line.strip()))]
+    return classes[-1] if classes else type(error).__name__
+
+
 def _reason(error: Exception) -> str:
-    """The error of an expression on a value, without Java's places."""
+    """The error of a job, without Java's places."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     found = next((line for line in lines if "[" in line and "]" in line and not line.startswith("at ")), "")
     return (found or (lines[0] if lines else repr(error)))[:500]

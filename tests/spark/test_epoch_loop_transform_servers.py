@@ -121,7 +121,7 @@ def test_two_rows_with_one_new_key_are_refused(kind: str, together: bool, make: 
         world.script.seal()
     orders.insert({"id": 2, "name": "N1", "qty": 2})
     world.script.seal(final=True)
-    with pytest.raises(DataError, match=r"shop.orders: more than one row has the key name = '?N?1'?, which"):
+    with pytest.raises(DataError, match=r"shop.orders: more than one row has the same key \(name\), which"):
         world.loop().run()
 
 
@@ -160,7 +160,7 @@ def test_a_key_of_two_shards_is_refused_before_a_row_of_it_is_written(kind: str,
         world.script.seal()
     two.insert({"id": 1, "name": "two", "qty": 2})
     world.script.seal(final=True)
-    with pytest.raises(DataError, match=r"shop\.all: the row with the key id = '?1'? comes from more than one of the"):
+    with pytest.raises(DataError, match=r"shop\.all: a row of the same key \(id\) comes from more than one of the"):
         world.loop().run()
     assert [row["name"] for row in world.target_rows("shop.all")] == ([] if together else ["one"])
 

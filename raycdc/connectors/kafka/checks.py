@@ -22,14 +22,14 @@ from raycdc.connectors.kafka.client import (
     consumer_properties,
     source_error,
 )
-from raycdc.connectors.kafka.decoding import open_format, without_contents
+from raycdc.connectors.kafka.decoding import open_format
 from raycdc.connectors.kafka.messages import gather
 from raycdc.connectors.kafka.offsets import Limits, in_range, new_states
 from raycdc.connectors.kafka.partition_reader import FETCH_WAIT_S, NO_GROUP
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig, StartMode
 from raycdc.connectors.kafka.split import PartitionState
 from raycdc.errors import DataError, RaycdcError
-from raycdc.formats.api import BadMessage, BadMessageError, ChangeItem, Decoded, FormatDecoder, MessageBatch, RowsItem
+from raycdc.formats.api import BadMessage, ChangeItem, Decoded, FormatDecoder, MessageBatch, RowsItem
 from raycdc.model import TableId, TableSchema
 from raycdc.source.checks import CheckResult, readable_on_the_way
 
@@ -41,10 +41,9 @@ _SHOWN = 8
 
 
 def check_source(
-    config: KafkaSourceConfig, states: Sequence[PartitionState] | None, *, now_ms: int, hides: bool = False
+    config: KafkaSourceConfig, states: Sequence[PartitionState] | None, *, now_ms: int
 ) -> tuple[list[CheckResult], list[TableId]]:
     """All findings, and the tables that the last messages are of. `states`: what was sealed, None before the start.
-    `hides`: nothing of a message may be told.
 
     Raises `SourceError` when the cluster cannot be asked at all.
     """
@@ -62,7 +61,7 @@ def check_source(
     if readable:
         findings.append(_start(config, cluster, readable, states, now_ms=now_ms))
     decoded = {topic.name: _decode(config, _last_messages(config, cluster, topic)) for topic in readable}
-    findings += [_format(config, name, parts, hides=hides) for name, parts in decoded.items()]
+    findings += [_format(config, name, parts) for name, parts in decoded.items()]
     return findings, sorted({table for parts in decoded.values() for table in _schemas(parts)})
 
 
@@ -78,9 +77,9 @@ def _encryption(config: KafkaSourceConfig) -> list[CheckResult]:
     )
 
 
-def tables_of_last_messages(config: KafkaSourceConfig, *, hides: bool = False) -> dict[TableId, TableSchema]:
+def tables_of_last_messages(config: KafkaSourceConfig) -> dict[TableId, TableSchema]:
     """The tables that the last messages of the topics are of, as far as these say their columns. `SourceError` when a
-    topic cannot be read, `DataError` when its messages are not of the format, which quotes one unless it `hides` them.
+    topic cannot be read, `DataError` when its messages are not of the format.
     """
     cluster = Cluster(config)
     found: dict[TableId, TableSchema] = {}
@@ -88,8 +87,7 @@ def tables_of_last_messages(config: KafkaSourceConfig, *, hides: bool = False) -
         decoded = _decode(config, _last_messages(config, cluster, topic))
         for part in decoded:
             if part.failure is not None:
-                why = _told(part.failure, hides=hides)
-                raise DataError(f"{topic.name} is not all {config.format['type']}: {why}. {_OTHER_FORMAT}")
+                raise DataError(f"{topic.name} is not all {config.format['type']}: {part.failure}. {_OTHER_FORMAT}")
         found |= _schemas(decoded)
     return found
 
@@ -271,24 +269,18 @@ def _decode(config: KafkaSourceConfig, messages: Mapping[int, Sequence[MessageBa
     return decoded
 
 
-def _told(error: BadMessageError, *, hides: bool) -> BadMessageError:
-    return without_contents(error) if hides else error
-
-
-def _format(config: KafkaSourceConfig, topic: str, decoded: Sequence[Decoded], *, hides: bool) -> CheckResult:
+def _format(config: KafkaSourceConfig, topic: str, decoded: Sequence[Decoded]) -> CheckResult:
     """The changes in a topic's last messages by the format; the first message that it cannot decode."""
     identifier = config.format["type"]
     failures = [part.failure for part in decoded if part.failure is not None]
     bad: list[BadMessage] = [message for part in decoded for message in part.bad]
     if failures:
-        return CheckResult(
-            "format", f"{topic} is not all {identifier}: {_told(failures[0], hides=hides)}", _OTHER_FORMAT
-        )
+        return CheckResult("format", f"{topic} is not all {identifier}: {failures[0]}", _OTHER_FORMAT)
     tables = _schemas(decoded)
     shown = _some([f"{table} ({_columns(schema)})" for table, schema in sorted(tables.items())], between="; ")
     if bad:
         text = f"{_count(len(bad), 'message')} of the last ones of {topic} could not be decoded, the first: "
-        return CheckResult("format", f"{text}{_told(bad[0].error, hides=hides)}", _OTHER_FORMAT, required=not tables)
+        return CheckResult("format", f"{text}{bad[0].error}", _OTHER_FORMAT, required=not tables)
     if not decoded:
         return CheckResult("format", f"{topic} has no messages to look at yet.", ok=True)
     statements = sum(isinstance(i, ChangeItem) and bool(i.statement) for part in decoded for i in part.items)

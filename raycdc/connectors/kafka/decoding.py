@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from raycdc.errors import ConfigError
-from raycdc.formats.api import BadMessage, BadMessageError, Format
+from raycdc.formats.api import BadMessage, Format
 from raycdc.formats.plugins import load_format
 from raycdc.model import Column, LogicalType, RowKind, TableSchema, TypeKind, changelog_schema
 
@@ -44,17 +44,14 @@ def keeps_dead_letters(section: Mapping[str, Any]) -> bool:
     return section.get("on_error") == "dead-letter"
 
 
-def without_contents(error: BadMessageError) -> BadMessageError:
-    """The error without what it quotes: nothing can be masked in a message that cannot be decoded."""
-    told = error.told or "a message cannot be decoded"
-    return type(error)(f"{told}. The message is not shown, because the pipeline has masks.", told=error.told)
-
-
 def dead_letters(bad: Sequence[BadMessage], *, now_ms: int, hide: bool = False) -> pa.RecordBatch:
-    """Messages that were left out, as inserts into `DEAD_LETTERS` (`_seq` from 0); with `hide` without contents."""
+    """Messages that were left out, as inserts into `DEAD_LETTERS` (`_seq` from 0).
+
+    With `hide` without contents, because nothing can be masked in a message that cannot be decoded.
+    """
     count = len(bad)
     if hide:
-        bad = [replace(message, key=None, value=None, error=without_contents(message.error)) for message in bad]
+        bad = [replace(message, key=None, value=None) for message in bad]
     columns: list[Sequence[Any]] = [
         [message.origin.topic for message in bad],
         [message.origin.partition for message in bad],

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from raycdc.connectors.kafka.decoding import dead_letters, without_contents
+from raycdc.connectors.kafka.decoding import dead_letters
 from raycdc.connectors.kafka.epoch_news import EpochNews
 from raycdc.connectors.kafka.events import TableEmptied
 from raycdc.connectors.kafka.held import HeldBatch, ReaderSettings, ReadPartition, is_truncation
@@ -60,7 +60,7 @@ class KafkaRecordEmitter:
             self._collect(output, DEAD_LETTERS, letters, split_id)
         self.bad += len(decoded.bad)
         if decoded.failure is not None:
-            raise without_contents(decoded.failure) if self._settings.hides else decoded.failure
+            raise decoded.failure
 
     def _empty(self, item: ChangeItem, held: HeldBatch, events: Sequence[Emptied], output: ReaderOutput) -> None:
         """Empty the tables whose rows a DDL message removes: a row that says so, and the event for the manifest."""
@@ -92,7 +92,7 @@ class KafkaRecordEmitter:
         if batch.num_rows == 0:
             return
         schema, fingerprint = self._schemas[table]
-        conformed = conform(table, batch, schema, without=without, hides=self._settings.hides)
+        conformed = conform(table, batch, schema, without=without)
         if self._settings.order_by and table != DEAD_LETTERS:
             order_by = self._settings.order_by
             conformed = new_images(table, conformed, schema, order_by=order_by, split_id=split_id)

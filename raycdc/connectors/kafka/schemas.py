@@ -110,13 +110,13 @@ def fits(known: TableSchema | None, other: TableSchema) -> bool:
 
 
 def conform(
-    table: TableId, batch: pa.RecordBatch, schema: TableSchema, *, without: Collection[str] = (), hides: bool = False
+    table: TableId, batch: pa.RecordBatch, schema: TableSchema, *, without: Collection[str] = ()
 ) -> pa.RecordBatch:
     """`batch` with exactly the columns of `schema` and the metadata columns; no copy where it has them already.
 
     A column that the batch does not know has its default: at the source, adding it gave these rows that. It is null
     where the column is one of `without` (in lower case), which were dropped there, and where its default is hidden
-    (`with_hidden_defaults`). With `hides` no error has a value.
+    (`with_hidden_defaults`).
     """
     wanted = pa.schema([*schema.arrow(), *META_FIELDS])
     if batch.schema.equals(wanted):
@@ -135,12 +135,12 @@ def conform(
                 arrays.append(pa.repeat(constant(defaults[column.name], column.type), batch.num_rows))
             else:
                 arrays.append(_cast(batch.column(index), column.type))
-        except pa.ArrowInvalid as cause:
-            why = "" if hides else f": {cause}"
+        except pa.ArrowInvalid:
+            # Its text has the value.
             raise SchemaError(
-                f"{table}: a value of column {column.name!r} does not fit {column.type}{why}. "
+                f"{table}: a value of column {column.name!r} does not fit {column.type}. "
                 "Give the table's columns in source.format."
-            ) from (None if hides else cause)
+            ) from None
     return pa.RecordBatch.from_arrays(arrays, schema=wanted)
 
 

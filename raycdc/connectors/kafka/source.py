@@ -47,12 +47,11 @@ class KafkaSource(Source[KafkaSourceConfig]):
 
     def check(self, last: Manifest | None, *, names_told: bool) -> SourceFindings:
         states = None if last is None else [PartitionState.of(state) for state in last.to_splits.values()]
-        now_ms, hides = time.time_ns() // 1_000_000, bool(self.context.hiding.masks)
-        return SourceFindings(*check_source(self.config, states, now_ms=now_ms, hides=hides))
+        return SourceFindings(*check_source(self.config, states, now_ms=time.time_ns() // 1_000_000))
 
     def tables(self) -> dict[TableId, SourceTable]:
         """The tables that the topics' last messages are of, with the columns known by them."""
-        schemas = tables_of_last_messages(self.config, hides=bool(self.context.hiding.masks))
+        schemas = tables_of_last_messages(self.config)
         return {table: SourceTable(schema) for table, schema in sorted(schemas.items())}
 
     def acknowledge(self, positions: Mapping[str, Position]) -> None:

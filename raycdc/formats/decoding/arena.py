@@ -88,9 +88,9 @@ class Arena:
     def zero_dates(self) -> int:
         return int(self._counters[cells.ZERO_DATES])
 
-    def unfit(self) -> tuple[WireColumn, int]:
-        """The column and the token that the loop's last error is about."""
-        return self.columns[int(self._counters[cells.ERROR_COLUMN])], int(self._counters[cells.ERROR_TOKEN])
+    def unfit(self) -> WireColumn:
+        """The column that the loop's last error is about."""
+        return self.columns[int(self._counters[cells.ERROR_COLUMN])]
 
     def grow_rows(self, rows: int) -> None:
         """Make room for `rows` rows at least; replaces `view`."""

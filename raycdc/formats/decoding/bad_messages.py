@@ -64,9 +64,7 @@ def scan_error(message: MessageAt, spec: EnvelopeSpec) -> BadMessageError:
     """The error of a message in which the scan found no envelope."""
     code, at = message.chunk.messages.info[message.number, [envelope.ERROR, envelope.ERROR_AT]].tolist()
     if code == envelope.UNKNOWN_TYPE:
-        unknown, spelled = f"unknown {spec.type}", message.text(envelope.TYPE)
-        why = f"{unknown} {spelled!r}; known are {', '.join(spec.actions)}"
-        return _error(UnknownTypeError, message, why, told=unknown)
+        return _error(UnknownTypeError, message, f"unknown {spec.type}; known are {', '.join(spec.actions)}")
     if code == envelope.NO_TYPE:
         return _error(UnknownTypeError, message, f"the field {spec.type!r} that says what happened is missing")
     if code == envelope.NO_ROWS:
@@ -85,11 +83,10 @@ def no_row(message: MessageAt) -> BadMessageError:
     return _error(CorruptMessageError, message, "corrupt message: it holds no row")
 
 
-def unfit_value(message: MessageAt, table: TableId, column: WireColumn, value: bytes, code: int) -> BadMessageError:
-    """The error of a `value` that does not fit its column, for the reason `code`."""
-    where, shown = f"table {table}, column {column.name!r}", describe.quoted(value)[:200]
+def unfit_value(message: MessageAt, table: TableId, column: WireColumn, code: int) -> BadMessageError:
+    """The error of a value that does not fit its column, for the reason `code`."""
     why = f"{describe.value_problem(code)} (expected {column.type.native or column.type.kind.value})"
-    return _error(UnfitValueError, message, f"{where}: {shown} {why}", told=f"{where}: a value {why}")
+    return _error(UnfitValueError, message, f"table {table}, column {column.name!r}: a value {why}")
 
 
 def table_of_ours(message: MessageAt) -> BadMessageError:
@@ -107,7 +104,5 @@ def too_many_fields(message: MessageAt, table: TableId, options: FormatOptions) 
     return _error(CorruptMessageError, message, why)
 
 
-def _error(kind: type[BadMessageError], message: MessageAt, why: str, *, told: str = "") -> BadMessageError:
-    """`told` is `why` without any text of the message, where `why` has such."""
-    place = message.batch.origin.place(int(message.batch.offsets[message.in_batch]))
-    return kind(f"{place}: {why}: {describe.quoted(message.raw)}", told=f"{place}: {told or why}")
+def _error(kind: type[BadMessageError], message: MessageAt, why: str) -> BadMessageError:
+    return kind(f"{message.batch.origin.place(int(message.batch.offsets[message.in_batch]))}: {why}")

@@ -176,8 +176,7 @@ class EnvelopeDecoder:
             return no_before_image(message, self._dialect.before_fix(message.raw))
         if code == envelope.NO_ROWS:
             return no_row(message)
-        column, value = decoder.unfit(message.chunk)
-        return unfit_value(message, decoder.state.id, column, value, code)
+        return unfit_value(message, decoder.state.id, decoder.unfit(), code)
 
     def _ddl(self, message: MessageAt) -> None:
         index = int(message.chunk.messages.info[message.number, envelope.TABLE_NUMBER])

@@ -6,9 +6,6 @@ from raycdc.formats.loops import code_loops as cells
 from raycdc.formats.loops import envelope_loops as envelope
 from raycdc.formats.loops import tape_loops as tape
 
-#: A message is quoted in errors up to this length.
-QUOTED_BYTES_MAX = 1000
-
 _DAMAGE = {
     tape.TRUNCATED: "it ends in the middle",
     tape.TRAILING: "something follows the JSON value",
@@ -57,10 +54,3 @@ def damage(error: int, at: int) -> str:
 def value_problem(error: int) -> str:
     """Why a value does not fit its column."""
     return _VALUES[error]
-
-
-def quoted(message: bytes) -> str:
-    """The message for an error's text, cut, on one line."""
-    text = message[:QUOTED_BYTES_MAX].decode("utf-8", "backslashreplace")
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return text if len(message) <= QUOTED_BYTES_MAX else f"{text}… ({len(message)} bytes)"

@@ -136,10 +136,9 @@ class TableDecoder:
                     continue
             return first, error
 
-    def unfit(self, chunk: Chunk) -> tuple[WireColumn, bytes]:
-        """The column and the value that the last error is about."""
-        column, token = self._arena.unfit()
-        return column, chunk.token(token)
+    def unfit(self) -> WireColumn:
+        """The column that the last error is about."""
+        return self._arena.unfit()
 
     def flush(self, items: list[RowsItem | ChangeItem]) -> None:
         """Hand over the rows held."""

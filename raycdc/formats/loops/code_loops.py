@@ -30,7 +30,7 @@ TOO_SMALL = 39
 HALF_SURROGATE, AMBIGUOUS_DECIMAL, UNAVAILABLE, NOT_LATIN1, NOT_HEX, TOO_LONG = 46, 47, 48, 49, 50, 51
 
 #: Indices into `ArenaView.counters`.
-FULL_SLOT, FULL_NEED, ZERO_DATES, ERROR_COLUMN, ERROR_TOKEN, ROWS = range(6)
+FULL_SLOT, FULL_NEED, ZERO_DATES, ERROR_COLUMN, ROWS = range(5)
 
 #: Room that every text value has beyond its own length: for numbers that become text, and quotes.
 TEXT_SLACK = 128

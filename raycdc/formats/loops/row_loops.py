@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raycdc.formats.loops.cell_loops import extended, is_unavailable, put_cell
-from raycdc.formats.loops.code_loops import ERROR_COLUMN, ERROR_TOKEN, FULL, FULL_NEED, OK, ROWS, UNAVAILABLE
+from raycdc.formats.loops.code_loops import ERROR_COLUMN, FULL, FULL_NEED, OK, ROWS, UNAVAILABLE
 from raycdc.formats.loops.compiling import helper, inlined, njit
 from raycdc.formats.loops.envelope_loops import (
     ACTION,
@@ -269,7 +269,6 @@ def _change(tape: Any, plan: Any, a: Any, messages: Any, message: Any, after: An
                 status = put_cell(tape, token, a, column, row)
             if status != OK:
                 a.counters[ERROR_COLUMN] = column
-                a.counters[ERROR_TOKEN] = token
                 return status
         a.meta[row, META_OP] = op
         a.meta[row, META_MESSAGE] = message

@@ -158,7 +158,7 @@ def _odd(name: str, value: Any) -> str:
     if value == NO_VALUE:
         return f"the text {NO_VALUE}, which stands for NULL"
     if isinstance(value, str) and len(folder_of({name: value})) > _FOLDER_BYTES_MAX:
-        return f"a text that is too long for the name of a folder ({value[:20]}…)"
+        return "a text that is too long for the name of a folder"
     return ""
 
 

@@ -68,8 +68,7 @@ def _other_binary(collection: Any, subtype: int, part: str | None) -> Any:
 def _refuse(found: Document | None, target: TableId, where: str, why: str) -> None:
     if found is not None:
         raise TargetTakenError(
-            f"{target} exists in {where} and has a document whose {ID} ({found[ID]!r:.100}) {why}. Choose another "
-            "target."
+            f"{target} exists in {where} and has a document whose {ID} {why}. Choose another target."
         )
 
 

@@ -29,6 +29,7 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 
 from raycdc.errors import DataError, ValueRefusedError
 from raycdc.model import Column, TableId, TableSchema
+from raycdc.model.untold import row_named
 from raycdc.sinks.mongodb.documents import SLICE_ROWS, Constant, Element, Group, TooLargeError, element, encode, nulls
 from raycdc.sinks.mongodb.own_types import Fields, UnfitError
 from raycdc.sinks.mongodb.server import Document, DuplicateError, Server, Session
@@ -156,24 +157,24 @@ class Layout:
             raise
         except UnfitError as cause:
             raise ValueRefusedError(
-                f"{self.target}: the row with {self._shown(batch, cause.place)} cannot be written. {cause} Leave the "
+                f"{self.target}: {self._shown(batch, cause.place)} cannot be written. {cause} Leave the "
                 "column out by a [[transform]], or correct the source and take a new snapshot."
             ) from cause
         except DataError as cause:
             raise ValueRefusedError(f"{self.target}: {cause}") from cause
 
     def _shown(self, batch: pa.RecordBatch, place: int) -> str:
-        """The key of a row, for people."""
-        names = ["_seq"] if self.changelog else list(self.schema.primary_key)
-        (row,) = batch.select(names).slice(place, 1).to_pylist()
-        return ", ".join(f"{name} = {value!r:.100}" for name, value in row.items())
+        """A row, for people."""
+        if self.changelog:
+            return f"the row of _seq = {batch.column('_seq')[place].as_py()}"
+        return row_named(batch, place, self.schema)
 
     def _encoded(self, document: Group, batch: pa.RecordBatch) -> Iterator[tuple[bytes, int, int]]:
         try:
             yield from encode(document, batch.num_rows)
         except TooLargeError as cause:
             raise ValueRefusedError(
-                f"{self.target}: the row with {self._shown(batch, cause.place)} makes a document of {cause.size} "
+                f"{self.target}: {self._shown(batch, cause.place)} makes a document of {cause.size} "
                 "bytes, and MongoDB takes 16 MB. Leave a column out by a [[transform]], or the table."
             ) from cause
 

@@ -186,7 +186,10 @@ def test_a_changelog_is_exact_or_refused(make: Make) -> None:
     assert [(row["_op"], row["id"], row["user_name"]) for row in rows] == [("+I", 1, "user 1"), ("+I", 2, "user 2")]
     orders.update((1,), name="changed")
     world.script.seal(final=True)
-    with pytest.raises(DataError, match=r"lookup\[0\]: the row with id = 1 was updated or deleted, and in a changelog"):
+    with pytest.raises(
+        DataError,
+        match=r"lookup\[0\]: the row at .* with its key in \(id\) was updated or deleted, and in a",
+    ):
         world.restart()
 
 
@@ -402,7 +405,7 @@ def test_another_field_gives_one_document_or_the_run_ends(make: Make, users: Any
     assert found(world, "user__id") == [(0, "m0"), (1, None)]
     orders.insert({"id": 3, "who": "b"})
     world.script.seal(final=True)
-    with pytest.raises(DataError, match=r"lookup\[0\]: 'b' is the mail of several documents of .*users"):
+    with pytest.raises(DataError, match=r"lookup\[0\]: several documents of .*users have the same mail"):
         world.restart()
     (one,) = world.lookups
     with pytest.raises(StateError, match=r"The transform or mask of shop\.orders is another"):

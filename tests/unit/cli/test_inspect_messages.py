@@ -64,7 +64,7 @@ def test_values_print_as_mysql_prints_them(tmp_path: Path) -> None:
 def test_damage_ends_after_the_rows_before_it_with_file_and_line(tmp_path: Path) -> None:
     code, lines, errors = run(tmp_path / "m.jsonl", f"{INSERT}\n{UPDATE[:40]}\n{INSERT}\n")
     assert (code, len(lines)) == (ExitCode.DATA, 1)
-    assert errors.startswith("m.jsonl:2: corrupt message: it ends in the middle at byte 40: {")
+    assert errors.startswith("m.jsonl:2: corrupt message: it ends in the middle at byte 40\n")
     assert errors.count("\n") == 1
 
 

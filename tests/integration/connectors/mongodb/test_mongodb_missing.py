@@ -136,11 +136,11 @@ def test_a_row_that_is_missing_ends_the_run_until_somebody_decides(
         emulated.hide(f"{database}.orders", times=-1)
         client[database].orders.update_one({"_id": 1}, {"$set": {"n": -1}})
         for _ in range(2):
-            with pytest.raises(DataError, match=r'the key {"_id": 1}, which changed at .*on_bad_record = "skip"'):
+            with pytest.raises(DataError, match=r'a row that changed at .*on_bad_record = "skip"'):
                 run()
         emulated.unfail()
     assert [row["_op"] for row in changes(tmp_path)] == ["+I"] * 3
-    with pytest.raises(DataError, match=r'the key {"_id": 1}'):
+    with pytest.raises(DataError, match=r"a row that changed at"):
         run()
     catch_up(tmp_path, emulated, database, pipeline={"on_bad_record": "skip"})
     assert [(row["_op"], row["_id"]) for row in changes(tmp_path)[3:]] == [("-D", 1)]
@@ -166,7 +166,7 @@ def test_a_sink_of_ones_own_is_refused_a_row_that_is_missing(
         emulated.hide(f"{database}.orders", times=-1)
         client[database].orders.update_one({"_id": 1}, {"$set": {"n": -1}})
         for _ in range(2):
-            with pytest.raises(DataError, match=r'the key {"_id": 1}, which changed at .*on_bad_record = "skip"'):
+            with pytest.raises(DataError, match=r'a row that changed at .*on_bad_record = "skip"'):
                 epochs()
         emulated.unfail()
     assert epochs(pipeline={"on_bad_record": "skip"}) == [("-D", 1)]
@@ -181,7 +181,7 @@ def test_a_row_that_is_missing_parks_its_collection_until_it_is_read_anew(
         emulated.hide(f"{database}.orders", times=-1)
         client[database].orders.update_one({"_id": 1}, {"$set": {"n": -1}})
         for _ in range(2):
-            with pytest.raises(SchemaError, match=r'orders: parked.*\n.*the key {"_id": 1}, which changed at'):
+            with pytest.raises(SchemaError, match=r"orders: parked.*\n.*a row that changed at"):
                 catch_up(tmp_path, emulated, database)
         emulated.unfail()
     assert [row["_op"] for row in changes(tmp_path)] == ["+I"] * 3

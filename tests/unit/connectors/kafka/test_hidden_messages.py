@@ -46,12 +46,12 @@ def bring(rig: Rig, *messages: bytes, first: int = 0) -> None:
 
 @pytest.mark.parametrize("message", BAD.values(), ids=BAD.keys())
 @pytest.mark.parametrize("on_error", ["fail", "dead-letter"])
-def test_of_a_bad_message_nothing_shows_where_there_are_masks(message: bytes, on_error: str) -> None:
+def test_of_a_bad_message_nothing_shows(message: bytes, on_error: str) -> None:
     assert b"planted" in message
     rig = Rig(masks=MASKS, on_error=on_error)
     rig.add()
     if on_error == "fail":
-        with pytest.raises(BadMessageError, match=r"^m/0@0: .*not shown, because the pipeline has masks") as told:
+        with pytest.raises(BadMessageError, match=r"^m/0@0: ") as told:
             bring(rig, message)
         assert "planted" not in str(told.value)
         return
@@ -143,7 +143,7 @@ def test_a_value_that_does_not_fit_is_not_told() -> None:
     batch = pa.record_batch({"id": [1], "note": ["planted"]})
     schema = TableSchema((Column("id", LogicalType(TypeKind.INT64)), Column("note", LogicalType(TypeKind.INT32))))
     with pytest.raises(SchemaError, match="a value of column 'note' does not fit int32") as told:
-        conform(TABLE, batch, schema, hides=True)
+        conform(TABLE, batch, schema)
     assert "planted" not in f"{told.value}{told.value.__cause__}"
 
 

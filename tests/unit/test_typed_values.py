@@ -29,7 +29,7 @@ PLACES_MAX = {
     "model": 1,
     "runtime": 5,
     "schema": 3,
-    "sinks": 33,
+    "sinks": 32,
     "source": 13,
     "spark": 1,
     "testing": 87,

@@ -22,6 +22,7 @@ from raycdc.connectors.kafka.reader import KafkaReader
 from raycdc.connectors.kafka.split import PartitionState, offset_of, partition_of
 from raycdc.connectors.kafka.statements import Statements
 from raycdc.errors import SourceError
+from raycdc.formats.options import DEAD_LETTERS
 from raycdc.formats.warm_up import compile_all
 from raycdc.model import TableId
 from raycdc.source.connector import (
@@ -121,4 +122,5 @@ class KafkaSource(Source[KafkaSourceConfig]):
             left_out=self.context.left_out,
             follow=section.get("ddl", "follow") == "follow",
             masks=self.context.hiding.masks,
+            ours=[DEAD_LETTERS] if keeps_dead_letters(section) else [],
         )

@@ -66,7 +66,8 @@ class Followed:
 
 
 class Statements:
-    """The followed part of DDL messages. `given`: the table's columns are the user's; `left_out`: types of events.
+    """The followed part of DDL messages. `given`: the table's columns are the user's; `left_out`: types of events;
+    `ours`: tables that raycdc itself writes, which no statement is about whatever it says.
 
     Of columns that `masks` are about defaults are what these leave of them, and no error has values of a statement.
     """
@@ -79,7 +80,9 @@ class Statements:
         left_out: frozenset[str] = frozenset(),
         follow: bool = True,
         masks: Masks | None = None,
+        ours: Collection[TableId] = (),
     ) -> None:
+        self._ours = frozenset(ours)
         self._masks = masks or Masks()
         self._read = read
         self._given = given
@@ -102,6 +105,8 @@ class Statements:
         defaults: list[tuple[TableId, Column]] = []
         for event in (*item.events, *self._events(item, known, tables)):
             table, now = event.table, known(event.table)
+            if table in self._ours:
+                continue
             match event:
                 case TruncateTableEvent() | DropTableEvent():
                     if now is not None and event.type not in self._left_out:
@@ -156,9 +161,9 @@ class Statements:
         try:
             return self._read(item.statement, item.table.db)
         except StatementError as cause:
-            concerned = (item.table, *(TableId(*name) for name in cause.tables))
+            concerned = {item.table, *(TableId(*name) for name in cause.tables)} - self._ours
             rows = any(known(table) is not None for table in concerned)
-            if not (rows or any(table.db in cause.databases for table in tables)):
+            if not (rows or any(table.db in cause.databases for table in set(tables) - self._ours)):
                 return ()  # There is no row that it could have changed; what comes says its own columns.
             if self._masks:
                 raise refusal(self.shown(item), without_values(str(cause), item.statement)) from None

@@ -106,7 +106,8 @@ class EnvelopeDecoder:
         actions = chunk.column(envelope.ACTION)
         stop = chunk.count
         failure: BadMessageError | None = None
-        ours = np.isin(chunk.column(envelope.TABLE_NUMBER), self._tables.of_ours())
+        # A statement may be about more tables than the one that its message names.
+        ours = np.isin(chunk.column(envelope.TABLE_NUMBER), self._tables.of_ours()) & (actions != envelope.DDL)
         for at in np.flatnonzero((actions == envelope.BAD) | ours).tolist():
             message = MessageAt(batch, chunk, at)
             if ours[at]:

@@ -317,7 +317,8 @@ def test_statements_in_a_topic_reach_the_target(kafka: KafkaServer, tmp_path: Pa
 
     with kafka.fresh_topic() as topic:
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-        settings: dict[str, Any] = {"topics": [topic], "format": {"type": "canal-json"}}
+        format_ = {"type": "canal-json", "on_error": "dead-letter"}
+        settings: dict[str, Any] = {"topics": [topic], "format": format_}
         source = pipeline(kafka, tmp_path / "state", **settings).config.source
         sink = DeltaSinkConfig(type="delta", path=str(tmp_path / "lake"))
         made = Pipeline(name="k", state=tmp_path / "state", source=source, sink=sink, epoch_interval="100ms")
@@ -337,8 +338,14 @@ def test_statements_in_a_topic_reach_the_target(kafka: KafkaServer, tmp_path: Pa
         canal("TRUNCATE", sql="TRUNCATE TABLE p")
         canal("INSERT", {"id": "4", "name": "d", "qty": "1"})
         assert held() == [{"id": 4, "name": "d", "qty": 1}]
-        canal("ERASE", sql="DROP TABLE p")
+        producer.produce(topic, b"{broken")
+        canal("ERASE", sql="DROP TABLE p, raycdc.dead_letters")
         assert held() == []
+        # The statement is no word about the table that raycdc itself writes.
+        assert read_delta(tmp_path / "lake" / "raycdc" / "dead_letters").num_rows == 1
+        canal("TRUNCATE", sql="TRUNCATE TABLE raycdc.dead_letters")
+        assert held() == []
+        assert read_delta(tmp_path / "lake" / "raycdc" / "dead_letters").num_rows == 1
         canal("RENAME", sql="RENAME TABLE shop.x TO shop.p")
         with pytest.raises(SchemaError, match=r"RENAME TABLE shop\.x TO shop\.p"):
             held()

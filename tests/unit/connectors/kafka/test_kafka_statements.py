@@ -13,6 +13,7 @@ from raycdc.connectors.mysql.ddl.messages import events_of_statement
 from raycdc.errors import SchemaError
 from raycdc.formats.api import ChangeItem, Decoded, RowsItem
 from raycdc.formats.decoding.sql_types import parse_columns
+from raycdc.formats.options import DEAD_LETTERS
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind, changelog_schema
 from raycdc.schema import DropTableEvent, TruncateTableEvent
 
@@ -102,6 +103,32 @@ def test_tables_are_emptied_by_name() -> None:
     assert follow("TRUNCATE p").emptied == (TruncateTableEvent(TABLE),)
     assert follow("DROP TABLE p, q").emptied == (DropTableEvent(TABLE), DropTableEvent(OTHER))
     assert follow("DROP TABLE elsewhere.p") == Followed()
+
+
+@pytest.mark.parametrize(
+    ("sql", "emptied"),
+    [
+        ("DROP TABLE p, raycdc.dead_letters", [TABLE]),
+        ("DROP TABLE raycdc.dead_letters, p", [TABLE]),
+        ("TRUNCATE raycdc.dead_letters", []),
+        ("DROP DATABASE raycdc", []),
+        ("ALTER TABLE raycdc.dead_letters FROBNICATE", []),
+        ("RENAME TABLE raycdc.dead_letters TO elsewhere.p", []),
+        ("ALTER TABLE raycdc.dead_letters MODIFY id DATE", []),
+    ],
+)
+def test_no_statement_is_about_the_dead_letters(sql: str, emptied: list[TableId]) -> None:
+    statements = Statements(events_of_statement, ours=[DEAD_LETTERS])
+    tables = {TABLE: schema(), DEAD_LETTERS: schema()}
+    told = ChangeItem(DEAD_LETTERS, (), 0, sql.replace(" p", " shop.p"))
+    followed = statements.followed(told, tables.get, tables)
+    assert followed == Followed(emptied=tuple(map(DropTableEvent, emptied)))
+
+
+def test_a_statement_about_a_table_and_the_dead_letters_is_about_the_table() -> None:
+    told = ChangeItem(TABLE, (), 0, "DROP TABLE p, raycdc.dead_letters")
+    followed = Statements(events_of_statement, ours=[DEAD_LETTERS]).followed(told, lambda _: schema())
+    assert followed == Followed(emptied=(DropTableEvent(TABLE),))
 
 
 def test_a_default_of_a_new_column_is_part_of_the_schema_and_fills_rows_from_before() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from raycdc.epochs.lost_rows import begin_again
 from raycdc.epochs.parked_targets import Parking, Waiting, parks_of
 from raycdc.epochs.ports import EpochPorts
 from raycdc.epochs.routing import Routing
-from raycdc.errors import ConfigError, SegmentUnavailableError
+from raycdc.errors import ConfigError, SegmentUnavailableError, StateError
 from raycdc.model.until import Until
 from raycdc.preflight import Taker, naming_place, settle_corrected, settle_place, settle_start
 from raycdc.progress import ProgressReporter
@@ -40,6 +40,7 @@ from raycdc.source.table_requests import complain_of_parked
 from raycdc.source_side import SourceSide, job_spec, new_launcher, new_supervisor
 from raycdc.spark.lifecycle import SparkThread, new_session
 from raycdc.startup_checks import Start, begin, no_order, order_by, require_known_rows
+from raycdc.succession import StoppedWaitingError, Tenure, take
 
 #: How often progress is reported.
 PROGRESS_S = 0.5
@@ -52,9 +53,16 @@ class _Run:
     """The things that one run has from its beginning on. `stack` ends what the run starts."""
 
     stack: ExitStack
-    store: CheckpointStore
-    term: DriverTerm
+    tenure: Tenure
     reporter: ProgressReporter
+
+    @property
+    def store(self) -> CheckpointStore:
+        return self.tenure.store
+
+    @property
+    def term(self) -> DriverTerm:
+        return self.tenure.term
 
 
 class Pipeline:
@@ -91,16 +99,30 @@ class Pipeline:
         """A pipeline as a TOML file describes it (`raycdc.config.load_config`)."""
         return cls(source=config.source, sink=config.sink, config=config)
 
-    def run(self, *, until: str | None = None, local: bool = False, listener: Listener = lambda _: None) -> None:
+    def run(
+        self,
+        *,
+        until: str | None = None,
+        local: bool = False,
+        standby: bool = False,
+        listener: Listener = lambda _: None,
+    ) -> None:
         """Run in the foreground until stopped, or until ``"caught-up"``. Raises `RaycdcError` for everything named.
 
-        `local` keeps everything in threads of this process: no Ray, no Spark. `listener` gets the events of
-        `raycdc.run_events`, from threads of the pipeline.
+        `local` keeps everything in threads of this process: no Ray, no Spark. With `standby` another driver of the
+        same state is waited for, until it ends or is silent; `FencedError` ends a run whose state another one took
+        over. `listener` gets the events of `raycdc.run_events`, from threads of the pipeline.
         """
         reporter = ProgressReporter(listener, driver_pid=os.getpid())
         start = Start(self.config, local, self._has_sink)
-        with self._one_run(start, reporter) as run:
-            ended = self._commit_all(run, start, _end_of(until))
+        try:
+            self._run(start, reporter, _end_of(until), standby=standby)
+        except StoppedWaitingError:
+            reporter.finished(stopped=True)
+
+    def _run(self, start: Start, reporter: ProgressReporter, until: Until | None, *, standby: bool) -> None:
+        with self._one_run(start, reporter, standby=standby) as run:
+            ended = self._commit_all(run, start, until)
             last, record = (run.store.last_manifest(), run.store.last_commit()) if ended else (None, None)
             run.stack.close()
             # After everything was told: also that the tables were parked, and when.
@@ -166,7 +188,7 @@ class Pipeline:
             )
 
     @contextmanager
-    def _one_run(self, start: Start, reporter: ProgressReporter) -> Iterator[_Run]:
+    def _one_run(self, start: Start, reporter: ProgressReporter, *, standby: bool = False) -> Iterator[_Run]:
         """A run under the state's lease. A stop is for the run under way, or for the next one; afterwards the pipeline
         is as new.
         """
@@ -175,8 +197,13 @@ class Pipeline:
                 begin(start)
                 options = self.config.pipeline
                 store = CheckpointStore(options.state, pipeline=options.name)
-                stack.callback(store.lease().release)
-                yield _Run(stack, store, DriverTerm(store), reporter)
+                tenure = take(stack, store, reporter, standby=standby, stopped=self._stopped_early)
+                try:
+                    yield _Run(stack, tenure, reporter)
+                finally:
+                    # Whatever else it met: one that was replaced met its successor.
+                    with suppress(StateError):
+                        tenure.require_held()
         finally:
             with self._lock:
                 self._supervisor, self._stop_requested = None, False
@@ -234,6 +261,7 @@ class Pipeline:
             ),
         )
         loop = EpochLoop(store, sink, ports)
+        run.tenure.on_lost(lambda _: loop.stop())
         with naming_place(self.config, store):
             settle_corrected(self.config, store, loop.written)
             loop.recover()
@@ -250,6 +278,7 @@ class Pipeline:
         """The supervisor of this run, which a stop reaches from now on."""
         supervisor = new_supervisor(self.config, launcher, run.store, run.term, run.reporter)
         run.stack.callback(supervisor.close)
+        run.tenure.on_lost(supervisor.fail)
         with self._lock:
             self._supervisor = supervisor
             stopping = self._stop_requested

@@ -25,6 +25,8 @@ from raycdc.run_events import (
     Starting,
     TableFigures,
     TableParked,
+    TookOver,
+    Waiting,
     Warned,
 )
 from raycdc.source.protocol.job_status import JobStatus, ReaderStatus, TableStatus
@@ -51,6 +53,12 @@ class ProgressReporter:
 
     def starting(self, step: str) -> None:
         self._tell(Starting(step))
+
+    def waiting(self, holder: str, state: str) -> None:
+        self._tell(Waiting(holder, state))
+
+    def took_over(self, reason: str, generation: int) -> None:
+        self._tell(TookOver(reason, generation))
 
     def processes(self, enumerator: int, readers: Sequence[int]) -> None:
         self._tell(Started(self._driver_pid, enumerator, tuple(readers)))

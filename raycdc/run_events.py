@@ -5,6 +5,8 @@
 | event | when | fields |
 |---|---|---|
 | `starting` | before `started`, one per step | `step`: the step under way, for people (not in ``--json``) |
+| `waiting` | a standby waits for the driver that has the state | `for`: that driver, `state` |
+| `took_over` | a standby that waited has the state now | `reason`, `generation` |
 | `started` | processes are up, and again whenever they change | `pids` |
 | `progress` | twice a second, less with hundreds of tables | tables: phase, chunks, rows, values lost, rows left out; \
 lags; readers |
@@ -32,6 +34,28 @@ class Starting:
     """A step before anything is read."""
 
     step: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A standby waits, because `holder` has the `state`."""
+
+    holder: str
+    state: str
+
+    def __str__(self) -> str:
+        return f"waiting for the state in {self.state}, which {self.holder} has"
+
+
+@dataclass(frozen=True, slots=True)
+class TookOver:
+    """A standby that waited has the state now."""
+
+    reason: str
+    generation: int
+
+    def __str__(self) -> str:
+        return f"taking over: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +176,7 @@ class Failed:
         return cls(type(error).__name__, str(error))
 
 
-RunEvent = Starting | Started | Progress | Committed | Warned | TableParked | CaughtUp | Failed
+RunEvent = Starting | Waiting | TookOver | Started | Progress | Committed | Warned | TableParked | CaughtUp | Failed
 
 Listener = Callable[[RunEvent], None]
 
@@ -162,6 +186,10 @@ def event_to_json(event: RunEvent) -> dict[str, Any]:
     match event:
         case Starting(step):
             return {"event": "starting", "step": step}
+        case Waiting(holder, state):
+            return {"event": "waiting", "for": holder, "state": state}
+        case TookOver(reason, generation):
+            return {"event": "took_over", "reason": reason, "generation": generation}
         case Started(driver, enumerator, readers):
             return {"event": "started", "pids": {"driver": driver, "enumerator": enumerator, "readers": [*readers]}}
         case Progress(tables, lags, readers_of_run):

@@ -13,12 +13,15 @@ from typing import NewType
 
 from raycdc.checkpoint import codec
 from raycdc.checkpoint.folder import LocalFolder
+from raycdc.checkpoint.pulse import Holder
 from raycdc.errors import FencedError
 
 #: A generation that a driver claimed for itself, and did not look up: what it writes must carry its own.
 OwnGeneration = NewType("OwnGeneration", int)
 
 _GENERATION_FILE = re.compile(r"(\d{10})\.json$")
+#: The signs of life of a generation's driver, beside its claim.
+_PULSE = "generations/{:010d}.pulse.json"
 
 
 class Generations:
@@ -46,6 +49,12 @@ class Generations:
             generation = self.newest() + 1
             if self._claim(generation):
                 return OwnGeneration(generation)
+
+    def take_over(self, after: int) -> OwnGeneration | None:
+        """`next`, of a driver that waited until the one of generation `after` gave way; None where another one has
+        taken over since.
+        """
+        return OwnGeneration(after + 1) if self.newest() == after and self._claim(after + 1) else None
 
     def raised(self, own: OwnGeneration) -> OwnGeneration:
         """Claim the next generation for the driver that has `own`; `FencedError` when another one has a newer one."""
@@ -80,9 +89,28 @@ class Generations:
         if self._driver is not None:
             self.require_driver(self._driver, what)
 
+    @property
+    def path(self) -> Path:
+        """The folder of the state."""
+        return self._folder.path
+
+    def holder(self, generation: int) -> Holder | None:
+        """The driver of `generation`, as it said last; None for one of a raycdc that gave no signs of life."""
+        document = codec.read_current(self._folder, _PULSE.format(generation))
+        if document is None:
+            document = codec.read_current(self._folder, f"generations/{generation:010d}.json") or {}
+        said = document.get("holder")
+        return None if said is None else Holder.from_json(said)
+
+    def show(self, generation: OwnGeneration, holder: Holder) -> None:
+        """Say that the driver of `generation` is there. Nobody reads it once there is a newer one."""
+        document = {"version": codec.DOCUMENT_VERSION, "holder": holder.to_json()}
+        self._folder.write(_PULSE.format(generation), codec.encode(document))
+
     def _claim(self, generation: int) -> bool:
         name = f"generations/{generation:010d}.json"
-        claim = codec.encode({"version": codec.DOCUMENT_VERSION, "driver": uuid.uuid4().hex})
+        holder = Holder.myself().to_json()
+        claim = codec.encode({"version": codec.DOCUMENT_VERSION, "driver": uuid.uuid4().hex, "holder": holder})
         self._folder.create("generations")
         self._folder.create_once(name, claim)
         if self._folder.read(name) != claim:
@@ -90,6 +118,7 @@ class Generations:
         self._folder.write("gen", codec.encode({"version": codec.DOCUMENT_VERSION, "generation": generation}))
         for older in self._claims():
             if older < generation:
+                self._folder.delete(_PULSE.format(older))
                 self._folder.delete(f"generations/{older:010d}.json")
         return True
 

@@ -7,7 +7,8 @@ different processes: every answer comes from storage. Only which schemas are dur
 meta.json            {"version", "checkpoint" (uuid), "pipeline"}   written once, first of all
 lease                flock of the driver, with its pid inside
 gen                  {"generation"}: raised by each driver that starts
-generations/         one file per generation, by the driver that claimed it: no two ever have the same
+generations/         one file per generation, by the driver that claimed it: no two ever have the same; and its
+                     signs of life (`raycdc.checkpoint.pulse`)
 epochs/%010d.json    sealed manifests; "….json.dropped" when recovery dropped one (its number stays used)
 commits/%010d.json   commit records: generation, what each target table holds and which tables go into it
 requests.json        what the user asked of tables (new snapshots, pauses) while nothing ran

@@ -18,10 +18,11 @@ from raycdc.checkpoint.store import CheckpointStore
 class DriverTerm:
     """See the module's docstring. Begun under the lease, before the driver writes anything; for any thread."""
 
-    def __init__(self, store: CheckpointStore) -> None:
+    def __init__(self, store: CheckpointStore, generation: OwnGeneration | None = None) -> None:
+        """`generation` is one that was claimed already."""
         self._store = store
         self._lock = threading.Lock()
-        self._generation = store.generations.next()
+        self._generation = store.generations.next() if generation is None else generation
         self._used = False
         store.generations.write_as(self.generation)
         sweep_private(store.path / "private")

@@ -85,14 +85,17 @@ def run(
         str | None, typer.Option("--until", metavar="caught-up", help="Stop when the log's present end is committed.")
     ] = None,
     local: Annotated[bool, typer.Option("--local", help="Everything in this process, without Ray.")] = False,
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Wait while another run has the state, and take over when it ends.")
+    ] = False,
     json: Json = False,
     verbose: Verbose = False,
 ) -> int:
     """Run the pipeline of CONFIG until it is stopped (Ctrl-C) or has caught up."""
     _configure_logging(verbose)
-    from raycdc.cli.run import run_pipeline
+    from raycdc.cli.run import Way, run_pipeline
 
-    return run_pipeline(config, until=until, local=local, as_json=json, verbose=verbose)
+    return run_pipeline(config, Way(until, local, standby), as_json=json, verbose=verbose)
 
 
 @app.command(short_help="Print what is missing for CONFIG to run, with its remedy.")

@@ -28,6 +28,8 @@ from raycdc.run_events import (
     Starting,
     TableFigures,
     TableParked,
+    TookOver,
+    Waiting,
     Warned,
 )
 
@@ -58,6 +60,8 @@ class RunState:
         match event:
             case Starting(step):
                 self.step = step
+            case Waiting() | TookOver():
+                self.step = str(event)
             case Started(readers=readers):
                 self.step = "waiting for the first rows"
                 self.readers = len(readers)
@@ -104,6 +108,8 @@ class PlainView:
         match event:
             case Starting(step):
                 self._line(step)
+            case Waiting() | TookOver():
+                self._line(str(event))
             case Started():
                 self._line(f"started: {_pids_text(event)}")
             case Progress(tables):
@@ -184,7 +190,7 @@ class LiveView:
                 self.note(text)
             case TableParked():
                 self.note(parked_text(event))
-            case Started() | CaughtUp():
+            case Started() | CaughtUp() | Waiting() | TookOver():
                 self._live.refresh()
             case Starting() | Progress() | Committed() | Failed():
                 pass

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Protocol, TextIO
@@ -23,10 +24,19 @@ from raycdc.run_events import Failed, Listener, RunEvent
 UNTIL_CAUGHT_UP = "caught-up"
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a pipeline is to run, as `raycdc.pipeline.Pipeline.run` takes it."""
+
+    until: str | None = None
+    local: bool = False
+    standby: bool = False
+
+
 class RunningPipeline(Protocol):
     """The part of `raycdc.pipeline.Pipeline` this command uses."""
 
-    def run(self, *, until: str | None, local: bool, listener: Listener) -> None: ...
+    def run(self, *, until: str | None, local: bool, standby: bool, listener: Listener) -> None: ...
 
     def stop(self) -> None: ...
 
@@ -41,14 +51,14 @@ class View(Protocol):
     def close(self) -> None: ...
 
 
-def run_pipeline(path: Path, *, until: str | None, local: bool, as_json: bool, verbose: bool) -> int:
+def run_pipeline(path: Path, way: Way, *, as_json: bool, verbose: bool) -> int:
     """Load, run, and return the exit code. Named errors go up to `main` after the view is closed."""
-    if until not in (None, UNTIL_CAUGHT_UP):
-        raise ConfigError(f'--until "{until}" is unknown; the only value is "{UNTIL_CAUGHT_UP}"')
+    if way.until not in (None, UNTIL_CAUGHT_UP):
+        raise ConfigError(f'--until "{way.until}" is unknown; the only value is "{UNTIL_CAUGHT_UP}"')
     with own_output(as_json) as out:
         view = None if out is None else JsonView(out)
         try:
-            return _run(path, view, out, until=until, local=local, verbose=verbose)
+            return _run(path, view, out, way, verbose=verbose)
         except Exception as error:
             # This includes errors before the pipeline has a listener, and bugs, because programs read nothing else.
             if view is not None and not view.told_error:
@@ -56,18 +66,18 @@ def run_pipeline(path: Path, *, until: str | None, local: bool, as_json: bool, v
             raise
 
 
-def _run(path: Path, view: View | None, out: TextIO | None, *, until: str | None, local: bool, verbose: bool) -> int:
+def _run(path: Path, view: View | None, out: TextIO | None, way: Way, *, verbose: bool) -> int:
     config = load_config(path)
     if out is not None and config.sink.prints_rows:
         sys.stdout = out  # Its rows stand among the lines.
     for warning in config.warnings:
         print(printable_text(f"Warning: {warning}"), file=sys.stderr)
-    if local and not third_parties():
+    if way.local and not third_parties():
         without_pandas()  # No part of raycdc's own needs it without Spark.
     from raycdc.pipeline import Pipeline
 
     pipeline: RunningPipeline = Pipeline.from_config(config)
-    return drive(pipeline, view or make_view(config, verbose=verbose), until=until, local=local)
+    return drive(pipeline, view or make_view(config, verbose=verbose), way)
 
 
 @contextlib.contextmanager
@@ -109,7 +119,7 @@ def make_view(config: PipelineConfig, *, verbose: bool) -> View:
     return PlainView()
 
 
-def drive(pipeline: RunningPipeline, view: View, *, until: str | None, local: bool) -> int:
+def drive(pipeline: RunningPipeline, view: View, way: Way) -> int:
     """Run `pipeline` under `view` and the signals; 130 when Ctrl-C ended it.
 
     SIGTERM is how systemd and Kubernetes end a service, and take any code but 0 for its failure.
@@ -117,7 +127,7 @@ def drive(pipeline: RunningPipeline, view: View, *, until: str | None, local: bo
     stopper = _Stopper(pipeline, view)
     with stopper.signals():
         try:
-            pipeline.run(until=until, local=local, listener=stopper.listen)
+            pipeline.run(until=way.until, local=way.local, standby=way.standby, listener=stopper.listen)
         except RaycdcError as error:
             if type(error).__name__ not in stopper.errors_shown:
                 stopper.listen(Failed.of(error))

@@ -219,6 +219,11 @@ class Supervisor:
             self._settings.next_generation()
             return recover()
 
+    def fail(self, error: BaseException) -> None:
+        """The job ends with `error`, which every caller is told from now on; with the first one, if there are more."""
+        with self._lock:
+            self._error = self._error or error
+
     def close(self) -> None:
         """End every process of the job; the launcher is its maker's to close. Nothing sealed is lost."""
         self._closed.set()
@@ -267,7 +272,7 @@ class Supervisor:
             try:
                 self._step()
             except BaseException as error:  # noqa: BLE001 - ends the job, told to every caller
-                self._fail(error)
+                self.fail(error)
                 return
 
     def _step(self) -> None:
@@ -330,7 +335,3 @@ class Supervisor:
             running, self._running = self._running, None
             if running is not None:
                 running.end()
-
-    def _fail(self, error: BaseException) -> None:
-        with self._lock:
-            self._error = self._error or error

@@ -37,6 +37,8 @@ WRITES: dict[str, Callable[[CheckpointStore, DriverTerm], Any] | str] = {
     "generations.raised": lambda store, term: store.generations.raised(term.generation()),
     "write_manifest": lambda store, _: EpochScript.seal(stale_script(store)),
     "generations.next": "how a driver takes over",
+    "generations.take_over": "how one does that waited",
+    "generations.show": "of one's own generation, whose signs nobody looks for once there is a newer one",
     "put_schema": "named by its content",
     "put_document": "named by its content",
     "sweep_spool": "under the lease, before the term's readers start",
@@ -46,7 +48,7 @@ WRITES: dict[str, Callable[[CheckpointStore, DriverTerm], Any] | str] = {
 READS = {
     *("document", "driver", "last_commit", "last_manifest", "lease", "manifest", "manifests", "needed_segments"),
     *("next_epoch", "schema", "sealed_epochs", "documents.read", "generations.newest"),
-    *("generations.require_driver", "generations.require_newest", "generations.require_own"),
+    *("generations.holder", "generations.require_driver", "generations.require_newest", "generations.require_own"),
 }
 
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from raycdc.cli import main, run
 from raycdc.cli.json_view import JsonView
 from raycdc.cli.progress import PLAIN_INTERVAL_S, LiveView, PlainView, duration_text
-from raycdc.cli.run import View, drive
+from raycdc.cli.run import View, Way, drive
 from raycdc.errors import SourceError
 from raycdc.run_events import (
     CaughtUp,
@@ -56,7 +56,7 @@ class ScriptedPipeline:
         self._then = then
         self.stops = 0
 
-    def run(self, *, until: str | None, local: bool, listener: Listener) -> None:
+    def run(self, *, until: str | None, local: bool, standby: bool, listener: Listener) -> None:
         for event in self._events:
             listener(event)
         self._then(self)
@@ -81,7 +81,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_json_view_prints_each_event_as_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     silent = Starting("not shown, because programs read nothing from it")
     events = (STARTED, progress("snapshot", 1, 10), commit(1, 10), Warned("a name is nobody's"), CAUGHT_UP)
-    assert drive(ScriptedPipeline(silent, *events), JsonView(), until=None, local=True) == 0
+    assert drive(ScriptedPipeline(silent, *events), JsonView(), Way(local=True)) == 0
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
         event_to_json(event) for event in events
     ]
@@ -185,7 +185,7 @@ def test_an_error_is_an_event_and_goes_on_to_main(capsys: pytest.CaptureFixture[
         raise SourceError("db1:3306 refused us")
 
     with pytest.raises(SourceError):
-        drive(ScriptedPipeline(then=fail), JsonView(), until=None, local=True)
+        drive(ScriptedPipeline(then=fail), JsonView(), Way(local=True))
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line) == {"event": "error", "error": "SourceError", "text": "db1:3306 refused us"}
 
@@ -196,7 +196,7 @@ def test_an_error_the_pipeline_told_is_not_told_twice(capsys: pytest.CaptureFixt
 
     told = Failed("SourceError", "x")
     with pytest.raises(SourceError):
-        drive(ScriptedPipeline(told, then=fail), JsonView(), until=None, local=True)
+        drive(ScriptedPipeline(told, then=fail), JsonView(), Way(local=True))
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
@@ -204,7 +204,7 @@ def test_an_error_the_pipeline_told_is_not_told_twice(capsys: pytest.CaptureFixt
 def test_the_first_signal_stops_in_order(number: signal.Signals, code: int, capsys: pytest.CaptureFixture[str]) -> None:
     pipeline = ScriptedPipeline(then=lambda _: os.kill(os.getpid(), number))
     before = signal.getsignal(number)
-    assert drive(pipeline, PlainView(), until=None, local=True) == code
+    assert drive(pipeline, PlainView(), Way(local=True)) == code
     assert pipeline.stops == 1
     assert signal.getsignal(number) is before
     assert lines(capsys) == ["Stopping: what was read is sealed and committed. Press Ctrl-C again to stop at once."]
@@ -217,7 +217,7 @@ def test_the_second_signal_interrupts_at_once() -> None:
 
     pipeline = ScriptedPipeline(then=twice)
     with pytest.raises(KeyboardInterrupt):
-        drive(pipeline, PlainView(), until=None, local=True)
+        drive(pipeline, PlainView(), Way(local=True))
     assert pipeline.stops == 1
 
 
@@ -229,7 +229,7 @@ def test_output_nobody_reads_stops_the_pipeline() -> None:
     view: View = ClosedView()
     pipeline = ScriptedPipeline(STARTED, CAUGHT_UP)
     with pytest.raises(BrokenPipeError):
-        drive(pipeline, view, until=None, local=True)
+        drive(pipeline, view, Way(local=True))
     assert pipeline.stops == 1
 
 

@@ -1,0 +1,223 @@
+"""The signs of life by which a driver that waits for a state (``raycdc run --standby``) knows that another one has it.
+
+Each driver renews a document of its own generation; whoever waits looks whether the newest one changes. So a stopped
+process that wakes up renews a document that nobody reads any more. The document is for politeness alone: a driver that
+is taken for dead and is not, because its disk hung, is fenced by its generation like any other.
+
+| newest generation | its driver | decision |
+|---|---|---|
+| none | | free |
+| says that it ended | | free |
+| had the state's lock, on this machine | nobody has the lock | free: its process is gone |
+| of a raycdc that gives no sign | somebody on this machine has the lock | taken |
+| … | nobody has | free |
+| any other | its document changed within `SILENT_S` of *our* clock | taken |
+| … | it did not | free, whoever may have the lock: a stopped process keeps it |
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
+
+from raycdc.errors import FencedError, RaycdcError, StateError
+from raycdc.threads import THREADS, Threads
+
+if TYPE_CHECKING:
+    from raycdc.checkpoint.folder import Lease
+    from raycdc.checkpoint.generations import Generations, OwnGeneration
+
+#: How often a driver renews its document, and how long one may stay as it is: five times that, for slow disks.
+RENEW_S = 3.0
+SILENT_S = 15.0
+
+
+class HolderJson(TypedDict):
+    """`Holder` on disk."""
+
+    host: str
+    machine: str
+    pid: int
+    beat: int
+    locked: bool
+    ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A driver as it says itself: where it runs, how often it has said so, whether it has the state's lock, whether it
+    has ended. `machine` is the same for all processes of one kernel since it started.
+    """
+
+    host: str
+    machine: str
+    pid: int
+    beat: int = 0
+    locked: bool = False
+    ended: bool = False
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it runs, or ran, where a lock of ours would meet its own."""
+        return self.host == socket.gethostname() or bool(self.machine and self.machine == _machine())
+
+    def to_json(self) -> HolderJson:
+        return HolderJson(
+            host=self.host,
+            machine=self.machine,
+            pid=self.pid,
+            beat=self.beat,
+            locked=self.locked,
+            ended=self.ended,
+        )
+
+    @classmethod
+    def from_json(cls, data: HolderJson) -> Holder:
+        return cls(data["host"], data["machine"], data["pid"], data["beat"], data["locked"], data["ended"])
+
+    @classmethod
+    def myself(cls) -> Holder:
+        """The process that asks."""
+        return cls(socket.gethostname(), _machine(), os.getpid())
+
+
+class Pulse:
+    """A driver's own side: renews its document from a thread of its own, and finds out that it was replaced.
+
+    `lease` tries to get the state's lock, which a process that was stopped may still have. `on_lost` is called once, by
+    that thread. A disk that fails is for those who need it to tell.
+    """
+
+    def __init__(
+        self,
+        generations: Generations,
+        generation: Callable[[], OwnGeneration],
+        *,
+        lease: Callable[[], Lease | None],
+        on_lost: Callable[[FencedError], None],
+        threads: Threads = THREADS,
+    ) -> None:
+        self._generations = generations
+        self._generation = generation
+        self._lease = lease
+        self._held = lease()
+        self._on_lost = on_lost
+        self._threads = threads
+        self._closed = threading.Event()
+        self._holder = replace(Holder.myself(), locked=self._held is not None)
+        self.lost: FencedError | None = None
+        self._renew()
+        self._thread = threads.start(self._run, "pulse")
+
+    def __repr__(self) -> str:
+        return f"Pulse({self._holder}, lost={self.lost!r})"
+
+    def require_held(self) -> None:
+        """`FencedError` where another driver took over; one that has ended gave way to it."""
+        if self.lost is not None:
+            raise self.lost
+        if self._closed.is_set():
+            return
+        newest, own = self._generations.newest(), self._generation()
+        if newest > own:
+            self.lost = self._replaced_by(newest, own)
+            raise self.lost
+
+    def close(self) -> None:
+        """Say that this driver has ended, and let go of the lock."""
+        self._closed.set()
+        self._thread.join(timeout=RENEW_S)
+        self._holder = replace(self._holder, ended=True)
+        if self.lost is None:
+            with suppress(StateError):
+                self._renew()
+        if self._held is not None:
+            self._held.release()
+
+    def _run(self) -> None:
+        while not self._threads.wait(self._closed, RENEW_S):
+            with suppress(StateError):
+                try:
+                    self.require_held()
+                except FencedError as lost:
+                    self._on_lost(lost)
+                    return
+                if self._held is None:
+                    self._held = self._lease()
+                    self._holder = replace(self._holder, locked=self._held is not None)
+                self._renew()
+
+    def _renew(self) -> None:
+        self._holder = replace(self._holder, beat=self._holder.beat + 1)
+        self._generations.show(self._generation(), self._holder)
+
+    def _replaced_by(self, newest: int, own: int) -> FencedError:
+        other: Holder | None = None
+        with suppress(RaycdcError):
+            other = self._generations.holder(newest)
+        who = f", {other}," if other is not None else ""
+        return FencedError(
+            f"Another driver{who} took over the state in {self._generations.path}: generation {newest} is the newest, "
+            f"and this one has {own}. Nothing more of this one is accepted; it ends."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Vacancy:
+    """A state that may be taken over from the driver of generation `after`, and why."""
+
+    after: int
+    why: str
+
+
+class Watch:
+    """The waiting side; see the module's table. `locked_by` is the process on this machine with the state's lock, or
+    empty.
+    """
+
+    def __init__(
+        self, generations: Generations, locked_by: Callable[[], str], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._generations = generations
+        self._locked_by = locked_by
+        self._clock = clock
+        self._seen: tuple[int, Holder | None] | None = None
+        self._since_s = clock()
+
+    def look(self) -> Vacancy | str:
+        """A vacancy, or who has the state. One look at the folder."""
+        newest = self._generations.newest()
+        if newest == 0:
+            return Vacancy(0, "nobody had it yet")
+        holder, now_s = self._generations.holder(newest), self._clock()
+        if (newest, holder) != self._seen:
+            self._seen, self._since_s = (newest, holder), now_s
+        if holder is None:
+            locked_by = self._locked_by()
+            return f"process {locked_by}" if locked_by else Vacancy(newest, "nobody has it")
+        if holder.ended:
+            return Vacancy(newest, f"{holder} has ended")
+        if holder.locked and holder.is_here and not self._locked_by():
+            return Vacancy(newest, f"{holder} is gone")
+        if now_s - self._since_s >= SILENT_S:
+            return Vacancy(newest, f"{holder} gave no sign of life for {now_s - self._since_s:.0f} s")
+        return str(holder)
+
+
+@cache
+def _machine() -> str:
+    """An identity of the running kernel; empty where there is none."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return ""

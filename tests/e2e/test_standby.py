@@ -1,0 +1,83 @@
+"""A second driver of one state waits for the first one and takes over, whether that dies, leaves or is stopped."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from raycdc.testing.compare import compare_lake
+from raycdc.testing.jobs import Job, Run, catch_up
+from raycdc.testing.servers import MariaDbServer
+from raycdc.testing.shop import ShopSize, create_shop
+from raycdc.testing.workload import ShopWorkload
+
+pytestmark = [pytest.mark.server]
+
+SIZE = ShopSize(customers=100, products=40, orders=1000)
+TABLES = ("customers", "products", "orders")
+
+
+def told(run: Run, event: str) -> list[dict[str, object]]:
+    return [one for one in list(run.events) if one["event"] == event]
+
+
+def started(job: Job) -> tuple[Run, Run]:
+    """A driver that has committed something, and one that waits for it."""
+    first = job.start()
+    assert first.wait_for(lambda: bool(told(first, "commit"))), first.story()
+    second = job.start("--standby")
+    assert second.wait_for(lambda: bool(told(second, "waiting"))), second.story()
+    assert not told(second, "started")
+    return first, second
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["killed", "stopped"])
+def test_a_standby_takes_over_and_one_that_wakes_up_commits_nothing(
+    mariadb: MariaDbServer, tmp_path: Path, *, stopped: bool
+) -> None:
+    database = f"standby_{stopped}".lower()
+    with mariadb.connect() as connection:
+        create_shop(connection, database, SIZE)
+    job = Job(tmp_path, mariadb, database, TABLES, local=True)
+    work = ShopWorkload(lambda: mariadb.connect(database=database), seed=5, database=database, size=SIZE)
+    with work.running(pause_s=0.02):
+        first, second = started(job)
+        first.process.send_signal(signal.SIGSTOP if stopped else signal.SIGKILL)
+        assert second.wait_for(lambda: bool(told(second, "commit")), timeout_s=60), second.story()
+        assert len(told(second, "took_over")) == 1
+        if stopped:
+            commits = len(told(first, "commit"))
+            first.process.send_signal(signal.SIGCONT)
+            assert first.wait(timeout_s=60) == 6, first.story()
+            assert [error["error"] for error in told(first, "error")] == ["FencedError"]
+            assert len(told(first, "commit")) == commits
+        else:
+            assert first.wait() == -signal.SIGKILL
+        assert second.interrupt() == 130, second.story()
+        assert not told(second, "error")
+    catch_up(job)
+    with mariadb.connect() as connection:
+        results = compare_lake(connection, job.lake, [(database, table) for table in TABLES])
+    assert [problem for result in results for problem in result.problems] == []
+
+
+def test_a_standby_follows_one_that_leaves_and_may_be_stopped_while_it_waits(
+    mariadb: MariaDbServer, tmp_path: Path
+) -> None:
+    mariadb.execute("CREATE OR REPLACE DATABASE leaves", "CREATE TABLE leaves.t (id INT PRIMARY KEY)")
+    mariadb.execute("INSERT INTO leaves.t VALUES (1)")
+    job = Job(tmp_path, mariadb, "leaves", ("t",), local=True)
+    first, second = started(job)
+    third = job.start("--standby")
+    assert third.wait_for(lambda: bool(told(third, "waiting"))), third.story()
+    second.process.send_signal(signal.SIGTERM)
+    assert second.wait() == 0, second.story()
+    first.process.send_signal(signal.SIGTERM)
+    assert first.wait() == 0, first.story()
+    assert third.wait_for(lambda: bool(told(third, "started"))), third.story()
+    refused = job.start()
+    assert refused.wait() == 6
+    assert "in use by process" in refused.story()
+    assert third.interrupt() == 130, third.story()

@@ -1,0 +1,148 @@
+"""The waiting side's table of cases, and the driver's own: it finds out that it was replaced."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from raycdc.checkpoint import codec
+from raycdc.checkpoint.generations import OwnGeneration
+from raycdc.checkpoint.pulse import RENEW_S, SILENT_S, Holder, Pulse, Vacancy, Watch
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.errors import FencedError
+from raycdc.succession import lease_if_free
+from raycdc.threads import Threads
+
+ELSEWHERE = Holder("db7", "another kernel", 42)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore(tmp_path / "state", pipeline="shop")
+
+
+class Waiting:
+    """A standby with a clock of its own, and a lock that `locked_by` has."""
+
+    def __init__(self, store: CheckpointStore) -> None:
+        self.now_s = 100.0
+        self.locked_by = ""
+        self._watch = Watch(store.generations, lambda: self.locked_by, lambda: self.now_s)
+
+    def look(self, *, after_s: float = 0.0) -> Vacancy | str:
+        self.now_s += after_s
+        return self._watch.look()
+
+
+def test_a_state_that_nobody_had_is_free(store: CheckpointStore) -> None:
+    assert Waiting(store).look() == Vacancy(0, "nobody had it yet")
+
+
+def test_a_driver_elsewhere_has_its_state_as_long_as_it_says_so(store: CheckpointStore) -> None:
+    own, waiting = store.generations.next(), Waiting(store)
+    for beat in range(1, 4):
+        store.generations.show(own, replace(ELSEWHERE, beat=beat))
+        assert waiting.look(after_s=SILENT_S - 1) == "process 42 on db7"
+    assert waiting.look(after_s=SILENT_S) == Vacancy(own, "process 42 on db7 gave no sign of life for 15 s")
+
+
+def test_a_generation_that_a_driver_raised_is_a_sign_of_life(store: CheckpointStore) -> None:
+    own, waiting = store.generations.next(), Waiting(store)
+    store.generations.show(own, ELSEWHERE)
+    waiting.look()
+    store.generations.raised(own)
+    assert not isinstance(waiting.look(after_s=SILENT_S), Vacancy)
+
+
+def test_a_stopped_process_keeps_the_lock_and_not_the_state(store: CheckpointStore) -> None:
+    own, waiting = store.generations.next(), Waiting(store)
+    store.generations.show(own, replace(Holder.myself(), locked=True))
+    waiting.locked_by = "1"
+    assert not isinstance(waiting.look(), Vacancy)
+    assert isinstance(waiting.look(after_s=SILENT_S), Vacancy)
+
+
+def test_a_process_that_died_here_is_not_waited_for(store: CheckpointStore) -> None:
+    own, waiting = store.generations.next(), Waiting(store)
+    me = replace(Holder.myself(), locked=True)
+    store.generations.show(own, me)
+    assert waiting.look() == Vacancy(own, f"{me} is gone")
+    # One that never had the lock may be there without it.
+    store.generations.show(own, replace(me, locked=False))
+    assert waiting.look() == str(me)
+
+
+def test_one_that_left_in_order_is_not_waited_for(store: CheckpointStore) -> None:
+    own = store.generations.next()
+    store.generations.show(own, replace(ELSEWHERE, ended=True))
+    assert Waiting(store).look() == Vacancy(own, "process 42 on db7 has ended")
+
+
+def test_a_driver_of_an_older_version_has_its_state_as_long_as_its_lock(store: CheckpointStore) -> None:
+    (store.path / "gen").write_bytes(codec.encode({"version": 1, "generation": 7}))
+    waiting = Waiting(store)
+    waiting.locked_by = "12"
+    assert [waiting.look(after_s=SILENT_S) for _ in range(3)] == ["process 12"] * 3
+    waiting.locked_by = ""
+    assert waiting.look() == Vacancy(7, "nobody has it")
+
+
+def test_of_two_that_waited_one_takes_over(store: CheckpointStore) -> None:
+    own = store.generations.next()
+    assert store.generations.take_over(own) == own + 1
+    assert store.generations.take_over(own) is None
+
+
+class Ticks(Threads):
+    """A thread that the test runs itself; each wait is one tick."""
+
+    def __init__(self, ticks: int) -> None:
+        self.ticks = ticks
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        assert timeout_s == RENEW_S
+        self.ticks -= 1
+        return self.ticks < 0
+
+
+def test_a_driver_that_was_replaced_says_so_and_renews_nothing_more(store: CheckpointStore) -> None:
+    own, lost = store.generations.next(), list[FencedError]()
+    pulse = Pulse(
+        store.generations, lambda: own, lease=partial(lease_if_free, store), on_lost=lost.append, threads=Ticks(0)
+    )
+    pulse.require_held()
+    successor = store.generations.take_over(own)
+    assert successor is not None
+    store.generations.show(successor, ELSEWHERE)
+    pulse._threads = Ticks(2)
+    pulse._run()
+    assert "".join(map(str, lost)) == (
+        f"Another driver, process 42 on db7, took over the state in {store.path}: generation 2 is the newest, and this "
+        "one has 1. Nothing more of this one is accepted; it ends."
+    )
+    with pytest.raises(FencedError):
+        pulse.require_held()
+    pulse.close()
+    assert store.generations.holder(successor) == ELSEWHERE
+
+
+def test_the_successor_of_a_stopped_driver_gets_the_lock_when_that_is_gone(store: CheckpointStore) -> None:
+    stopped, own = store.lease(), store.generations.next()
+    pulse = Pulse(store.generations, lambda: own, lease=partial(lease_if_free, store), on_lost=print, threads=Ticks(0))
+    assert not locked(store, own)
+    stopped.release()
+    pulse._threads = Ticks(1)
+    pulse._run()
+    assert locked(store, own)
+    pulse.close()
+    store.lease().release()
+
+
+def locked(store: CheckpointStore, own: OwnGeneration) -> bool:
+    holder = store.generations.holder(own)
+    assert holder is not None
+    return holder.locked

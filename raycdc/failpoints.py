@@ -45,6 +45,8 @@ POINTS = (
     "before_commit",
     # Every sink, right before its rows are there.
     "in_commit",
+    # Lakes: a commit names its files, and nobody has looked yet whether they are there.
+    "before_look",
     # The Kafka sink's transactions.
     "after_parts",
     # Upkeep of Delta tables.

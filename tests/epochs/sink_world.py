@@ -26,6 +26,7 @@ from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.epochs.epoch_loop import EpochLoop
 from raycdc.epochs.outcomes import Recovery
+from raycdc.epochs.parked_targets import ParkedTargets
 from raycdc.epochs.ports import EpochPorts
 from raycdc.epochs.routing import Routing
 from raycdc.errors import RaycdcError, SinkError, StateError, TableRefusedError, TargetTakenError
@@ -293,10 +294,10 @@ class World:
                 assert {(row["_db"], row["_table"]) for row in got} == {(table.id.db, table.id.table)}
 
 
-def works_of(loop: EpochLoop, manifest: Manifest) -> list[TableWork]:
-    """What each target of the loop's sink gets of an epoch."""
+def works_of(loop: EpochLoop, manifest: Manifest, *, begun: bool = False) -> list[TableWork]:
+    """What each target of the loop's sink gets of an epoch; with `begun`, if all that are parked had begun again."""
     parts = loop._parts
-    return list(parts.works.of(manifest, parts.parked).works)
+    return list(parts.works.of(manifest, ParkedTargets({}, parts.parked._parks) if begun else parts.parked).works)
 
 
 def commit(loop: EpochLoop, manifest: Manifest) -> None:

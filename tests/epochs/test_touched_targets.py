@@ -13,17 +13,20 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Field, Schema, write_deltalake
 from deltalake.schema import PrimitiveType
+from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
 from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.epochs.epoch_loop import EpochLoop
 from raycdc.epochs.parked_targets import Parking
 from raycdc.errors import ParkReason, SinkError, StateError, TargetGoneError
+from raycdc.failpoints import FailpointError
 from raycdc.schema.events import DropColumnEvent, TruncateTableEvent
 from raycdc.sinks.delta import commits as delta_commits
 from raycdc.sinks.delta import target as delta_target
 from raycdc.sinks.iceberg import target as iceberg_target
 from raycdc.sinks.iceberg.catalog import HadoopCatalog
+from raycdc.sinks.iceberg.descent import CONFIRMED
 from raycdc.sinks.statistics import for_table
 from tests.epochs.sink_world import World, commit, new_world, works_of
 
@@ -149,6 +152,16 @@ class Story:
         self.world.script.seal()
         self.world.loop(parking=Parking()).recover()
 
+    def is_read_anew(self) -> None:
+        """The advice of messages, once the target was mended: its source table begins again."""
+        self.items.truncate()
+        self.items.insert({"id": 20, "name": "anew", "qty": 1})
+        (work,) = works_of(self.loop, self.world.script.seal(), begun=True)
+        sink = self.world.sink()
+        sink.apply_schema(work)
+        sink.commit(work, sink.stage([work])[work.target])
+        assert [row["id"] for row in self.world.rows(self.items)] == [20]
+
     @property
     def parked(self) -> ParkedTarget | None:
         record = self.world.store.last_commit()
@@ -223,6 +236,33 @@ def restore_before(world: World) -> None:
     table.restore(table.version() - 1)
 
 
+def update_rows(world: World) -> None:
+    """Somebody changes a row: there are as many as before."""
+    DeltaTable(str(folder(world))).update({"name": "'theirs'"}, predicate="id = 3")
+
+
+def update_beside_a_note(world: World) -> None:
+    """Somebody has a column of their own in the table, and changes one of the pipeline's."""
+    add_note(world)
+    update_rows(world)
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["running", "between runs"])
+@pytest.mark.parametrize("cause", [update_rows, update_beside_a_note])
+def test_rows_that_another_writer_changes_in_a_delta_table_are_noticed(
+    cause: Callable[[World], None], running: bool, tmp_path: Path
+) -> None:
+    story = Story("delta-upsert", tmp_path)
+    story.goes_on(1)
+    version = DeltaTable(str(folder(story.world))).version()
+    cause(story.world)
+    (story.goes_on if running else story.starts_again)(2)
+    assert story.parked is not None
+    assert (story.parked.reason, "changed them (UPDATE)" in story.parked.text) == (ParkReason.TOUCHED, True)
+    DeltaTable(str(folder(story.world))).restore(version)
+    story.is_read_anew()
+
+
 @pytest.mark.parametrize("running", [True, False], ids=["running", "between runs"])
 @pytest.mark.parametrize("cause", [delete_rows, overwrite_rows, restore_before])
 def test_rows_that_another_writer_takes_from_a_delta_table_are_noticed(
@@ -245,6 +285,12 @@ def restore_ours(world: World) -> None:
     DeltaTable(str(folder(world))).restore(version)
 
 
+def update_and_restore(world: World) -> None:
+    version = DeltaTable(str(folder(world))).version()
+    update_rows(world)
+    DeltaTable(str(folder(world))).restore(version)
+
+
 def compact(world: World) -> None:
     DeltaTable(str(folder(world))).optimize.compact()
 
@@ -259,11 +305,102 @@ def append_row(world: World) -> None:
 
 
 @pytest.mark.parametrize("running", [True, False], ids=["running", "between runs"])
-@pytest.mark.parametrize("cause", [restore_ours, compact, vacuum, append_row, add_note])
+@pytest.mark.parametrize("cause", [restore_ours, update_and_restore, compact, vacuum, append_row, add_note])
 def test_whatever_takes_no_rows_from_a_delta_table_is_harmless(
     cause: Callable[[World], None], running: bool, tmp_path: Path
 ) -> None:
     story = Story("delta-upsert", tmp_path)
+    story.goes_on(1)
+    cause(story.world)
+    (story.goes_on if running else story.starts_again)(2)
+    assert story.parked is None
+    found = {row["id"]: row["name"] for row in story.world.rows(story.items) if row["id"] < 50}
+    assert found == {1: "changed", 2: "changed", 3: "read", 4: "read"}
+
+
+def iceberg(world: World) -> Table:
+    return HadoopCatalog("raycdc", world.root / "lake").load_table(("shop", "items"))
+
+
+def iceberg_rewrite(world: World, change: Callable[[pa.Table], pa.Table]) -> None:
+    """As an engine with copy-on-write does it: the files go, and others come, in one snapshot or two."""
+    table = iceberg(world)
+    table.overwrite(change(table.scan().to_arrow()))
+
+
+def iceberg_delete(world: World) -> None:
+    iceberg(world).delete("id = 3")
+
+
+def iceberg_update(world: World) -> None:
+    names = pa.array(["theirs"] * 4)
+    iceberg_rewrite(world, lambda rows: rows.set_column(rows.schema.get_field_index("name"), "name", names))
+
+
+def iceberg_overwrite(world: World) -> None:
+    """With fewer rows than there were, and others."""
+    iceberg_rewrite(world, lambda rows: rows.slice(0, 1))
+
+
+def iceberg_delete_and_expire(world: World) -> None:
+    """The snapshot that tells is gone, with what it led from."""
+    iceberg_delete(world)
+    append_to_iceberg(world)
+    table = iceberg(world)
+    head = table.metadata.current_snapshot_id
+    others = [snapshot.snapshot_id for snapshot in table.snapshots() if snapshot.snapshot_id != head]
+    table.maintenance.expire_snapshots().by_ids(others).commit()
+
+
+def append_to_iceberg(world: World) -> None:
+    table = iceberg(world)
+    row = {"id": 50, "name": "theirs", "qty": 1}
+    table.append(pa.Table.from_pylist([row], schema=pa.schema([(f.name, f.type) for f in table.schema().as_arrow()])))
+
+
+def compact_iceberg(world: World) -> None:
+    iceberg_rewrite(world, lambda rows: rows)
+
+
+def delete_and_roll_back(world: World) -> None:
+    ours = iceberg(world).metadata.current_snapshot_id
+    assert ours is not None
+    iceberg_delete(world)
+    iceberg(world).manage_snapshots().rollback_to_snapshot(ours).commit()
+
+
+def delete_what_others_added(world: World) -> None:
+    append_to_iceberg(world)
+    iceberg(world).delete("id = 50")
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["running", "between runs"])
+@pytest.mark.parametrize("cause", [iceberg_delete, iceberg_update, iceberg_overwrite, iceberg_delete_and_expire])
+def test_rows_that_another_writer_takes_from_an_iceberg_table_or_changes_are_noticed(
+    cause: Callable[[World], None], running: bool, tmp_path: Path
+) -> None:
+    story = Story("iceberg-upsert", tmp_path)
+    story.goes_on(1)
+    cause(story.world)
+    theirs = story.world.rows(story.items)
+    (story.goes_on if running else story.starts_again)(2)
+    assert story.parked is not None
+    assert (story.parked.reason, "deleted, changed or overwrote" in story.parked.text) == (ParkReason.TOUCHED, True)
+    assert story.world.rows(story.items) == theirs
+    with iceberg(story.world).transaction() as transaction:
+        head = iceberg(story.world).metadata.current_snapshot_id
+        transaction.set_properties({CONFIRMED: str(head)})
+    story.is_read_anew()
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["running", "between runs"])
+@pytest.mark.parametrize(
+    "cause", [compact_iceberg, append_to_iceberg, delete_and_roll_back, delete_what_others_added, add_note]
+)
+def test_whatever_takes_no_rows_from_an_iceberg_table_is_harmless(
+    cause: Callable[[World], None], running: bool, tmp_path: Path
+) -> None:
+    story = Story("iceberg-upsert", tmp_path)
     story.goes_on(1)
     cause(story.world)
     (story.goes_on if running else story.starts_again)(2)
@@ -416,6 +553,30 @@ def test_a_staged_file_that_is_taken_while_it_is_committed_is_told_by_name(
 
     monkeypatch.setattr(delta_target if kind.startswith("delta") else iceberg_target, "reach", take)
     story.goes_on(2)
+    assert story.parked is not None
+    assert "that were deleted while it was committed" in story.parked.text
+
+
+@pytest.mark.parametrize("kind", ["delta-changelog", "iceberg-changelog"])
+def test_a_staged_file_that_is_taken_is_told_by_the_next_start_where_the_commit_died_before_it_looked(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = Story(kind, tmp_path)
+    before = files_of(story.world)
+
+    def take(point: str) -> None:
+        for path in files_of(story.world) - before if point == "in_commit" else ():
+            if path.suffix == ".parquet":
+                path.unlink()
+        if point == "before_look":
+            raise FailpointError(point)
+
+    for module in (delta_target, delta_commits, iceberg_target):
+        monkeypatch.setattr(module, "reach", take)
+    with pytest.raises(FailpointError):
+        story.goes_on(2)
+    monkeypatch.undo()
+    story.starts_again(3)
     assert story.parked is not None
     assert "that were deleted while it was committed" in story.parked.text
 

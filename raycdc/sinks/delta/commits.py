@@ -26,6 +26,7 @@ from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
+from raycdc.failpoints import reach
 from raycdc.model.layout import ANY_LAYOUT, TableLayout
 from raycdc.sinks.delta.admission import Admission
 from raycdc.sinks.delta.demands import Demands
@@ -175,6 +176,7 @@ class DeltaCommits:
                 commit_properties=self._properties(stamp),
             ),
         )
+        reach("before_look")
         if gone := absent(file.path for file in files):
             raise lost_files(self._target.place, stamp.vector.epoch, gone)
 

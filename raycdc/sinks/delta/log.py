@@ -1,5 +1,5 @@
 """Looking at a Delta table's log beside delta-rs: is what was committed on the disk, is the log the one that was read
-before, and did anybody take rows away?
+before, and did anybody take rows away, or change them?
 
 Called by `DeltaTarget` whenever it has refreshed, on its thread; reads the commits that are new since the last time.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from raycdc.checkpoint.disk import sync_folder
-from raycdc.sinks.delta.reading import has_vectors
+from raycdc.sinks.delta.reading import file_batches, has_vectors
+from raycdc.sinks.kept_rows import COMPARED_BYTES_MAX, are_kept
 
 #: How many commits a new watch looks back for the pipeline's last one, one number after the other; None is all.
 _LOOKS: tuple[int | None, ...] = (10, 1_000, None)
@@ -38,6 +39,7 @@ class Commit:
     operation: str
     of_raycdc: bool
     removed: frozenset[str] = frozenset()
+    added: frozenset[str] = frozenset()
     rows_added: int | None = 0
 
 
@@ -67,6 +69,11 @@ class LogWatch:
         self._seen: int | None = None
         #: The file of the newest commit that was seen, by what the file system says of it.
         self._file: tuple[int, int] | None = None
+        #: Commits of others by which rows may have been changed, until somebody who knows the columns looks at them.
+        self._doubted: list[Commit] = []
+        #: Files of the pipeline's last commit before the first look that were not there then: whoever made that commit
+        #: may have died before it looked for them itself.
+        self.lost: list[str] = []
 
     def is_another(self) -> bool:
         """Whether the log is not the one of the last look any more: the table was deleted, or made anew. Also where
@@ -83,12 +90,32 @@ class LogWatch:
             return None
         known = self._since_ours(table) if self._seen is None else self._history(table, version - self._seen)
         commits = [self._synced(entry) for entry in reversed(known)]
+        if self._seen is None and known and known[-1].ours and (gone := self._absent(commits[0].added)):
+            self.lost = sorted(gone & _files(table).keys())
         self._seen, self._file = version, self._identity(version)
         # Pipelines that share a table keep to the same rules, and upkeep only moves rows.
-        suspects = [commit for commit in commits if not commit.of_raycdc and self._takes_rows(commit)]
-        if not suspects or self._has_all_of(table, suspects[0].version - 1):
+        others = [commit for commit in commits if not commit.of_raycdc and commit.operation != "OPTIMIZE"]
+        suspects = [commit for commit in others if self._takes_rows(commit)]
+        doubted = [*self._doubted, *(c for c in others if c.removed and c not in suspects)]
+        touching = sorted([*suspects, *doubted], key=lambda commit: commit.version)
+        if not touching or self._has_all_of(table, touching[0].version - 1):
+            self._doubted = []
             return None
-        return Losses(any(commit.operation == "RESTORE" for commit in suspects))
+        self._doubted = doubted
+        return Losses(any(commit.operation == "RESTORE" for commit in suspects)) if suspects else None
+
+    def changed(self, columns: Collection[str]) -> str:
+        """The operation by which others changed rows since the pipeline's last commit, in one of `columns`; empty where
+        nobody did. It is asked before each commit.
+        """
+        for commit in self._doubted:
+            if not self._keeps_rows(commit, columns):
+                return commit.operation
+        self._doubted = []
+        return ""
+
+    def _absent(self, paths: Collection[str]) -> set[str]:
+        return {path for path in paths if not (self._path / path).exists()}
 
     def _identity(self, version: int) -> tuple[int, int] | None:
         try:
@@ -141,6 +168,7 @@ class LogWatch:
             entry.operation,
             entry.of_raycdc,
             frozenset(unquote(action["path"]) for action in removed if action.get("dataChange", True)),
+            frozenset(unquote(action["path"]) for action in added if action.get("dataChange", True)),
             None if None in counts else sum(count or 0 for count in counts),
         )
 
@@ -158,16 +186,34 @@ class LogWatch:
         """Whether there are rows before `commit` that are not there after it, neither changed nor moved."""
         if commit.operation == "RESTORE":
             return True
-        if not commit.removed or commit.operation == "OPTIMIZE":
+        if not commit.removed:
             return False
         if commit.operation in _REPLACING:
             return True
         before = self._rows_at(commit.version - 1)
         counts = [before.get(path) for path in commit.removed]
-        # Who changes rows without saying how many is believed to keep them.
+        # Whether who does not say how many there are keeps them, their contents will tell.
         if commit.rows_added is None or None in counts:
             return False
         return sum(count or 0 for count in counts) > commit.rows_added
+
+    def _keeps_rows(self, commit: Commit, columns: Collection[str]) -> bool:
+        """Whether each row that a commit rewrote is there after it, as `columns` say it. Who cannot be looked at any
+        more, or rewrote too much for that, is believed.
+        """
+        try:
+            old, new = (DeltaTable(str(self._path), version=commit.version - back) for back in (1, 0))
+            if has_vectors(new) or _bytes(old, commit.removed) + _bytes(new, commit.added) > COMPARED_BYTES_MAX:
+                return True
+            before, after = (pa.schema(table.schema().to_arrow()) for table in (old, new))
+            names = [
+                f.name
+                for f in before
+                if f.name in columns and f.name in after.names and f.type == after.field(f.name).type
+            ]
+            return are_kept(file_batches(old, commit.removed, names), file_batches(new, commit.added, names), names)
+        except (DeltaError, OSError):
+            return True
 
     def _has_all_of(self, table: DeltaTable, version: int) -> bool:
         """Whether `table` has all rows of an older version of it."""
@@ -187,6 +233,11 @@ def _files(table: DeltaTable) -> dict[str, int | None]:
     found = pa.table(table.get_add_actions())
     paths = (unquote(path) for path in found.column("path").to_pylist())
     return dict(zip(paths, found.column("num_records").to_pylist(), strict=True))
+
+
+def _bytes(table: DeltaTable, paths: Collection[str]) -> int:
+    found = pa.table(table.get_add_actions()).select(["path", "size_bytes"]).to_pylist()
+    return sum(file["size_bytes"] for file in found if unquote(file["path"]) in paths)
 
 
 def _rows_of(statistics: str | None) -> int | None:

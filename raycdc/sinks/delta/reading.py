@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from queue import Full, Queue
 from typing import Any
@@ -56,6 +56,14 @@ def key_batches(table: DeltaTable, names: Sequence[str], within: Any) -> Iterato
         yield from _queried(table, names)
     else:
         yield from table.to_pyarrow_dataset().scanner(columns=list(names), filter=within).to_batches()
+
+
+def file_batches(table: DeltaTable, paths: Collection[str], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The columns `names` of those data files of a table without deletion vectors that have one of the `paths`."""
+    rows = table.to_pyarrow_dataset()
+    for fragment in rows.get_fragments():
+        if fragment.path in paths:
+            yield from fragment.scanner(schema=rows.schema, columns=list(names)).to_batches()
 
 
 def rewritten_batches(table: DeltaTable, columns: Sequence[Rewritten]) -> Iterator[pa.RecordBatch]:

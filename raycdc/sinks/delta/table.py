@@ -7,8 +7,8 @@ A handle does not see commits, its own neither, until it is refreshed; `refresh`
 things are done there, because delta-rs does not do them:
 
 * It syncs nothing: what a commit wrote is on the disk before the commit counts.
-* A RESTORE, a DELETE or an overwrite of others takes rows away and leaves the vector as it was: it is looked for, and
-  refused, unless all files are there again.
+* A RESTORE, a DELETE, an UPDATE or an overwrite of others takes rows away, or changes them, and leaves the vector as it
+  was: it is looked for, and refused, unless all files are there again.
 
 A table that was deleted and made anew is another one, whatever it holds: each commit names the table that it is for, by
 Delta's id of it, in a second app transaction (`mark_of`). Commits of older raycdcs, and the first one of a table, have
@@ -41,6 +41,7 @@ from raycdc.sinks.delta.reading import key_batches
 from raycdc.sinks.library_errors import raised_in
 from raycdc.sinks.origins import Key
 from raycdc.sinks.ownership import Ownership
+from raycdc.sinks.targets import lost_files
 
 #: Table property that says which pipeline created (or emptied) the table, so that plain appends are right.
 CREATED_BY = "raycdc.created_by"
@@ -91,7 +92,7 @@ class DeltaTarget:
         #: The table as the subject of a sentence.
         self.place = f"The Delta table {path} ({name})"
         self._table: DeltaTable | None = None
-        self._log = LogWatch(path, app_id)
+        self.log = LogWatch(path, app_id)
         #: The record of the pipeline, and the version of the table that has it.
         self._record: tuple[int, _Record] | None = None
         #: The table that is this pipeline's, by the name that Delta gave it; empty as long as none is.
@@ -106,7 +107,7 @@ class DeltaTarget:
         when the table is not the one that it was.
         """
         try:
-            if self._table is not None and self._log.is_another():
+            if self._table is not None and self.log.is_another():
                 # delta-rs would go on with what it read of the table that was.
                 self._forget()
             if self._table is None:
@@ -115,7 +116,7 @@ class DeltaTarget:
                 self._table = DeltaTable(str(self.path))
             else:
                 self._table.update_incremental()
-            losses = self._log.look(self._table)
+            losses = self.log.look(self._table)
         except TableNotFoundError:
             self._table = None
             return False
@@ -123,7 +124,10 @@ class DeltaTarget:
             raise self.error("cannot be read", cause) from cause
         self._fresh = True
         self._check_same()
-        if losses is not None and self.vector() is not None:
+        vector = self.vector()
+        if vector is not None and self.log.lost:
+            raise lost_files(self.place, vector.epoch, self.log.lost)
+        if losses is not None and vector is not None:
             self._check_whole(losses)
         return True
 
@@ -134,7 +138,7 @@ class DeltaTarget:
         self.refresh()
 
     def _forget(self) -> None:
-        self._table, self._record, self._log = None, None, LogWatch(self.path, self.app_id)
+        self._table, self._record, self.log = None, None, LogWatch(self.path, self.app_id)
 
     def _check_same(self) -> None:
         """`SinkError` when the table is not the one that this handle, or a commit of the pipeline, was for."""
@@ -157,7 +161,7 @@ class DeltaTarget:
                 f"{self.place} was restored to an older version after this pipeline had written to it: rows are "
                 "missing that will not come again. Delete the folder, and read its source table anew."
             )
-        if self.ownership.created_by_us and not set(META_COLUMNS) <= set(self.arrow().names):
+        if is_ours_alone(self):
             raise TargetTouchedError(
                 f"{self.place} lost rows after this pipeline had written to it: another writer deleted or overwrote "
                 "them. Restore the version before that, or delete the folder, and read its source table anew."
@@ -252,6 +256,11 @@ class DeltaTarget:
         text = without_values(str(cause))
         demands = f" The table demands: {Demands.of(self.table)}." if text != str(cause) and self._table else ""
         return kind(f"{self.place} {what}: {text}{demands}")
+
+
+def is_ours_alone(target: DeltaTarget) -> bool:
+    """Whether all rows of the table are to be those of its source, but for rows that others added."""
+    return target.ownership.created_by_us and not set(META_COLUMNS) <= set(target.arrow().names)
 
 
 def is_the_tables(error: Exception) -> bool:

@@ -23,6 +23,7 @@ from raycdc.sinks.delta.columns import check_mergeable
 from raycdc.sinks.delta.commits import DeltaCommits
 from raycdc.sinks.delta.evolution import evolve
 from raycdc.sinks.delta.layout import BY_SPARK, check_values, set_by_us
+from raycdc.sinks.delta.others import check_unchanged
 from raycdc.sinks.delta.table import DeltaTarget
 from raycdc.sinks.origins import CLAIMED, Key, same_key
 from raycdc.sinks.plan import Input
@@ -90,6 +91,7 @@ class DeltaSteps(Target):
         self._commits.mark(stamp)
 
     def evolve(self, work: TableWork, stamp: Stamp) -> None:
+        check_unchanged(self._table, work.schema.arrow().names)
         evolve(self._table, work, columns_of(work, self._context), stamp, self._context.rules)
 
     def steps(self, work: TableWork, staged: Staged) -> Sequence[int]:
@@ -100,6 +102,7 @@ class DeltaSteps(Target):
         return [step for step, rows in there if rows]
 
     def write(self, work: TableWork, staged: Staged, step: int, stamp: Stamp) -> None:
+        check_unchanged(self._table, work.schema.arrow().names)
         reach("in_commit")
         if step == STEP_LAST:
             self._commits.mark(stamp)

@@ -77,6 +77,9 @@ from raycdc.sinks.steps import Stamp, holds
 #: Table property that says which pipeline created (or emptied) the table, so that plain appends are right.
 CREATED_BY = "raycdc.created-by"
 
+#: Property of the snapshots that pipelines make.
+EPOCH_OF_SNAPSHOT = "raycdc.epoch"
+
 #: How often a commit that lost against another writer of the table (a compaction, say) is tried again.
 CONFLICT_RETRIES = 5
 
@@ -151,7 +154,9 @@ class IcebergTarget:
         self._app_id = app_id
         self._table: Table | None = None
         #: What the table held of this pipeline at the last `refresh`.
-        self._record: TableRecord | None = None
+        self.record: TableRecord | None = None
+        #: Whether nobody of this run had looked at the table before the last `refresh`.
+        self.is_new = False
         #: Properties that the table is to have after its next commit.
         self.options: Mapping[str, str] = {}
 
@@ -162,6 +167,7 @@ class IcebergTarget:
         self._table = None
         # Another handle may commit while this one reads.
         seen = self._seen.of(self.name)
+        self.is_new = seen is None
         try:
             table = self._catalog.load_table(self._identifier)
         except (NoSuchTableError, NoSuchNamespaceError):
@@ -172,8 +178,8 @@ class IcebergTarget:
             raise self._error("cannot be read", cause) from cause
         local_path(table.location())
         self._table = table
-        self._record = record_of(table.metadata, self._app_id)
-        check_descent(self.name, table.metadata, self._record, _earlier(table))
+        self.record = record_of(table.metadata, self._app_id)
+        check_descent(self.name, table.metadata, self.record, earlier(table))
         self._seen.check(self.name, seen, self.vector())
         return True
 
@@ -194,7 +200,7 @@ class IcebergTarget:
 
     def vector(self) -> CommitVector | None:
         """The vector of this pipeline in the metadata of the last `refresh`."""
-        return None if self._record is None else self._record.vector
+        return None if self.record is None else self.record.vector
 
     @property
     def ownership(self) -> Ownership:
@@ -325,7 +331,7 @@ class IcebergTarget:
         staged = _Staged(table)
         if change.columns is not None:
             _set_columns(staged, change.columns)
-        note = {"raycdc.epoch": str(stamp.vector.epoch), "raycdc.step": str(stamp.vector.step)}
+        note = {EPOCH_OF_SNAPSHOT: str(stamp.vector.epoch), "raycdc.step": str(stamp.vector.step)}
         producer: Any = (
             _Overwrite(Operation.OVERWRITE, staged, table.io, snapshot_properties=note)
             if change.delete
@@ -364,7 +370,7 @@ class IcebergTarget:
         return kind(f"The Iceberg table {self.name} {what}: {type(cause).__name__}: {cause}")
 
 
-def _earlier(table: Table) -> Iterator[TableMetadata]:
+def earlier(table: Table) -> Iterator[TableMetadata]:
     """The metadata that the table had, newest first, as far as it is kept."""
     for entry in reversed(table.metadata.metadata_log):
         try:

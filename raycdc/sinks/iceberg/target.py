@@ -23,6 +23,7 @@ from raycdc.sinks.iceberg.catalog import local_path
 from raycdc.sinks.iceberg.evolution import Plan
 from raycdc.sinks.iceberg.files import Bounds, StoredColumn, WrittenFile, stored, type_text
 from raycdc.sinks.iceberg.layout import StoredPartition
+from raycdc.sinks.iceberg.others import check_files, check_unchanged
 from raycdc.sinks.iceberg.table import CREATED_BY, Change, IcebergTarget, check_sources, remove
 from raycdc.sinks.iceberg.tasks import (
     CarriedInto,
@@ -74,6 +75,8 @@ class IcebergSteps(Target):
         table = self._table
         if not table.refresh():
             return Missing()
+        if table.is_new:
+            check_files(table)
         vector = table.vector()
         if vector is not None or table.ownership.created_by_us:
             return Ours(vector)
@@ -113,6 +116,7 @@ class IcebergSteps(Target):
         work = fitted_to(work, self._context, self._table.arrow().names)
         self._table.commit(stamp, lambda: self._noting(work, self._change(work, staged, step)))
         named = staged.files(step) if step != STEP_LAST and not staged.beside else []
+        reach("before_look")
         if gone := absent(file.path for file in named):
             raise lost_files(self.place, work.epoch, gone)
 
@@ -150,6 +154,8 @@ class IcebergSteps(Target):
     def _change(self, work: TableWork, staged: Staged, step: int) -> Change:
         """The rows of one step of an epoch."""
         table = self._table
+        if self._context.upsert:
+            check_unchanged(table, work.schema.arrow().names)
         if step == STEP_LAST:
             return Change()
         table.check_plain()
@@ -191,6 +197,8 @@ class IcebergSteps(Target):
 
     def _evolved(self, work: TableWork, wanted: pa.Schema) -> Change:
         """The schema changes of an epoch."""
+        if self._context.upsert:
+            check_unchanged(self._table, work.schema.arrow().names)
         columns, rules = self._table.columns(), self._context.rules
         plan = evolution.plan(columns, work, wanted, rules, next_id=self._table.next_id)
         change = self._planned(work, plan)

@@ -1,6 +1,6 @@
 # The tasks of this project. `make test` is what CI runs; `make check` is a synonym for people who look for it.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test demo test check test-fast test-kill test-drivers test-races test-sinks test-blackbox test-mutants test-mongodb-peer lint types imports format bench clean
+.PHONY: help setup setup-test demo test check test-fast test-kill test-drivers test-races test-sinks test-stores test-blackbox test-mutants test-mongodb-peer lint types imports format bench clean
 SHELL := /bin/bash
 BIN := .venv/bin
 PYTEST := $(BIN)/python .ci/leaves-nothing $(BIN)/python -m pytest
@@ -46,6 +46,10 @@ test-races: setup-test ## The hand-off under aimed writes: 2,000 chunks on each 
 
 test-sinks: setup-test ## Every way of writing of every sink, failing at every point
 	$(PYTEST) $(SEVERAL) tests/epochs/test_epoch_loop.py -k error_at_any_point
+
+test-stores: ## Object stores: clients that race at S3Mock, moto and Azurite (needs npm), long stories of targets there
+	@.ci/setup stores
+	$(PYTEST) $(SEVERAL) tests/integration/stores
 
 test-blackbox: setup-test ## Stories of DDL, types, broken surroundings, damaged state: both servers, three sinks
 	$(PYTEST) $(SEVERAL) tests/blackbox

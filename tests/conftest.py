@@ -24,6 +24,7 @@ from raycdc.testing.servers import (
     MariaDbServer,
     MongoDb,
     MongoDbServer,
+    MotoServer,
     MySqlNewestServer,
     MySqlServer,
     PostgresServer,
@@ -112,6 +113,13 @@ def mongodb() -> Iterator[MongoDb]:
 def postgres() -> Iterator[PostgresServer]:
     """PostgreSQL 16."""
     with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[MotoServer]:
+    """A server of S3 and Glue; tests make buckets of their own on it."""
+    with MotoServer() as server:
         yield server
 
 

@@ -4,25 +4,33 @@
 with.
 """
 
+from raycdc.testing.servers.azurite import AzuriteServer
 from raycdc.testing.servers.kafka import KafkaServer
 from raycdc.testing.servers.mariadb import MariaDbServer
 from raycdc.testing.servers.mongodb import ExternalMongoDb, MongoDb, MongoDbServer, mongodb_for_tests
+from raycdc.testing.servers.moto import MotoServer
 from raycdc.testing.servers.mysql import MySqlServer
 from raycdc.testing.servers.mysql_newest import MySqlNewestServer
 from raycdc.testing.servers.postgres import PostgresServer
 from raycdc.testing.servers.process import ServerError
+from raycdc.testing.servers.s3mock import S3MockServer
 from raycdc.testing.servers.server import DatabaseServer
+from raycdc.testing.servers.store_proxy import StoreProxy
 
 __all__ = [
+    "AzuriteServer",
     "DatabaseServer",
     "ExternalMongoDb",
     "KafkaServer",
     "MariaDbServer",
     "MongoDb",
     "MongoDbServer",
+    "MotoServer",
     "MySqlNewestServer",
     "MySqlServer",
     "PostgresServer",
+    "S3MockServer",
     "ServerError",
+    "StoreProxy",
     "mongodb_for_tests",
 ]

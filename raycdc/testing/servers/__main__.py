@@ -11,16 +11,20 @@ import sys
 
 from raycdc.errors import RaycdcError
 from raycdc.testing.servers import (
+    AzuriteServer,
     DatabaseServer,
     KafkaServer,
     MariaDbServer,
     MongoDb,
     MongoDbServer,
+    MotoServer,
     MySqlNewestServer,
     MySqlServer,
     PostgresServer,
+    S3MockServer,
 )
 from raycdc.testing.servers.mongodb import VERSIONS
+from raycdc.testing.servers.private import PrivateServer
 from raycdc.testing.servers.secantusdb import SecantusDb
 
 
@@ -28,14 +32,14 @@ def main(arguments: list[str]) -> int:
     """Start the server, print how to reach it, wait for Ctrl-C or SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m raycdc.testing.servers", description=__doc__)
     kinds = ["mariadb", "mariadb-embedded", "mysql80", "mysql57", "mysql-newest", "kafka", "mongodb", "secantusdb"]
-    kinds += ["postgres"]
+    kinds += ["postgres", "moto", "s3mock", "azurite"]
     parser.add_argument("server", choices=kinds)
     parser.add_argument("action", nargs="?", choices=["start", "prepare"], default="start")
     parser.add_argument("--port", type=int, default=None)
     parser.add_argument("--no-gtid", action="store_true", help="MySQL without GTIDs")
     parser.add_argument("--version", choices=VERSIONS, default="7.0", help="what the emulated MongoDB says it is")
     chosen = parser.parse_args(arguments)
-    server: DatabaseServer | KafkaServer | MongoDbServer | SecantusDb | PostgresServer
+    server: PrivateServer
     match chosen.server:
         case "mariadb":
             server = MariaDbServer(port=chosen.port)
@@ -49,6 +53,12 @@ def main(arguments: list[str]) -> int:
             server = SecantusDb(port=chosen.port)
         case "postgres":
             server = PostgresServer(port=chosen.port)
+        case "moto":
+            server = MotoServer(port=chosen.port)
+        case "s3mock":
+            server = S3MockServer(port=chosen.port)
+        case "azurite":
+            server = AzuriteServer(port=chosen.port)
         case "mysql80":
             server = MySqlServer(version="8.0", gtid=not chosen.no_gtid, port=chosen.port)
         case "mysql-newest":
@@ -67,6 +77,8 @@ def main(arguments: list[str]) -> int:
                 print(f"mysql -h {server.host} -P {server.port} -uroot -proot", flush=True)
             if isinstance(server, MongoDb):
                 print(server.uri, flush=True)
+            if isinstance(server, MotoServer | S3MockServer | AzuriteServer):
+                print("\n".join(f"export {name}='{value}'" for name, value in server.environment.items()), flush=True)
             signal.pause()
     except KeyboardInterrupt:
         return 0

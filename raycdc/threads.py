@@ -1,4 +1,5 @@
-"""The clock and the threads of a process, handed to who decides: a simulation hands in others, which it orders itself.
+"""The clock, the chance and the threads of a process, handed to who decides: a simulation hands in others, which it
+orders itself.
 
 What waits for a thread waits by the future that `pool` gives, and what waits for time by `wait`, so that nothing
 blocks where nobody else could run.
@@ -6,6 +7,7 @@ blocks where nobody else could run.
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -26,6 +28,10 @@ class Threads:
     def now_s(self) -> float:
         """Seconds that only ever grow."""
         return time.monotonic()
+
+    def chance(self) -> float:
+        """A number from 0 to 1, which nobody can foresee."""
+        return random.random()  # noqa: S311 - no secret
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         """Wait until `event` is set, for so long at most; whether it is."""

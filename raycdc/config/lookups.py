@@ -69,7 +69,8 @@ class LookupOptions(Options):
     cache_rows: int = option(100_000, help="At most so many keys are remembered; the oldest go first.", ge=1)
     retries: int = option(5, help="Attempts after a first one that failed for a passing reason.", ge=0, le=1000)
     retry_wait: Duration = option(
-        timedelta(milliseconds=500), help="Pause before the second attempt; each later one is twice as long, up to 30s."
+        timedelta(milliseconds=500),
+        help="Pause before the second attempt, at least 500ms; each later one is twice as long, up to 30s.",
     )
 
     @field_validator("uri")

@@ -10,13 +10,11 @@ from collections.abc import Collection, Mapping, Sequence
 from raycdc.bridge.reading import verify_segments
 from raycdc.checkpoint.manifest import Manifest, Segment
 from raycdc.checkpoint.recovery import Decision, Frozen, decide, lacks
-from raycdc.epochs.epoch_writer import NODE_PATIENCE_S
+from raycdc.epochs.epoch_writer import NODE_POLICY
 from raycdc.epochs.parts import EpochParts
 from raycdc.model import TableId
+from raycdc.patience import Pauses
 from raycdc.schema.events import RenameColumnEvent
-
-#: How often a node that is away is asked again.
-POLL_S = 0.2
 
 
 class Decisions:
@@ -40,7 +38,7 @@ class Decisions:
         recorded = self._holdings.owed(self._records.vectors) if self._sink.durable else {}
         lacking = {s for target in targets if lacks(manifest.epoch, holds[target]) for s in targets[target]}
         needed = [segment for segment in manifest.segments if segment.table in lacking]
-        deadline_s = self._threads.now_s() + NODE_PATIENCE_S
+        pauses = Pauses(NODE_POLICY, self._threads)
         missing, own = needed, self._access()
         renamed = _renamed(manifest, targets)
         while True:
@@ -50,10 +48,11 @@ class Decisions:
             lost = {target for target, sources in targets.items() if not gone.isdisjoint(sources)}
             decision = decide(manifest, holds, lost=lost, recorded=recorded, newest_epoch=self._newest, renamed=renamed)
             away = any(not own.is_own(segment) for segment in missing)
-            if not (isinstance(decision, Frozen) and away) or self._threads.now_s() > deadline_s:
+            if not (isinstance(decision, Frozen) and away):
                 return decision
             # Reading tables again costs more than waiting for a node that only starts anew.
-            if self._threads.wait(self._stopping, POLL_S):
+            pause_s = pauses.failed(self._threads.now_s())
+            if pause_s is None or self._threads.wait(self._stopping, pause_s):
                 return decision
 
     def missing(self, segments: Sequence[Segment]) -> list[Segment]:

@@ -27,17 +27,15 @@ from raycdc.epochs.works import Share, require_readable
 from raycdc.errors import ReferenceRefusedError, SegmentUnavailableError, TableRefusedError, ValueRefusedError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
+from raycdc.patience import Pauses, Policy
 from raycdc.sinks.api import TableWork
 
 #: Tables of one epoch that commit at once: each commit waits for the disk or the JVM more than it computes.
 COMMIT_THREADS = 4
 
-#: How often a node that is away is asked again.
-POLL_S = 0.2
-
-#: How long a node with segments may be away before the epoch loop ends with its error: its server is started again
-#: within seconds, a machine that boots is not waited for.
-NODE_PATIENCE_S = 30.0
+#: How a node with segments that is away is asked again before the epoch loop ends with its error: its server is started
+#: again within seconds, a machine that boots is not waited for.
+NODE_POLICY = Policy(longest_s=2.0, patience_s=30.0)
 
 
 @dataclass(slots=True)
@@ -127,7 +125,7 @@ class EpochWriter:
         return fitting
 
     def _stage_all(self, prepared: Prepared, works: Sequence[TableWork]) -> None:
-        started = self._threads.now_s()
+        pauses = Pauses(NODE_POLICY, self._threads)
         while True:
             try:
                 works = self._making.exact(works, prepared.sources, prepared.exact)
@@ -135,7 +133,8 @@ class EpochWriter:
                 prepared.staged.update(self._patience(partial(self._sink.stage, works)))
                 break
             except SegmentUnavailableError:
-                if self._threads.now_s() - started > NODE_PATIENCE_S or self._threads.wait(self._stopping, POLL_S):
+                pause_s = pauses.failed(self._threads.now_s())
+                if pause_s is None or self._threads.wait(self._stopping, pause_s):
                     raise
             works = [replace(work, segments=self._works.placed(work.segments)) for work in works]
         made = {work.target: work for work in works}

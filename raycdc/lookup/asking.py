@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from raycdc.errors import RaycdcError
 from raycdc.lookup.api import Answer, Dimension
 from raycdc.lookup.cache import Cache
+from raycdc.patience import SPACING_S, Pauses, Policy
 
-#: The longest pause between two attempts.
-RETRY_WAIT_MAX_S = 30.0
+#: The longest pause between two attempts; their number is the user's.
+POLICY = Policy(longest_s=30.0, patience_s=float("inf"))
 #: Bytes of keys in one request: a message takes 48 MB, and one document 16 MiB.
 REQUEST_BYTES_MAX = 4 << 20
 
@@ -64,15 +66,17 @@ class Asking:
 
     def _asked(self, keys: pa.Array) -> Answer:
         """The answer to one request. On a thread of `requests`."""
-        wait_s = self.retry_wait_s
+        pauses = Pauses(replace(POLICY, first_s=max(self.retry_wait_s, SPACING_S)))
         for attempt in range(self.retries + 1):
             since = 0.0 if self.cache is None else self.cache.clock()
             try:
                 answer = self.dimension.fetch(keys)
             except RaycdcError as error:
-                if not error.retryable or attempt == self.retries or self._closed.wait(wait_s):
+                if not error.retryable or attempt == self.retries:
                     raise
-                wait_s = min(2 * wait_s, RETRY_WAIT_MAX_S)
+                pause_s = pauses.failed(time.monotonic())
+                if pause_s is None or self._closed.wait(pause_s):
+                    raise
                 continue
             if self.cache is not None:
                 self.cache.add(keys, answer.documents, since=since)

@@ -1,6 +1,6 @@
 """Blocking work of an enumerator: made off the coordinator's lock, with its result handled under it.
 
-A call is tried again while the source cannot be reached. Any other error ends the job.
+A call is tried again while the source cannot be reached (`raycdc.patience`). Any other error ends the job.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from raycdc.errors import RaycdcError
-from raycdc.runtime.restarts import ProcessEnd, RestartBudget
+from raycdc.patience import Patience
+from raycdc.runtime.restarts import source_away
 
 
 class BackgroundCalls:
@@ -30,6 +30,7 @@ class BackgroundCalls:
         self._run, self._fail = run, fail
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="enumerator")
         self._closing = threading.Event()
+        self._patience = Patience(tell=self._tell, stopping=self._closing)
         self._later: list[tuple[float, Callable[[], None]]] = []
         #: How often a question to the source had to be asked again, and why last.
         self.troubles = 0
@@ -43,7 +44,7 @@ class BackgroundCalls:
 
         def work() -> None:
             try:
-                result = self._patiently(call)
+                result = self._patience(call, source_away)
             except BaseException as error:  # noqa: BLE001 - ends the job, told to every caller
                 with self._lock:
                     self._fail(error)
@@ -66,22 +67,8 @@ class BackgroundCalls:
         self._closing.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _patiently(self, call: Callable[[], Any]) -> Any:
-        """The result of `call`, tried as long as a reader would be started again for the same reason.
-
-        However long a try takes: one that is always cut off in the middle is an outage too.
-        """
-        budget = RestartBudget()
-        while True:
-            try:
-                return call()
-            except RaycdcError as error:
-                end = ProcessEnd(str(error), type(error).__name__)
-                pause_s = budget.pause_after(end, time.monotonic()) if end.away else None
-                if pause_s is None:
-                    raise
-                with self._lock:
-                    self.troubles += 1
-                    self.trouble = f"The source does not answer ({end.text}); it is asked again in {pause_s:g} s."
-                if self._closing.wait(pause_s):
-                    raise
+    def _tell(self, text: str) -> None:
+        """The source is waited for; whoever asks for the status hears of it."""
+        with self._lock:
+            self.troubles += 1
+            self.trouble = text

@@ -1,9 +1,10 @@
 """How often a process is started again before the job gives up, and after which pause. Pure: times are handed in.
 
 Each process has a budget of its own: an outage of the source ends all readers again and again, and must not look worse
-the more of them there are. A server that cannot be reached now is tried for `OUTAGE_MAX_S`, a bug that will come again
-`BUG_RESTARTS_MAX` times in a row, because some need two threads to meet, and anything else `RESTARTS_MAX` times; a
-process that lived for `STABLE_S` begins a new row.
+the more of them there are. A server that cannot be reached now is tried with the patience that everything has
+(`raycdc.patience`), a bug that will come again `BUG_RESTARTS_MAX` times in a row, because some need two threads to
+meet, and anything else `RESTARTS_MAX` times; a process that lived for `STABLE_S` begins a new row. The first successor
+of a process that ended for another reason than an outage starts at once.
 """
 
 from __future__ import annotations
@@ -11,17 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from raycdc.errors import RaycdcError, UnexpectedError, error_by_name
+from raycdc.patience import POLICY, Pauses, Trouble
+from raycdc.threads import THREADS, Threads
 
 #: Replacements in a row after which the job gives up, naming the last reason.
 RESTARTS_MAX = 20
 BUG_RESTARTS_MAX = 2
-#: How long a source may be away: longer than a database takes to restart or to fail over.
-OUTAGE_MAX_S = 300.0
 #: A process that lived for so long was no failed attempt of the last start.
 STABLE_S = 30.0
-#: Pause before a replacement, per replacement already made in the row, and its upper limit.
-PAUSE_S = 0.25
-PAUSE_MAX_S = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +52,32 @@ class ProcessEnd:
         return self.kind.retryable
 
 
+def source_away(cause: Exception) -> Trouble | None:
+    """The trouble of a source that does not answer now; None for any other error."""
+    if not isinstance(cause, RaycdcError) or not cause.retryable:
+        return None
+    return Trouble(f"The source is waited for: {cause}", "see that it answers", type(cause))
+
+
 class RestartBudget:
     """See the module's docstring. One per process that is replaced by numbered successors."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: Threads = THREADS) -> None:
+        self._threads = threads
         self._started_s: float | None = None
         self._row_began_s = 0.0
+        self._pauses = Pauses(POLICY, threads)
         self._restarts = 0
         self._failures = 0
         self._bugs = 0
 
     def __repr__(self) -> str:
         return f"RestartBudget(restarts={self._restarts}, failures={self._failures})"
+
+    @property
+    def is_new_row(self) -> bool:
+        """Whether the last end was the first one of a row: people have not heard of this trouble yet."""
+        return self._restarts == 1
 
     def started(self, now_s: float) -> None:
         self._started_s = now_s
@@ -75,14 +87,19 @@ class RestartBudget:
         lived_s = 0.0 if self._started_s is None else now_s - self._started_s
         if self._restarts == 0 or lived_s >= STABLE_S:
             self._row_began_s, self._restarts, self._failures, self._bugs = now_s, 0, 0, 0
+            self._pauses = Pauses(POLICY, self._threads)
         self._restarts += 1
         self._failures += 0 if end.away else 1
         self._bugs += 1 if end.lasting else 0
         if self._bugs > BUG_RESTARTS_MAX:
             return None
-        if self._failures > RESTARTS_MAX or (end.away and now_s - self._row_began_s > OUTAGE_MAX_S):
+        if self._failures > RESTARTS_MAX:
             return None
-        return min(PAUSE_MAX_S, PAUSE_S * (self._restarts - 1))
+        if self._restarts == 1 and not end.away:
+            return 0.0
+        pause_s = self._pauses.failed(now_s)
+        # The row of a process that crashes is bounded by their number, however long each of them lived.
+        return POLICY.longest_s if pause_s is None and not end.away else pause_s
 
     def give_up(self, end: ProcessEnd, *, what: str, now_s: float) -> RaycdcError:
         """The error that ends the job, of the kind that ended the process, with the traceback as a note."""

@@ -22,6 +22,7 @@ from typing import TypeVar
 
 from raycdc.errors import ClusterLostError, RaycdcError
 from raycdc.failpoints import left_out
+from raycdc.patience import Trouble
 from raycdc.runtime.autoscaler import Autoscaler
 from raycdc.runtime.coordinator_host import CoordinatorStart
 from raycdc.runtime.launcher import CoordinatorHandle, CoordinatorLostError, Launcher, ReaderHandle
@@ -265,7 +266,7 @@ class Supervisor:
 
     def _budget(self, subtask_id: int | None) -> RestartBudget:
         """The reader's, or the coordinator's (None)."""
-        return self._budgets.setdefault(subtask_id, RestartBudget())
+        return self._budgets.setdefault(subtask_id, RestartBudget(self._settings.threads))
 
     def _watch(self) -> None:
         while not self._settings.threads.wait(self._closed, WATCH_S):
@@ -309,8 +310,11 @@ class Supervisor:
         pause_s = self._pause(subtask_id, end)
         if self._running is not None:
             self._running.due.setdefault(subtask_id, self._settings.threads.now_s() + pause_s)
-        if end.error:
-            self._news.warning(f"Reader {subtask_id} ended ({end.text}); it is started again in {pause_s:g} s.")
+        if end.away and self._budget(subtask_id).is_new_row:
+            trouble = Trouble(f"Reader {subtask_id} ended ({end.text})", "see that it answers", end.kind)
+            self._news.warning(trouble.told())
+        elif end.error and not end.away:
+            self._news.warning(f"Reader {subtask_id} ended ({end.text}); it is started again in {pause_s:.1f} s.")
 
     def _pause(self, subtask_id: int | None, end: ProcessEnd) -> float:
         """Seconds to wait before the successor starts; raises what ends the job when there were too many."""

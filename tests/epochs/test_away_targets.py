@@ -16,6 +16,7 @@ from pymongo.errors import AutoReconnect, OperationFailure
 from raycdc.epochs.parked_targets import Parking, Waiting
 from raycdc.errors import SinkError, SinkUnavailableError
 from raycdc.model import Column, LogicalType, TypeKind
+from raycdc.patience import Policy
 from raycdc.schema import AddColumnEvent
 from raycdc.sinks.jdbc.refusals import mysql_refusal, postgres_refusal, postgres_unreached
 from raycdc.sinks.jdbc.target import JdbcSteps
@@ -111,7 +112,7 @@ def test_a_server_that_stays_away_ends_the_run_and_loses_nothing(
         raise SinkUnavailableError("The server is away.")
 
     with monkeypatch.context() as patched:
-        patched.setattr("raycdc.epochs.sink_patience.PATIENCE_S", 0.0)
+        patched.setattr("raycdc.epochs.sink_patience.POLICY", Policy(patience_s=0.0))
         patched.setattr(JdbcSteps, "write", refuse)
         with pytest.raises(SinkError, match=r"waited for: The server is away\. See that it answers, and start again"):
             world.loop(parking=waiting([])).run()

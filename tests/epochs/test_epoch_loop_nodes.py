@@ -14,6 +14,7 @@ from raycdc.epochs import decisions, epoch_writer
 from raycdc.epochs.outcomes import Recovery
 from raycdc.errors import SegmentUnavailableError, SinkError, StateError
 from raycdc.model import TableId
+from raycdc.patience import Policy
 from raycdc.sinks.api import TableWork
 from raycdc.testing.epochs import EpochScript
 from tests.epochs.sink_world import World, new_world, play
@@ -38,7 +39,7 @@ def test_segments_of_another_node_come_through_flight(world: World) -> None:
     world.check()
 
 
-def test_a_node_that_comes_back_in_time_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_comes_back_in_time_is_waited_for(world: World) -> None:
     server = FlightServer(world.store.spool, token="secret")
     asked: list[int] = []
     token = SegmentAccess(token="secret")
@@ -46,13 +47,11 @@ def test_a_node_that_comes_back_in_time_is_waited_for(world: World, monkeypatch:
     def access() -> SegmentAccess:
         """The node has no server when it is looked for at first."""
         asked.append(1)
-        return token.as_of({"elsewhere": server.endpoint} if len(asked) > 5 else {})
+        return token.as_of({"elsewhere": server.endpoint} if len(asked) > 3 else {})
 
     try:
         world.script = EpochScript(world.store, node="elsewhere", flight=server.endpoint)
         play(world)
-        for module in (decisions, epoch_writer):
-            monkeypatch.setattr(module, "POLL_S", 0.01)
         world.loop(world.sink(access=token), access=access).run()
     finally:
         server.shutdown()
@@ -68,7 +67,7 @@ def test_epochs_of_a_node_that_is_gone_are_dropped_unless_a_table_holds_one(
     world.script.table("shop.late").insert({"id": 1, "name": "n", "qty": 1})
     lost = world.script.seal(final=True)
     for module in (decisions, epoch_writer):
-        monkeypatch.setattr(module, "NODE_PATIENCE_S", 0.0)
+        monkeypatch.setattr(module, "NODE_POLICY", Policy(patience_s=0.0))
     loop = world.loop()
     with pytest.raises(SegmentUnavailableError, match="on node elsewhere"):
         loop.run()

@@ -10,6 +10,7 @@ import pytest
 
 from raycdc.epochs.parked_targets import Parking, Waiting
 from raycdc.errors import SinkError
+from raycdc.patience import Policy
 from tests.epochs.sink_world import World, new_world
 
 
@@ -97,7 +98,7 @@ def test_a_disk_that_stays_full_ends_the_run_with_its_folder(
     world = new_world(kind, tmp_path)
     play(world, disk)
     before = {name: len(world.rows(world.script.table(name))) for name in ("shop.orders", "shop.items")}
-    monkeypatch.setattr("raycdc.epochs.sink_patience.PATIENCE_S", 0.1)
+    monkeypatch.setattr("raycdc.epochs.sink_patience.POLICY", Policy(patience_s=0.1))
     with pytest.raises(SinkError, match=rf"disk \({disk.folder}\) takes no more: .*Make room there"):
         world.restart(parking=Parking(waiting=Waiting(str(disk.folder))))
     disk.make_room()

@@ -25,6 +25,7 @@ from raycdc.errors import ParkReason, SinkError, TableRefusedError, TargetTouche
 from raycdc.failpoints import FailpointError
 from raycdc.model import TableId
 from raycdc.model.routes import Route, Router
+from raycdc.patience import Policy
 from raycdc.schema import CreateTableEvent, TruncateTableEvent
 from raycdc.sinks.absence import is_absent
 from raycdc.sinks.api import Sink, TableWork
@@ -301,7 +302,7 @@ def test_a_full_disk_is_the_sinks_and_parks_nothing(kind: str, tmp_path: Path, m
     story.play()
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "lake"))
     with monkeypatch.context() as patched:
-        patched.setattr("raycdc.epochs.sink_patience.PATIENCE_S", 0.0)
+        patched.setattr("raycdc.epochs.sink_patience.POLICY", Policy(patience_s=0.0))
 
         def refuse(*_: Any, **__: Any) -> Any:
             raise full

@@ -49,7 +49,6 @@ CLASSES: dict[str, tuple[int, Whose]] = {
     "sinks/targets.py": (1, Whose.START),
     "sinks/tasks.py": (1, Whose.STATE),
     "spark/derive.py": (2, Whose.SINK),
-    "epochs/sink_patience.py": (1, Whose.SINK),
     "epochs/epoch_recovery.py": (4, Whose.STATE),
     "epochs/lost_rows.py": (1, Whose.STATE),
     "epochs/ports.py": (1, Whose.STATE),

@@ -32,6 +32,7 @@ from raycdc.sinks.jdbc.staging import Staging
 from raycdc.sinks.jdbc.types import postgres_type
 from raycdc.sinks.record import Held
 from raycdc.sinks.targets import check_names
+from raycdc.tries import TRIES
 
 _RECORD = f'"public"."{COMMIT_TABLE}"'
 
@@ -151,6 +152,10 @@ class PostgresDatabase:
             session.commit()
 
     def _connect(self) -> Any:
+        with TRIES.at(f"{self._address.host}:{self._address.port}"):
+            return self._connected()
+
+    def _connected(self) -> Any:
         address = self._address
         mode = address.tls_mode.resolved(address.host)
         parameters = {

@@ -8,10 +8,9 @@ import traceback
 import pytest
 
 from raycdc.errors import RaycdcError, SourceUnavailableError, UnexpectedError
+from raycdc.patience import POLICY, SPACING_S
 from raycdc.runtime.restarts import (
     BUG_RESTARTS_MAX,
-    OUTAGE_MAX_S,
-    PAUSE_MAX_S,
     RESTARTS_MAX,
     STABLE_S,
     ProcessEnd,
@@ -21,6 +20,8 @@ from raycdc.runtime.unexpected import unexpected
 
 AWAY = ProcessEnd("db1:3306 refused the connection.", "SourceUnavailableError")
 CRASH = ProcessEnd("its process ended")
+OUTAGE_MAX_S = POLICY.patience_s
+PAUSE_MAX_S = POLICY.longest_s * (1 + POLICY.jitter)
 
 
 def lives(budget: RestartBudget, end: ProcessEnd, *, lived_s: float, until_s: float) -> tuple[float, float | None]:
@@ -98,14 +99,24 @@ def test_a_process_that_lived_begins_a_new_row() -> None:
     assert budget.pause_after(CRASH, 100.0 + STABLE_S) == 0.0
 
 
-def test_the_first_replacement_comes_at_once_and_later_ones_later_and_later() -> None:
-    budget = RestartBudget()
-    pauses = []
-    for now_s in range(60):
+def pauses(end: ProcessEnd) -> list[float | None]:
+    """Those of a process that ends once a second."""
+    budget, said = RestartBudget(), []
+    for now_s in range(20):
         budget.started(float(now_s))
-        pauses.append(budget.pause_after(AWAY, float(now_s)))
-    assert pauses[:3] == [0.0, 0.25, 0.5]
-    assert max(pause for pause in pauses if pause is not None) == PAUSE_MAX_S
+        said.append(budget.pause_after(end, float(now_s)))
+    return said
+
+
+def test_the_first_replacement_comes_at_once_and_later_ones_later_and_later() -> None:
+    first, *later = [pause for pause in pauses(CRASH) if pause is not None]
+    assert first == 0.0
+    assert later[0] >= SPACING_S
+    assert POLICY.longest_s <= max(later) <= PAUSE_MAX_S
+
+
+def test_a_server_that_is_away_is_not_tried_at_once() -> None:
+    assert all(pause is not None and pause >= SPACING_S for pause in pauses(AWAY))
 
 
 def test_an_error_of_a_plug_in_or_none_counts_as_a_crash() -> None:

@@ -100,6 +100,10 @@ class Fibers:
         self._current: Fiber | None = None
         self._back = threading.Semaphore(0)
 
+    def chance(self) -> float:
+        """A number from 0 to 1, by the seed."""
+        return self._chance.random()
+
     def start(self, process: Process, name: str, call: Callable[[], None]) -> Fiber:
         fiber = Fiber(process, name, call, self._back)
         self._fibers.append(fiber)
@@ -189,6 +193,9 @@ class FiberThreads(Threads):
 
     def now_s(self) -> float:
         return self._fibers.clock.now_s
+
+    def chance(self) -> float:
+        return self._fibers.chance()
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         self._fibers.wait(event.is_set, timeout_s)

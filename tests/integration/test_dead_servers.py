@@ -1,0 +1,139 @@
+"""A server that dies under a run is tried twice a second at most by the whole process, and the run goes on behind it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raycdc.config import config_from_dict
+from raycdc.patience import SPACING_S
+from raycdc.pipeline import Pipeline
+from raycdc.run_events import Committed, RunEvent, Warned
+from raycdc.testing.servers import MariaDbServer, PostgresServer
+from raycdc.testing.servers.gate import Gate, Way
+
+pytestmark = pytest.mark.server
+
+TABLES = 4
+ROWS = 200
+#: A clock is read before a connection is made, and another behind it.
+INEXACT_S = 0.1
+
+
+class Running:
+    """A run in a thread of its own."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._pipeline = Pipeline.from_config(config_from_dict(config))
+        self._error: BaseException | None = None
+        self._news = threading.Condition()
+        self.events: list[RunEvent] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    @property
+    def warnings(self) -> list[str]:
+        return [event.text for event in self.events if isinstance(event, Warned)]
+
+    def wait_for_commit(self) -> None:
+        with self._news:
+            committed = lambda: any(isinstance(event, Committed) for event in self.events)  # noqa: E731
+            assert self._news.wait_for(lambda: committed() or self._error is not None, 120)
+        if self._error is not None:
+            raise self._error
+
+    def end(self) -> None:
+        self._thread.join(120)
+        assert not self._thread.is_alive()
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            self._pipeline.run(until="caught-up", local=True, listener=self._listen)
+        except BaseException as error:  # noqa: BLE001 - raised by `end`
+            with self._news:
+                self._error = error
+                self._news.notify_all()
+
+    def _listen(self, event: RunEvent) -> None:
+        with self._news:
+            self.events.append(event)
+            self._news.notify_all()
+
+
+@pytest.fixture
+def tables(mariadb: MariaDbServer, mariadb_database: str) -> list[str]:
+    names = [f"t{number}" for number in range(TABLES)]
+    for name in names:
+        mariadb.execute(
+            f"CREATE TABLE {name} (id INT PRIMARY KEY, v INT)",
+            f"INSERT INTO {name} SELECT seq, seq FROM seq_1_to_{ROWS}",
+            database=mariadb_database,
+        )
+    return names
+
+
+def config(server: MariaDbServer, port: int, database: str, folder: Path, sink: dict[str, Any]) -> dict[str, Any]:
+    # So few rows a second that the server dies in the middle of chunks.
+    snapshot = {"chunk_rows": 50, "rows_per_second": 400, "connections": 8}
+    return {
+        "pipeline": {"name": "dead", "state": str(folder / "state"), "epoch_interval": "300ms"},
+        "source": {
+            "type": "mysql",
+            "host": server.host,
+            "port": port,
+            "user": "cdc",
+            "password": "cdc",
+            "tables": [rf"{database}\..*"],
+            "snapshot": snapshot,
+        },
+        "readers": {"min": 2, "max": 2, "fetchers": 4},
+        "sink": sink,
+    }
+
+
+@contextmanager
+def died(gate: Gate, *, knocks: int) -> Iterator[None]:
+    """The server is away within the block, until so many have knocked."""
+    with gate.being(Way.SHUT):
+        yield
+        gate.wait_for_knocks(knocks)
+    assert gate.shortest_pause() >= SPACING_S - INEXACT_S
+    assert gate.most_in(1.0 - INEXACT_S) <= 2
+
+
+def test_a_source_that_dies_hears_of_all_its_readers_twice_a_second(
+    mariadb: MariaDbServer, mariadb_database: str, tables: list[str], tmp_path: Path
+) -> None:
+    with Gate(mariadb.host, mariadb.port) as gate:
+        sink = {"type": "jsonl", "path": str(tmp_path / "lake"), "write": "changelog"}
+        run = Running(config(mariadb, gate.port, mariadb_database, tmp_path, sink))
+        run.wait_for_commit()
+        with died(gate, knocks=4):
+            pass
+        run.end()
+    waited = [text for text in run.warnings if "It is tried again for 5 minutes; see that it answers." in text]
+    assert waited
+    assert len(waited) <= 4, waited
+    written = sorted((tmp_path / "lake").rglob("*.jsonl"))
+    assert sum(len(path.read_text().splitlines()) for path in written) == TABLES * ROWS
+
+
+def test_a_target_that_dies_hears_of_all_commits_twice_a_second(
+    mariadb: MariaDbServer, mariadb_database: str, tables: list[str], postgres: PostgresServer, tmp_path: Path
+) -> None:
+    with postgres.fresh_database() as database, Gate(postgres.host, postgres.port) as gate:
+        url = f"jdbc:postgresql://{gate.host}:{gate.port}/{database}"
+        sink = {"type": "jdbc", "url": url, "user": postgres.user, "password": postgres.password}
+        run = Running(config(mariadb, mariadb.port, mariadb_database, tmp_path, sink))
+        run.wait_for_commit()
+        with died(gate, knocks=4):
+            pass
+        run.end()
+    assert any("The sink is waited for" in text for text in run.warnings)

@@ -1,4 +1,4 @@
-"""A server that dies under a run is tried twice a second at most by the whole process, and the run goes on behind it."""
+"""A server that dies under a run is tried twice a second at most by the whole process, and the run goes on after it."""
 
 from __future__ import annotations
 
@@ -42,8 +42,7 @@ class Running:
 
     def wait_for_commit(self) -> None:
         with self._news:
-            committed = lambda: any(isinstance(event, Committed) for event in self.events)  # noqa: E731
-            assert self._news.wait_for(lambda: committed() or self._error is not None, 120)
+            assert self._news.wait_for(lambda: self._error or any(isinstance(e, Committed) for e in self.events), 120)
         if self._error is not None:
             raise self._error
 

@@ -22,6 +22,7 @@ from raycdc.lookup import open_joiner
 from raycdc.preflight import Settled
 from raycdc.sinks.api import UPSERT, Sink, SinkContext
 from raycdc.spark.lifecycle import task_runner
+from raycdc.start_patience import StartPatience
 from raycdc.startup_checks import no_merging, order_by
 from raycdc.transform import PlainResolver, Resolver, TransformedTables, TransformUse
 
@@ -63,8 +64,10 @@ class DataSide:
         """Whether tasks run on the machine with the state, which is then the node they are on."""
         return self.session is None or self.config.spark.is_here
 
-    def open(self, stack: ExitStack, sink: Sink, warn: Callable[[str], None]) -> Routing:
-        """Open `sink`, and whatever else rows need on their way; `stack` closes it all."""
+    def open(self, stack: ExitStack, sink: Sink, warn: Callable[[str], None], patiently: StartPatience) -> Routing:
+        """Open `sink`, and whatever else rows need on their way; `stack` closes it all. Servers that are away are
+        waited for as `patiently` does.
+        """
         run_tasks, at_once = task_runner(self.session)
         here = self.config.spark.is_here
         context = replace(
@@ -75,7 +78,7 @@ class DataSide:
             order_by=order_by(self.config),
             private=str(self.store.path / "private"),
         )
-        sink.open(context)
+        patiently(partial(sink.open, context))
         stack.callback(sink.close)
         known = None
         if self.settled.full_by is FullBy.KNOWN_ROWS:
@@ -86,8 +89,8 @@ class DataSide:
         records = bad_records(self.config, self.store.path)
         routing = replace(self._routing(sink, records, warn), known=known)
         lookups, path = self.config.lookups, self.store.path
-        joiner = open_joiner(lookups, path, records, self.access, self.is_here, warn)
-        return replace(routing, joiner=stack.enter_context(joiner))
+        joiner = partial(open_joiner, lookups, path, records, self.access, self.is_here, warn)
+        return replace(routing, joiner=patiently(lambda: stack.enter_context(joiner())))
 
     def _routing(self, sink: Sink, records: BadRecords, warn: Callable[[str], None]) -> Routing:
         """The targets of tables, and what their rows become on the way."""

@@ -39,6 +39,7 @@ from raycdc.sinks.api import Sink
 from raycdc.source.table_requests import complain_of_parked
 from raycdc.source_side import SourceSide, job_spec, new_launcher, new_supervisor
 from raycdc.spark.lifecycle import SparkThread, new_session
+from raycdc.start_patience import StartPatience
 from raycdc.startup_checks import Start, begin, no_order, order_by, require_known_rows
 from raycdc.succession import StoppedWaitingError, Tenure, take
 
@@ -92,7 +93,7 @@ class Pipeline:
         #: Reentrant: `stop` may come from a signal handler, in the middle of this very thread.
         self._lock = threading.RLock()
         self._supervisor: Supervisor | None = None
-        self._stop_requested = False
+        self._stopping = threading.Event()
 
     @classmethod
     def from_config(cls, config: PipelineConfig) -> Pipeline:
@@ -126,14 +127,14 @@ class Pipeline:
             last, record = (run.store.last_manifest(), run.store.last_commit()) if ended else (None, None)
             run.stack.close()
             # After everything was told: also that the tables were parked, and when.
-            if not self._stop_requested:
+            if not self._stopping.is_set():
                 complain_of_parked(last, record, selects=self.config.source.captures)
-            reporter.finished(stopped=self._stop_requested)
+            reporter.finished(stopped=self._stopping.is_set())
 
     def stop(self) -> None:
         """Seal and commit what was read, then let `run` return."""
         with self._lock:
-            self._stop_requested = True
+            self._stopping.set()
             supervisor = self._supervisor
         if supervisor is not None:
             supervisor.stop()
@@ -164,7 +165,8 @@ class Pipeline:
         with self._one_run(Start(config, local, has_sink=False), silent) as run:
             store = run.store
             taker = Taker.HAND_FOR_SINK if self._has_sink else Taker.HAND
-            settled = settle_start(config, store, warn=silent.warning, taker=taker)
+            patiently = StartPatience(run.tenure, silent.warning, self._stopping)
+            settled = patiently(partial(settle_start, config, store, warn=patiently.warning, taker=taker))
             if settled.full_by is FullBy.KNOWN_ROWS:
                 raise ConfigError(
                     'source.changelog: "full" is for rows on their way to a sink of raycdc\'s; leave it out, or let '
@@ -206,16 +208,18 @@ class Pipeline:
                         tenure.require_held()
         finally:
             with self._lock:
-                self._supervisor, self._stop_requested = None, False
+                self._supervisor = None
+                self._stopping.clear()
 
     def _stopped_early(self) -> bool:
-        return self._stop_requested
+        return self._stopping.is_set()
 
     def _commit_all(self, run: _Run, start: Start, until: Until | None) -> bool:
         """Start everything and commit epochs to the end; False where a stop came before there were readers."""
         config, store, reporter, local = self.config, run.store, run.reporter, start.local
         taker = Taker.SINK if self._has_sink else Taker.HAND
-        settled = settle_start(config, store, warn=reporter.warning, taker=taker)
+        patiently = StartPatience(run.tenure, reporter.warning, self._stopping)
+        settled = patiently(partial(settle_start, config, store, warn=patiently.warning, taker=taker))
         if settled.full_by is FullBy.KNOWN_ROWS:
             require_known_rows(start)
         if self._stopped_early():
@@ -237,7 +241,7 @@ class Pipeline:
             spark.warm_up()
         reporter.starting("asking the sink what it holds")
         data = DataSide(config, store, settled, spec.access, session)
-        routing = data.open(run.stack, start.sink, reporter.warning)
+        routing = data.open(run.stack, start.sink, reporter.warning, patiently)
         self._commit_epochs(run, start.sink, routing, spec, launcher)
         return True
 
@@ -281,7 +285,7 @@ class Pipeline:
         run.tenure.on_lost(supervisor.fail)
         with self._lock:
             self._supervisor = supervisor
-            stopping = self._stop_requested
+            stopping = self._stopping.is_set()
         if stopping:
             supervisor.stop()
         return supervisor

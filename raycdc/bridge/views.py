@@ -146,10 +146,8 @@ def _missing(column: Column, rows: int, *, fill: bool, table: TableId) -> pa.Arr
     text = pa.scalar(column.default)
     try:
         constant = text.cast(pa.timestamp("us")).cast(wanted) if pa.types.is_timestamp(wanted) else text.cast(wanted)
-    except pa.ArrowException as cause:
-        raise RulesRefusedError(
-            f"{table}: the default {column.default!r} of column {column.name!r} is no {wanted}"
-        ) from cause
+    except pa.ArrowException:
+        raise RulesRefusedError(f"{table}: the default of column {column.name!r} is no {wanted}") from None
     return pa.repeat(constant, rows)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 
 from raycdc.errors import ExitCode, RaycdcError, UnexpectedError
@@ -57,7 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _print_traceback(error: BaseException) -> None:
-    print(printable_text("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+    from raycdc.runtime.unexpected import traceback_of
+
+    print(printable_text(traceback_of(error)), file=sys.stderr)
 
 
 def _bug() -> str:

@@ -356,8 +356,8 @@ def require_readable(works: Sequence[TableWork], manifest: Manifest) -> None:
 
 
 def _unknown_change(table: TableId, part: TableEpoch) -> ChangeRefusedError:
-    written = part.unknown[0].written.to_json()
-    return ChangeRefusedError(f"{table}: {written!r:.300} is no known schema change.")
+    kind = part.unknown[0].written.to_json().get("type")
+    return ChangeRefusedError(f"{table}: {kind!r:.100} is no known schema change.")
 
 
 def _made(transforms: Mapping[TableId, ResolvedTransform], sources: Sequence[TableId]) -> tuple[str, ...]:

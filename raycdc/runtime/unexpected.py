@@ -7,8 +7,12 @@ the traceback. Where the error never was in that package, the deepest line of al
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterator
 
-from raycdc.errors import UnexpectedError
+import pyarrow as pa
+
+from raycdc.errors import RaycdcError, UnexpectedError
+from raycdc.model.untold import without_quotations
 
 #: Errors of code that is wrong. The world (files, sockets, servers, libraries that speak to them) has other kinds.
 LASTING = (
@@ -30,10 +34,42 @@ def unexpected(error: Exception, maker: object) -> UnexpectedError:
     package = type(maker).__module__.partition(".")[0]
     steps = list(traceback.walk_tb(error.__traceback__))
     own = [step for step in steps if str(step[0].f_globals.get("__name__", "")).partition(".")[0] == package]
-    text = " ".join(str(error).split())[:_TEXT_MAX]
+    text = " ".join(_text(error).split())[:_TEXT_MAX]
     told = f"{type(error).__name__}: {text}" if text else type(error).__name__
     if deepest := (own or steps)[-1:]:
         frame, line = deepest[0]
         told += f" ({frame.f_code.co_filename}:{line}, in {frame.f_code.co_name})"
-    trace = "".join(traceback.format_exception(error)).rstrip()
+    trace = traceback_of(error)
     return UnexpectedError(f"{told}.", lasting=isinstance(error, LASTING), trace=trace)
+
+
+def traceback_of(error: BaseException) -> str:
+    """The tracebacks of `error` and of what caused it, oldest first.
+
+    The causes of a named error have their kinds alone: its own text says what they mean, and theirs, which libraries
+    and servers wrote, may quote values of rows.
+    """
+    chain = list(_chain(error))
+    parts = []
+    for number, one in enumerate(chain):
+        told = any(isinstance(later, RaycdcError) for later in chain[:number])
+        kind = f"{type(one).__module__}.{type(one).__qualname__}".removeprefix("builtins.")
+        text = "" if told and not isinstance(one, RaycdcError) else _text(one)
+        steps = "".join(traceback.format_tb(one.__traceback__))
+        parts.append(f"Traceback (most recent call last):\n{steps}{kind}{f': {text}' if text else ''}")
+    return "\n\nThe error above led to this one:\n\n".join(reversed(parts))
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """`error` and its causes, newest first."""
+    seen: set[int] = set()
+    pending: BaseException | None = error
+    while pending is not None and id(pending) not in seen:
+        seen.add(id(pending))
+        yield pending
+        pending = pending.__cause__ or (None if pending.__suppress_context__ else pending.__context__)
+
+
+def _text(error: BaseException) -> str:
+    """Its text; Arrow's errors are about values, and quote them."""
+    return without_quotations(str(error)) if isinstance(error, pa.ArrowException) else str(error)

@@ -81,11 +81,11 @@ def check_constant(target: TableId, column: Column) -> pa.Scalar:
     assert column.default is not None
     try:
         return constant(column.default, column.type.arrow())
-    except pa.ArrowException as cause:
+    except pa.ArrowException:
         raise ChangeRefusedError(
-            f"{target}: column {column.name} was added with the default {column.default!r}, which is no value of type "
-            f"{column.type.kind}. Take a new snapshot of the table."
-        ) from cause
+            f"{target}: column {column.name} was added with a default that is no value of type {column.type.kind}. "
+            "Take a new snapshot of the table."
+        ) from None
 
 
 def check_names(work: TableWork, wanted: pa.Schema) -> None:

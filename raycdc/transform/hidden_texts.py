@@ -1,4 +1,4 @@
-"""Texts for people that quote a statement whose values nobody may see. Pure."""
+"""Statements, and texts that quote one, without the values that nobody may see (`raycdc.model.untold`). Pure."""
 
 from __future__ import annotations
 
@@ -8,6 +8,28 @@ import re
 _VALUE = re.compile(r"`(?:[^`]|``)*`|('(?:[^'\\]|''|\\.)*'|\"(?:[^\"\\]|\"\"|\\.)*\"|\b[0-9][0-9A-Za-z.]*)", re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)|''|\"\"", re.DOTALL)
 _INSTEAD = "…"
+#: A name in backticks; a text, closed or not; a comment.
+_LITERAL = re.compile(
+    r"`(?:[^`]|``)*`|'(?:[^'\\]|''|\\.)*(?:'|\Z)|\"(?:[^\"\\]|\"\"|\\.)*(?:\"|\Z)|/\*.*?(?:\*/|\Z)|--\s[^\n]*|#[^\n]*",
+    re.DOTALL,
+)
+_DDL = re.compile(r"(?:[\s…]|/\*.*?\*/)*(?:CREATE|ALTER|DROP|RENAME|TRUNCATE)\b", re.IGNORECASE | re.DOTALL)
+_NUMBER = re.compile(r"(?<![\w`])[0-9][0-9A-Za-z.]*")
+#: The numbers of a type or of an index's prefix, or any other number.
+_SIZED = re.compile(rf"\b(?!(?:DEFAULT|IN|THAN|VALUES)\b)\w+\([\d\s,]*\)|{_NUMBER.pattern}", re.IGNORECASE)
+
+
+def without_literals(statement: str) -> str:
+    """`statement` without its texts and comments, and without its numbers but those of a DDL statement's types."""
+    numbers = _SIZED if _DDL.match(statement) else _NUMBER
+
+    def instead(found: re.Match[str]) -> str:
+        return found[0] if found[0][0] == "`" or found[0][-1] == ")" else _INSTEAD
+
+    def outside_names(part: str) -> str:
+        return part if part.startswith("`") else numbers.sub(instead, part)
+
+    return "".join(map(outside_names, re.split(r"(`(?:[^`]|``)*`)", _LITERAL.sub(instead, statement))))
 
 
 def without_values(text: str, statement: str) -> str:

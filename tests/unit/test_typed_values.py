@@ -22,7 +22,7 @@ PLACES_MAX = {
     "cli": 6,
     "clients": 2,
     "config": 7,
-    "connectors": 40,
+    "connectors": 39,
     "epochs": 1,
     "formats": 7,
     "lookup": 3,

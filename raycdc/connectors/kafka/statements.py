@@ -37,7 +37,7 @@ from raycdc.schema import (
     SchemaChangeEvent,
     TruncateTableEvent,
 )
-from raycdc.transform.hidden_texts import without_values
+from raycdc.transform.hidden_texts import without_literals, without_values
 from raycdc.transform.masked import masked_default
 
 Emptied = TruncateTableEvent | DropTableEvent
@@ -123,10 +123,9 @@ class Statements:
                     raise refusal(shown, f"rows that exist lost their value in {column.name!r} when it was dropped")
                 case AddColumnEvent(_, column) if now is not None and column.default is not None:
                     if column.type.kind is TypeKind.TIMESTAMP:
-                        default = "the default" if self._masks else repr(column.default)
                         raise refusal(
                             shown,
-                            f"{default} in {column.name!r} of the rows that exist is a moment in the time "
+                            f"the default in {column.name!r} of the rows that exist is a moment in the time "
                             "zone of the session that added it, which no message says",
                         )
                     if self._given(table) and _column(now, column.name) is None:
@@ -180,10 +179,15 @@ def check_default(item: ChangeItem, column: Column, in_force: TableSchema | None
 def refusal(item: ChangeItem, why: str) -> SchemaError:
     """The error for a statement that cannot be followed."""
     return SchemaError(
-        f"{item.table}: the messages say {item.statement or item.events!r:.500}, which cannot be followed: {why}. Pass "
+        f"{item.table}: the messages say {_said(item):.500}, which cannot be followed: {why}. Pass "
         'over DDL messages with source.format.ddl = "ignore", where the target shall keep the rows as they are, or '
         "leave the table out with source.format.exclude."
     )
+
+
+def _said(item: ChangeItem) -> str:
+    """The statement without its values, or the changes by their kinds."""
+    return without_literals(item.statement) if item.statement else ", ".join(event.type for event in item.events)
 
 
 def _as_decoded(column: Column, item: ChangeItem) -> Column:

@@ -31,6 +31,7 @@ from raycdc.connectors.mysql.catalog import load_tables
 from raycdc.connectors.mysql.client import ServerInfo, current_place, log_files
 from raycdc.connectors.mysql.ddl.apply import DdlDialect, Refused, apply_ddl, parse_ddl, touched_tables
 from raycdc.connectors.mysql.ddl.dialect import dialect_of
+from raycdc.connectors.mysql.ddl.statement_text import shown
 from raycdc.connectors.mysql.ddl.statements import CreateTable, DropTable
 from raycdc.connectors.mysql.mariadb_log import POSITION_MAX, gtid_at
 from raycdc.connectors.mysql.plugin import MySqlStartupOptions
@@ -42,7 +43,6 @@ from raycdc.source.startup import StartupMode
 _READ_BYTES = 4 << 20
 _READ_TIMEOUT_S = 10.0
 _FORMAT_DESCRIPTION, _PREVIOUS_GTIDS, _GTID_LIST = 15, 35, 163
-_STATEMENT_SHOWN = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +141,10 @@ def tables_at(
                     earlier.pop(table_id, None)
                     settled.add(table_id)
                 case "changed":
-                    shown = " ".join(item.statement.split())[:_STATEMENT_SHOWN]
                     raise SchemaError(
                         f"{item.position}: {table_id} had another shape before this statement, so its rows between "
-                        f"the start position and here cannot be read: {shown}. Start behind it (source.startup), or "
-                        'take a snapshot with startup.mode = "initial".'
+                        f"the start position and here cannot be read: {shown(item.statement)}. Start behind it "
+                        '(source.startup), or take a snapshot with startup.mode = "initial".'
                     )
     return earlier
 

@@ -20,6 +20,12 @@ _IDENTITY = "delta.identity."
 
 #: From here on a library's text has rows, or values, that the table does not take.
 _VALUES = re.compile(r"\s*Preview of invalid data:|(?<=violated by row) with values:", re.IGNORECASE)
+#: Values within a text: of Spark's conversions, its lengths of texts, and Arrow's and DataFusion's casts.
+_VALUE = re.compile(
+    r"""(?<=\b[Vv]alue )(?:'.*?'|".*?"|[-+\d][^\s]*)(?= (?:of|exceeds|to|is|not)\b)"""
+    r"""|(?<=string )'.*?'(?= to value of)|(?<=[Tt]ext )'.*?'(?= could)|(?<=parse )'.*?'(?= )|(?<=in row: )\[.*?\]""",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,6 @@ class Demands:
 
 
 def without_values(text: str) -> str:
-    """An error's text of delta-rs or Spark, cut off before the values of rows that it quotes."""
+    """An error's text of delta-rs or Spark without values, and cut off before the rows that it quotes."""
     found = _VALUES.search(text)
-    return text if found is None else text[: found.start()].rstrip(" :")
+    return _VALUE.sub("…", text if found is None else text[: found.start()].rstrip(" :"))

@@ -254,8 +254,8 @@ class DeltaTarget:
         """The table `what`, as `cause` says, which is an error of `is_the_tables`."""
         kind = SinkError if is_absent(cause) else TargetTouchedError
         text = without_values(str(cause))
-        demands = f" The table demands: {Demands.of(self.table)}." if text != str(cause) and self._table else ""
-        return kind(f"{self.place} {what}: {text}{demands}")
+        demands = str(Demands.of(self.table)) if text != str(cause) and self._table else ""
+        return kind(f"{self.place} {what}: {text}{demands and f' The table demands: {demands}.'}")
 
 
 def is_ours_alone(target: DeltaTarget) -> bool:

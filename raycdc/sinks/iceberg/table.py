@@ -55,6 +55,7 @@ from raycdc.errors import (
 )
 from raycdc.model import TableId
 from raycdc.model.layout import TableLayout
+from raycdc.model.untold import without_quotations
 from raycdc.sinks.absence import is_absent
 from raycdc.sinks.api import CommitVector
 from raycdc.sinks.iceberg.catalog import local_path, sync_file
@@ -367,7 +368,11 @@ class IcebergTarget:
 
     def _error(self, what: str, cause: Exception) -> SinkError:
         kind = SinkError if is_absent(cause) or is_the_catalogs(cause) else TargetTouchedError
-        return kind(f"The Iceberg table {self.name} {what}: {type(cause).__name__}: {cause}")
+        # Arrow quotes values, and SQLAlchemy its statement with them.
+        text = without_quotations(str(cause)) if isinstance(cause, pa.ArrowException) else str(cause)
+        return kind(
+            f"The Iceberg table {self.name} {what}: {type(cause).__name__}: {text.partition('[SQL:')[0].strip()}"
+        )
 
 
 def earlier(table: Table) -> Iterator[TableMetadata]:

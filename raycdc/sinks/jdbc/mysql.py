@@ -271,7 +271,7 @@ class MySqlSession:
                 cursor.execute(statement, arguments or None)
                 return list(cursor.fetchall()), cursor.rowcount
         except pymysql.Error as cause:
-            code, text = cause.args[0], without_value(str(cause.args[-1]))
+            code, text = cause.args[0], without_value(str(cause.args[-1]), cause.args[0])
             raise advised(mysql_refusal(code), f"{self._database.address}: {text} (error {code})") from cause
 
     def lacking(self, databases: Sequence[str]) -> list[str] | None:

@@ -26,7 +26,7 @@ from raycdc.sinks.jdbc.commits import Commits
 from raycdc.sinks.jdbc.misfits import postgres_misfits
 from raycdc.sinks.jdbc.plugin import COMMIT_TABLE, STAGE_SCHEMA, Address
 from raycdc.sinks.jdbc.postgres_tables import PostgresTables, quote
-from raycdc.sinks.jdbc.refusals import advised, postgres_refusal, postgres_unreached
+from raycdc.sinks.jdbc.refusals import advised, postgres_refusal, postgres_unreached, without_quoted
 from raycdc.sinks.jdbc.sql import Upsert, names, values
 from raycdc.sinks.jdbc.staging import Staging
 from raycdc.sinks.jdbc.types import postgres_type
@@ -315,5 +315,5 @@ def _words(cause: adbc_driver_manager.Error) -> str:
     text = str(cause)
     found = re.search(r"(?:ERROR|FATAL|PANIC):\s+(.*?)(?=\n\s*[A-Z]+:|\Z)", text, re.DOTALL)
     at = re.search(r"^CONTEXT:.*?(COPY [^\n]*?, line \d+, column [^\n:]+)", text, re.DOTALL | re.MULTILINE)
-    message = re.sub(r"\s+", " ", found[1] if found else text).strip()
+    message = without_quoted(cause.sqlstate or "", re.sub(r"\s+", " ", found[1] if found else text).strip())
     return f"{message} ({at[1]})" if at else message

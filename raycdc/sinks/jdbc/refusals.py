@@ -56,6 +56,16 @@ _LOST = re.compile(
 #: The server's words to who connects while it cannot serve.
 _LATER = re.compile(r"the database system is|too many (?:clients|connections)|connection slots|terminating connection")
 
+#: Values in texts of MySQL and MariaDB: before they name the key or column, behind "value:", and parts of a statement.
+_MYSQL_VALUES = re.compile(
+    r"'.*'(?= for (?:key|column|function) )|(?<=value: )'.*'|(?<=out of range in )'.*'|(?<=near )'.*'(?= at line)"
+    r"|(?<=value: )\".*\"",
+    re.DOTALL,
+)
+#: Of errors of class 22 of PostgreSQL, which are about values.
+_POSTGRES_VALUES = re.compile(r'(?<!encoding )(?<!type )(?<!column )"(?:[^"]|"")*"|\b0x[0-9a-f]+(?: 0x[0-9a-f]+)*')
+_SIGNAL = 1644
+
 #: Errors of MySQL and MariaDB by their numbers.
 _MYSQL: dict[type[SinkError], tuple[int, ...]] = {
     KeyRefusedError: (1062, 1586),
@@ -98,6 +108,15 @@ def advised(refusal: type[SinkError], text: str) -> SinkError:
     return refusal(text)
 
 
-def without_value(text: str) -> str:
-    """A message of MySQL or MariaDB without the value of a row, which it quotes before it names key or column."""
-    return re.sub(r"'.*' (?=for (?:key|column) )", "'…' ", text, flags=re.DOTALL)
+def without_value(text: str, code: int = 0) -> str:
+    """A message of MySQL or MariaDB without what it quotes of a row or of a statement with rows; none of a trigger."""
+    if code == _SIGNAL:
+        return "a trigger or routine there refuses the row"
+    return _MYSQL_VALUES.sub("'…'", text)
+
+
+def without_quoted(sqlstate: str, text: str) -> str:
+    """A message of PostgreSQL likewise: texts in quotes and bytes, but for the names of types and encodings."""
+    if sqlstate.startswith("P0"):
+        return "a trigger or function there refuses the row"
+    return _POSTGRES_VALUES.sub("…", text) if sqlstate.startswith("22") else text

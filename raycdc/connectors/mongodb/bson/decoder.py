@@ -173,7 +173,7 @@ class DocumentDecoder:
                 f"{self._collection}: what the server sent is no BSON at byte {at} of a batch of {len(documents)}. "
                 "Read it again; if that repeats, validate the collection at the server."
             )
-        where = f"{self._collection}: the document with _id {_key_text(documents, at)}"
+        where = f"{self._collection}: a document"
         if column < 0 or self._layout.columns[column].name not in {c.name for c in self._layout.fields}:
             what = "text that is not UTF-8" if code == codes.BAD_UTF8 else "documents nested too deep"
             return DataError(f"{where} has {what}. Correct it at the source, or leave its field out.")
@@ -193,6 +193,8 @@ class DocumentDecoder:
         fix = f'Give it another type in {self._section}.columns ("json" takes everything), or {apart}.'
         if column == 0:
             fix = f'It is the key, which cannot be left out: give it the type "json" in {self._section}.columns.'
+        if code == codes.MISFIT and kind in TYPE_NAMES:
+            problem += f' (find such documents with {{"{name}": {{"$type": "{TYPE_NAMES[kind]}"}}}})'
         return DataError(f"{where}: {name}, a column of type {logical.native}, {problem}. {fix}")
 
 
@@ -249,22 +251,3 @@ def _bytes(text: bytes) -> npt.NDArray[np.uint8]:
 
 def _type_name(kind: int) -> str:
     return TYPE_NAMES.get(kind, f"0x{kind:02x}")
-
-
-def _key_text(documents: bytes, at: int) -> str:
-    """The `_id` of the document at `at`, for a message; the document's place where it has none that can be read."""
-    import bson
-    from bson.codec_options import CodecOptions, DatetimeConversion
-    from bson.errors import BSONError
-
-    from raycdc.connectors.mongodb.bson.documents import Document
-
-    size = int.from_bytes(documents[at : at + 4], "little")
-    options: CodecOptions[Document] = CodecOptions(
-        unicode_decode_error_handler="replace", datetime_conversion=DatetimeConversion.DATETIME_MS
-    )
-    try:
-        document = bson.decode(documents[at : at + size], options)
-    except (BSONError, ValueError, OverflowError, RecursionError):
-        return f"at byte {at} of a batch"
-    return repr(document.get("_id"))[:200]

@@ -86,7 +86,7 @@ def catalogue_fill(column: MySqlColumn) -> Fill:
     digits = len(text.partition("e")[0].strip("-0.").replace(".", ""))
     hexadecimal = base not in _NUMBERS and _HEXADECIMAL.fullmatch(text) is not None
     if hexadecimal or column.logical().kind is TypeKind.BINARY or (base == "float" and digits > 5):
-        return Fill(None, f"a constant that the catalogue shows as {text!r}")
+        return Fill(None, "a constant that the catalogue shows in another spelling")
     return _fill(column, text, Spelled.TEXT, DdlDialect())
 
 
@@ -103,7 +103,7 @@ def _fill(column: MySqlColumn, text: str | None, spelled: Spelled, dialect: DdlD
         if text is None:
             return Fill(None, f"the zero of {column.column_type}")
         zone = " in the time zone of the session" if column.shape.base == "timestamp" else ""
-        return Fill(None, f"what the server makes of the constant {text!r} as {column.column_type}{zone}")
+        return Fill(None, f"what the server makes of a constant as {column.column_type}{zone}")
 
 
 def _zero(column: MySqlColumn) -> str | None:

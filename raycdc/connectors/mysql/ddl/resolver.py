@@ -25,6 +25,7 @@ from raycdc.connectors.mysql.ddl.column import never_logged
 from raycdc.connectors.mysql.ddl.defaults import catalogue_fill
 from raycdc.connectors.mysql.ddl.dialect import dialect_of, dialect_of_session
 from raycdc.connectors.mysql.ddl.shape import Origins
+from raycdc.connectors.mysql.ddl.statement_text import shown
 from raycdc.connectors.mysql.startup import OpenLog, statements_between
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SourceError
@@ -34,7 +35,6 @@ from raycdc.model import TableId
 LOG_BYTES_MAX = 2 << 30
 #: Seconds to wait for a statement that is changing the table right now.
 _LOCK_WAIT_S = 10
-_SHOWN = 200
 
 _DEFAULTS = (
     "SELECT COLUMN_NAME, COLUMN_DEFAULT, EXTRA FROM information_schema.COLUMNS "
@@ -83,8 +83,7 @@ class ServerResolver:
             dialect = dialect_of(self._info)
             for item in statements_between(self._info, start, end, self._open_log):
                 if _touches(item.statement, item.db, table, dialect_of_session(dialect, item.session)):
-                    shown = " ".join(item.statement.split())[:_SHOWN]
-                    return f"the table has changed again since ({item.position}: {shown})"
+                    return f"the table has changed again since ({item.position}: {shown(item.statement)})"
         except (SourceError, pymysql.MySQLError) as cause:
             return f"the server cannot say how {table} looks: {cause}"
         return found

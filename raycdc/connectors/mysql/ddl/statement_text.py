@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from raycdc.model import TableId
+from raycdc.transform.hidden_texts import without_literals
 
 _SHOWN_MAX = 500
 _FIRST_WORD = re.compile(r"\s*(?:/\*.*?\*/\s*)*(\w+)", re.DOTALL)
@@ -23,8 +24,8 @@ CASCADES = (
 
 
 def shown(statement: str) -> str:
-    """The statement on one line, cut where it is long."""
-    text = " ".join(statement.split())
+    """The statement without its values, on one line, cut where it is long."""
+    text = " ".join(without_literals(statement).split())
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
 
 

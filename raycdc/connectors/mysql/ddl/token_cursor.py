@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from raycdc.connectors.mysql.ddl.statements import DdlDialect
 from raycdc.connectors.mysql.ddl.tokens import LexRules, Token, TokenKind, tokenize
+from raycdc.transform.hidden_texts import without_literals
 
 
 class Unparsable(Exception):  # noqa: N818 - not an error of the program: `parse_ddl` turns it into a `Refused`
@@ -112,5 +113,5 @@ class TokenCursor:
         """The next few characters, for a message."""
         if self.at_end():
             return "the end of the statement"
-        text = " ".join(self._statement[self.peek().at :].split())
+        text = " ".join(without_literals(self._statement[self.peek().at :]).split())
         return f"'{text if len(text) <= 30 else text[:30] + '...'}'"

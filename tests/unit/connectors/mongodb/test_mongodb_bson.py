@@ -133,8 +133,9 @@ def test_the_sign_of_zero_and_nan_stay_in_a_column_of_doubles() -> None:
 )
 def test_a_value_that_does_not_fit_is_named_kept_apart_or_counted(type_: str, found: Any, problem: str) -> None:
     document = {"_id": _ID, "v": found}
-    with pytest.raises(DataError, match=rf"shop.orders: .*507f1f77bcf86cd799439011.*: v, a column of .*{problem}"):
+    with pytest.raises(DataError, match=rf"shop.orders: a document: v, a column of .*{problem}") as refused:
         rows(layout({"v": type_}), document)
+    assert "507f1f77bcf86cd799439011" not in str(refused.value)
     kept = rows(layout({"v": type_}, OnMisfit.REST), document)[0]
     assert kept["v"] is None
     text = json_util.dumps({"v": found}, json_options=_RELAXED)

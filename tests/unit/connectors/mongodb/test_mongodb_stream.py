@@ -250,7 +250,7 @@ def test_a_document_that_does_not_fit_parks_its_collection() -> None:
     ]  # fmt: skip
     (why,) = [update.parking for unit in passed for update in parked_with_rows(unit)]
     assert not why.again
-    assert "the document with _id 2: n, a column of type long, is of type string" in why.reason
+    assert "a document: n, a column of type long, is of type string" in why.reason
 
 
 def test_a_collection_that_cannot_be_followed_is_parked_with_the_reason() -> None:

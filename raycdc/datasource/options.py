@@ -33,6 +33,7 @@ from raycdc.config.toml import TomlTable, TomlValue
 from raycdc.errors import ConfigError
 from raycdc.model import TableId
 from raycdc.model.selector import plain_name
+from raycdc.model.table import file_name
 from raycdc.pipeline import Pipeline
 from raycdc.plugins import did_you_mean
 
@@ -117,7 +118,7 @@ class ReadOptions:
         return Pipeline(source=config.source, config=config)
 
     def _default_state(self, options: TomlTable) -> str:
-        return f"{options.get('state') or 'state/' + str(options.get('name', ''))}.spark/{self.table}"
+        return f"{options.get('state') or 'state/' + str(options.get('name', ''))}.spark/{file_name(str(self.table))}"
 
     def _narrowed(self, source: TomlTable, listed: str) -> TomlTable:
         """The source's section with this table alone, and without what is about others."""

@@ -22,6 +22,7 @@ from raycdc.datasource.schemas import discover_schema, known_schema
 from raycdc.datasource.stream import RaycdcStreamReader
 from raycdc.errors import ConfigError
 from raycdc.model import TableId, TableSchema
+from raycdc.model.table import quoted
 
 
 class RaycdcDataSource(DataSource):
@@ -66,13 +67,18 @@ def register(spark: Any) -> None:
 def create_views(spark: Any, config: str | Path, tables: Sequence[str], **options: str) -> None:
     """A temporary view of each table, called as the table is: the rows as they are when a query first reads them.
 
-    Two tables of one name in different databases cannot both have a view.
+    Two tables of one name in different databases cannot both have a view: `ConfigError`.
     """
     register(spark)
+    named: dict[str, str] = {}
+    for table in tables:
+        # Spark's names of views ignore case.
+        if (other := named.setdefault(TableId.parse(table).table.lower(), table)) != table:
+            raise ConfigError(f"{other} and {table} cannot both have a view: both would be called alike.")
     for table in tables:
         given = {"config": str(config), "metadata": "false", **options, "table": table}
         rows = spark.read.format(RaycdcDataSource.name()).options(**given).load()
-        rows.createOrReplaceTempView(f"`{TableId.parse(table).table}`")
+        rows.createOrReplaceTempView(quoted(TableId.parse(table).table))
 
 
 def _schema_of(options: ReadOptions) -> TableSchema:

@@ -38,6 +38,7 @@ from raycdc.checkpoint.manifest import Segment
 from raycdc.epochs.made_segments import MadeSegments
 from raycdc.errors import RowRefusedError, ValueRefusedError
 from raycdc.model import META_COLUMNS, Column, LogicalType, RowKind, TableId, TableSchema, TypeKind
+from raycdc.model.table import file_name
 from raycdc.model.untold import row_named
 from raycdc.model.view import RowView
 from raycdc.sinks.api import TableWork
@@ -96,7 +97,7 @@ class Sieve(MadeSegments):
 
     def _sifted(self, task: _Task, target: TableId, epoch: int) -> Sifted:
         self._folder.mkdir(parents=True, exist_ok=True)
-        return task.sifted(self._folder, self._records.letters(epoch, f"{target}-{task.segment.name}"))
+        return task.sifted(self._folder, self._records.letters(epoch, f"{file_name(str(target))}-{task.segment.name}"))
 
     def _require_local(self, table: TableId, why: str) -> None:
         if not self._local:

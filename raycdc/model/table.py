@@ -10,9 +10,13 @@ never quoted. Every place that makes a text of a name (states, messages, configu
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 
+#: Names of files have 255 bytes on Linux; this leaves some for what stands before and behind.
+FILE_NAME_BYTES = 160
+_DIGITS = 32
 #: A name between backquotes, those in it doubled.
 _QUOTED = r"`(?:[^`]|``)+`"
 _QUOTED_DATABASE = re.compile(rf"({_QUOTED})\.(.+)", re.DOTALL)
@@ -48,6 +52,15 @@ class TableId:
         if not dot or not db or not table:
             raise ValueError(f"{text!r} is not DATABASE.TABLE")
         return cls(db, table)
+
+
+def file_name(text: str) -> str:
+    """`text`, made of tables' names, as the name of one file; no two texts have one."""
+    shown = text.replace("%", "%25").replace("/", "%2F").replace("\0", "%00")
+    if len(shown.encode()) <= FILE_NAME_BYTES:
+        return shown
+    digits = hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+    return f"{shown.encode()[: FILE_NAME_BYTES - _DIGITS - 1].decode(errors='ignore')}%{digits}"
 
 
 def quoted(name: str) -> str:

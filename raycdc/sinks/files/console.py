@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from raycdc.model import TableId
+from raycdc.model.table import file_name
 from raycdc.sinks.api import CHANGELOG, CommitVector, Sink, SinkContext, TableWork
 from raycdc.sinks.files.plugin import ConsoleSinkConfig
 from raycdc.sinks.targets import check_write
@@ -63,5 +64,5 @@ class ConsoleSink(Sink):
         self._folder.cleanup()
 
     def _task(self, work: TableWork) -> WriteJsonLines:
-        path = Path(self._folder.name) / f"{work.epoch}-{work.target}.jsonl"
+        path = Path(self._folder.name) / f"{work.epoch}-{file_name(str(work.target))}.jsonl"
         return WriteJsonLines(self._context.table_input(work), str(path))

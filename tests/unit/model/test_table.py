@@ -11,6 +11,7 @@ from raycdc.model import TableId
 from raycdc.model.mask import Mask, Masks
 from raycdc.model.routes import Route, RouteMode, Router
 from raycdc.model.selector import TableSelector, plain_name, plain_table
+from raycdc.model.table import FILE_NAME_BYTES, file_name
 
 #: Names that are made of what tells parts and quotes apart, and any others.
 NAMES = st.one_of(st.text("a.`\\", min_size=1, max_size=6), st.text(min_size=1, max_size=8))
@@ -126,3 +127,17 @@ def test_a_mask_may_be_of_one_column_of_one_of_them() -> None:
     everything = Masks([Mask(r"sec\.x\.t\.c", "drop")])
     assert everything.of(DOTTED, "c") is not None
     assert everything.of(NAMESAKE, "c") is not None
+
+
+@given(TABLES, TABLES)
+def test_no_two_tables_have_one_file(one: TableId, other: TableId) -> None:
+    assert (file_name(str(one)) == file_name(str(other))) == (one == other)
+    assert not set(file_name(str(one))) & set("/\0")
+
+
+def test_files_of_tables_keep_plain_names_and_cut_long_ones() -> None:
+    assert file_name("shop.orders") == "shop.orders"
+    assert file_name("shop.a/b") == "shop.a%2Fb"
+    long = [file_name(f"shop.{'ü' * 200}{end}") for end in "ab"]
+    assert long[0] != long[1]
+    assert all(len(name.encode()) <= FILE_NAME_BYTES for name in long)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from raycdc.config.init_page import InitPage, Question, toml_line, toml_text
 from raycdc.errors import ConfigError, ExitCode
+from raycdc.model.selector import plain_table
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.printable import printable, printable_text
 
@@ -135,7 +136,8 @@ def _words(text: str) -> list[str]:
 
 def _name_of(tables: Sequence[str]) -> str:
     """The first table's database, as far as it makes a name."""
-    database = tables[0].split(".")[0].replace("\\", "") if tables else ""
+    named = plain_table(tables[0]) if tables else None
+    database = named.db if named is not None else "".join(tables[:1]).split(".")[0].replace("\\", "")
     name = "".join(c for c in database if c.isascii() and (c.isalnum() or c in "-_"))
     return name or "pipeline"
 

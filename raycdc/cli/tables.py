@@ -15,6 +15,7 @@ from raycdc.cli.inspect_checkpoint import state_folder
 from raycdc.cli.places import place_text_of
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.model import TableId
+from raycdc.model.selector import plain_table
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.printable import printable, printable_json, printable_text
 from raycdc.source.parking import TableRequest, with_refusals
@@ -112,10 +113,10 @@ def _with_refusals(state: StreamState, record: CommitRecord | None) -> StreamSta
 def change_table(config: Path, name: str, action: str) -> int:
     """Ask for `action` on the table called `name`, under the state's lease: the pipeline must not run."""
     asked, done = _ACTIONS[action]
-    table = str(TableId.parse(name)) if "." in name else name
     store = CheckpointStore(state_folder(config), create=False)
     with store.lease():
         state = _with_refusals(stream_state(store.last_manifest()), store.last_commit())
+        table = _table_called(name, state)
         now = state.named(table)
         parked = now if isinstance(now, Parked) else None
         known = not isinstance(now, Unknown)
@@ -140,6 +141,13 @@ def change_table(config: Path, name: str, action: str) -> int:
     print(f"{printable(table)} {done} at the next start of the pipeline; the other tables go on meanwhile.")
     print(printable_text(_said_of(together, left)), end="")
     return int(ExitCode.DONE)
+
+
+def _table_called(name: str, state: StreamState) -> str:
+    """The table's name as the state has it, where people may have written it as a plain name of the configuration."""
+    if "." not in name or not isinstance(state.named(name), Unknown):
+        return name
+    return str(plain_table(name) or TableId.parse(name))
 
 
 def _said_of(together: Mapping[str, str], left: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from raycdc.connectors.mongodb.client import address_of, connect, probe
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
 from raycdc.errors import ConfigError, SourceError
 from raycdc.model import LogicalType, TypeKind
-from raycdc.model.selector import TableSelector
+from raycdc.model.selector import TableSelector, plain_name
 
 #: Collections of which columns are shown, and columns of each.
 _COLLECTIONS_SHOWN, _COLUMNS_SHOWN = 20, 60
@@ -36,9 +36,9 @@ class MongoDbInitPage(InitPage):
         selected = TableSelector(tuple(wanted) or (r".*\..*",))
         with connect(_resolved(answers["uri"])) as client:
             probe(client)
-            names = [str(table) for table in discover(client, selected, complete=False)]
+            names = [plain_name(table) for table in discover(client, selected, complete=False)]
             where = address_of(client)
-        missing = sorted({str(table) for table in selected.plain_names} - set(names))
+        missing = sorted({plain_name(table) for table in selected.plain_names} - set(names))
         if missing or not names:
             unseen = ", ".join(missing or wanted) or "any collection"
             raise SourceError(

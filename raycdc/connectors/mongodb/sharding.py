@@ -52,7 +52,7 @@ class ShardedCollection:
     def lower_bounds(self, client: Client) -> list[LowerBound]:
         """Where the cluster's chunks begin. Raises the driver's errors."""
         # Chunks name their collection by its UUID since 5.0, by its name before.
-        own = {"$or": [{"ns": str(self.table)}, *([] if self.uuid is None else [{"uuid": self.uuid}])]}
+        own = {"$or": [{"ns": self.table.dotted}, *([] if self.uuid is None else [{"uuid": self.uuid}])]}
         chunks = client.get_database("config", codec_options=PLAIN)["chunks"].find(own, {"min": 1})
         return [LowerBound(tuple(chunk["min"][name] for name in self.key.names)) for chunk in chunks]
 
@@ -71,5 +71,5 @@ class LowerBound:
 def sharded(client: Client, table: TableId) -> ShardedCollection | None:
     """None where the collection is not sharded, or the server is none of a cluster. Raises the driver's errors."""
     entries = client.get_database("config", codec_options=PLAIN)["collections"]
-    entry = entries.find_one({"_id": str(table), "dropped": {"$ne": True}})
+    entry = entries.find_one({"_id": table.dotted, "dropped": {"$ne": True}})
     return None if entry is None else ShardedCollection(table, ShardKey(tuple(entry["key"].items())), entry.get("uuid"))

@@ -10,7 +10,7 @@ from raycdc.config.init_page import Answers, InitPage, Question, secret_in, toml
 from raycdc.connectors.mysql.catalog import discover_tables
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig
 from raycdc.errors import ConfigError, SourceError
-from raycdc.model.selector import TableSelector
+from raycdc.model.selector import TableSelector, plain_name
 
 
 class MySqlInitPage(InitPage):
@@ -34,8 +34,8 @@ class MySqlInitPage(InitPage):
             tables=tuple(wanted) or (r".*\..*",),
         )
         with closing(connect(source.settings())) as connection:
-            names = [str(table) for table in discover_tables(connection, TableSelector(source.tables))]
-        missing = sorted({str(table) for table in TableSelector(tuple(wanted)).plain_names} - set(names))
+            names = [plain_name(table) for table in discover_tables(connection, TableSelector(source.tables))]
+        missing = sorted({plain_name(table) for table in TableSelector(tuple(wanted)).plain_names} - set(names))
         if missing or not names:
             unseen = ", ".join(missing or wanted) or "any table"
             raise SourceError(

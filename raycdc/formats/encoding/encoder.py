@@ -23,6 +23,7 @@ from raycdc.formats.encoding import spelling
 from raycdc.formats.json.debezium_schema import connect_schema
 from raycdc.formats.options import FormatOptions
 from raycdc.model import RowKind, TableId, TableSchema
+from raycdc.model.table import quoted
 from raycdc.schema import SchemaChangeEvent, TruncateTableEvent
 
 _INSERT, _UPDATE, _DELETE = 0, 1, 2
@@ -194,7 +195,7 @@ def canal_encoder(table: TableId, schema: TableSchema, options: FormatOptions) -
         return pc.binary_join_element_wise('{"data":[', changes.after, "]", *head(millis), old, *tail(kinds, millis))
 
     def truncate(ts_ms: int) -> bytes:
-        sql = f"TRUNCATE TABLE `{table.db}`.`{table.table}`"
+        sql = f"TRUNCATE TABLE {quoted(table.db)}.{quoted(table.table)}"
         pieces = ['{"data":null', *head(str(ts_ms), ddl="true"), "null", *tail("TRUNCATE", str(ts_ms), sql=sql)]
         return "".join(pieces).encode()
 

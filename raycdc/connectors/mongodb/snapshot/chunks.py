@@ -168,7 +168,7 @@ class _Cutting:
             raise _NotThisWay("a mongos does not know the command")
         # The server cuts at half of the size it is given.
         size = 2 * self.chunk_bytes
-        command = {"splitVector": str(self.table), "keyPattern": {ID: 1}, "maxChunkSizeBytes": size, "force": False}
+        command = {"splitVector": self.table.dotted, "keyPattern": {ID: 1}, "maxChunkSizeBytes": size, "force": False}
         try:
             with errors(self.client, f"splitVector of {self.table}"):
                 answer = self.client.admin.command(command, codec_options=PLAIN)

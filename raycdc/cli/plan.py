@@ -42,10 +42,10 @@ def plan_config(path: Path, *, as_json: bool) -> int:
     for result in check_changelog(config, source) if tables else ():
         print(printable_text(f"Changelog: {result.text}"), file=sys.stderr)
     parked: set[TableId] = set()
+    for result in table_findings(config, {name: table.schema for name, table in tables.items()}):
+        parked |= {TableId.parse(result.name.removeprefix("table "))} if result.parks else set()
+        print(printable_text(f"{'Parked' if result.parks else 'Names'}: {result.text}"), file=sys.stderr)
     for name, table in tables.items():
-        for result in table_findings(config, {name: table.schema}):
-            parked |= {name} if result.parks else set()
-            print(printable_text(f"{'Parked' if result.parks else 'Names'}: {result.text}"), file=sys.stderr)
         if table.note and name not in parked:
             print(printable_text(f"Chunks: {table.note} {CHUNKS_FIX}"), file=sys.stderr)
     tables = {name: table for name, table in tables.items() if name not in parked}

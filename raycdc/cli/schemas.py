@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import PipelineConfig
 from raycdc.errors import RaycdcError, SchemaError
 from raycdc.model import TableId, TableSchema
+from raycdc.model.names import claimed
 from raycdc.model.transform import Transforms
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.preflight import naming_of, source_maker, target_rules
@@ -78,8 +79,9 @@ def table_findings(config: PipelineConfig, schemas: Mapping[TableId, TableSchema
     """Tables that no target can hold as they are, which a run parks, and columns that get another name."""
     rules = target_rules(config, upsert=config.sink.write == "upsert", naming=known_naming(config))
     results: list[CheckResult] = []
+    alike = _alike(config, [table for table, schema in sorted(schemas.items()) if not rules.refusal(table, schema)])
     for table, schema in schemas.items():
-        if why := rules.refusal(table, schema):
+        if why := rules.refusal(table, schema) or alike.get(table, ""):
             what = "A run parks it." if rules.parks else "A run ends."
             results.append(CheckResult(f"table {table}", why, what, error=SchemaError, parks=True))
         elif names := rules.names(table, schema):
@@ -88,6 +90,21 @@ def table_findings(config: PipelineConfig, schemas: Mapping[TableId, TableSchema
             fix = 'Give it another by a [[transform]], or set sink.invalid_names = "park".'
             results.append(CheckResult("names", text, fix, required=False))
     return results
+
+
+def _alike(config: PipelineConfig, tables: Sequence[TableId]) -> dict[TableId, str]:
+    """Those of `tables`, in the order of a run, a target of which would have another's place, and why."""
+    store, router = known_store(config), config.router()
+    record = None if store is None else store.last_commit()
+    held = () if record is None else map(TableId.parse, record.tables)
+    sources: dict[TableId, TableId] = {}
+    for table in tables:
+        for target in router.targets(table):
+            sources.setdefault(target, table)
+    return {
+        sources[target]: f"{target}: {why}."
+        for target, why in claimed(config.sink.names, sorted(sources), held).items()
+    }
 
 
 def _resolver(session: Any, transforms: Transforms) -> Resolver:

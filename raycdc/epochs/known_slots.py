@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from raycdc.model import TableId
-
-_SLOT = "known rows of "
+from raycdc.model.names import KNOWN_ROWS
 
 
 def slot_of(table: TableId) -> TableId:
     """The name of the known rows of `table`."""
-    return TableId(f"{_SLOT}{table.db}", table.table)
+    return TableId(f"{KNOWN_ROWS}{table.db}", table.table)
 
 
 def table_of(slot: TableId) -> TableId | None:
     """Inverse of `slot_of`; None for a target."""
-    return TableId(slot.db.removeprefix(_SLOT), slot.table) if slot.db.startswith(_SLOT) else None
+    return TableId(slot.db.removeprefix(KNOWN_ROWS), slot.table) if slot.db.startswith(KNOWN_ROWS) else None

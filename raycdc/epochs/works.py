@@ -23,6 +23,7 @@ from raycdc.errors import (
     ChangeRefusedError,
     ConfigError,
     KeyRefusedError,
+    NameRefusedError,
     RoutesRefusedError,
     RulesRefusedError,
     SchemaError,
@@ -30,6 +31,7 @@ from raycdc.errors import (
     TableRefusedError,
 )
 from raycdc.model import TableId, TableSchema
+from raycdc.model.names import claimed
 from raycdc.model.transform import UNCHANGED
 from raycdc.model.view import RowView
 from raycdc.schema.events import SchemaChangeEvent
@@ -128,12 +130,17 @@ class Works:
     def of(self, manifest: Manifest, parked: ParkedTargets) -> Share:
         """The share of each target of `manifest` that takes part, which follows what was asked for before."""
         tables, found, unfit = self._transformed(manifest)
+        part = parked.taking_part(manifest, routed_to(manifest.tables, self._router))
+        rules = self._transforms.naming.rules
+        alike = claimed(rules, sorted(part), self._targets)
         refused: dict[TableId, TableRefusedError] = {}
         after: dict[TableId, Target] = {}
         shares: list[TargetEpoch] = []
-        for name, sources in parked.taking_part(manifest, routed_to(manifest.tables, self._router)).items():
+        for name, sources in part.items():
             before = None if parked.begins(name, manifest) else self._targets.get(name)
             try:
+                if why := alike.get(name) or rules.no_table(name):
+                    raise NameRefusedError(f"{name}: {why}.")
                 for source in sources:
                     if source in unfit:
                         raise unfit[source]
@@ -165,6 +172,9 @@ class Works:
         found: Mapping[TableId, ResolvedTransform],
     ) -> None:
         """`TableRefusedError` for what the configuration and the sink do not allow for the target."""
+        if why := next(filter(None, map(self._router.mixed, share.sources)), ""):
+            # Where the log is read such a table is parked alone; topics are not asked there.
+            raise RoutesRefusedError(f"{share.name}: of {share.sources[0]}, {why}.")
         merged = ", ".join(map(str, target.sources))
         if len(target.sources) > 1 and self._routing.no_merging:
             raise RoutesRefusedError(f"route: {merged} all go to {share.name}, and {self._routing.no_merging}")

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from raycdc.model.table import TableId
 
 #: Digits of a hash that stand for the end of a name that was too long.
 _DIGITS = 8
+#: Begins the names by which a state knows the known rows of its tables (`raycdc.epochs.known_slots`).
+KNOWN_ROWS = "known rows of "
 #: The advice about a table's name.
 ROUTE_IT = "Give the target another name by a [[route]]"
+_TOPIC_FIELD = re.compile(r"\{(db|table)\}")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _ABOVE_BMP = re.compile("[\U00010000-\U0010ffff]")
 
@@ -34,7 +37,8 @@ class NameRules:
     and beginnings of databases and tables that there cannot be, `both_bytes_max` of both names with a dot between, the
     `topic` that a table's name becomes a part of, and `topics` that are no table's. `ours` are the tables in which
     raycdc keeps its own records (``db.table``, or ``db.`` for all of a database, in lower case), and `ours_first`
-    begins the names of its staging tables in any database.
+    begins the names of its staging tables in any database. `one_case`: there is one database of names that differ in
+    upper and lower case alone.
     """
 
     store: str
@@ -59,6 +63,7 @@ class NameRules:
     ours_first: str = ""
     topic: str = ""
     topics: frozenset[str] = frozenset()
+    one_case: bool = False
 
     def no_column(self, name: str, *, is_key: bool = False) -> str:
         """Why no column can have this name; empty where one can. `is_key`: it alone tells rows apart."""
@@ -114,6 +119,8 @@ class NameRules:
             if why := why or self._too_long(name):
                 cannot = "be a folder" if self.folder else f"name a {what}"
                 return f"{name!r} cannot {cannot} of {self.store}, because it {why}. {ROUTE_IT}"
+        if target.db.startswith(KNOWN_ROWS):
+            return f"{target.db!r} is what raycdc calls rows that it keeps, and no database of a target. {ROUTE_IT}"
         if self._is_ours(target):
             return f"{target} is the name of a table of {self.store} in which raycdc keeps its own records. {ROUTE_IT}"
         both = len(f"{target.db}.{target.table}".encode())
@@ -126,6 +133,14 @@ class NameRules:
             if topic in self.topics:
                 return f'sink.topic makes "{topic}" of {target}, which is the topic of something else. {ROUTE_IT}'
         return ""
+
+    def claim(self, target: TableId) -> tuple[str, str] | None:
+        """A place that `target` needs and whose it is then; a target of another's cannot have it, too. None where the
+        name alone tells targets apart.
+        """
+        if "{table}" in self.topic:
+            return f"topic {topic_name(self.topic, target)}", str(target)
+        return (f"database {target.db.lower()}", target.db) if self.one_case else None
 
     def _is_servers(self, database: str) -> bool:
         first = self.database_first
@@ -169,7 +184,25 @@ class NameRules:
 
 def topic_name(template: str, table: TableId) -> str:
     """``sink.topic`` with a table's names in it."""
-    return template.replace("{db}", table.db).replace("{table}", table.table)
+    return _TOPIC_FIELD.sub(lambda found: table.db if found[1] == "db" else table.table, template)
+
+
+def claimed(rules: NameRules, targets: Iterable[TableId], held: Iterable[TableId] = ()) -> dict[TableId, str]:
+    """Those of `targets` whose place is that of one before them, or of one that is `held` by now, and why they cannot
+    have it: they would be mixed, or the server would refuse them.
+    """
+    owners: dict[str, tuple[str, TableId]] = {}
+    for target in held:
+        if (claim := rules.claim(target)) is not None:
+            owners.setdefault(claim[0], (claim[1], target))
+    found: dict[TableId, str] = {}
+    for target in targets:
+        if (claim := rules.claim(target)) is None:
+            continue
+        owner, other = owners.setdefault(claim[0], (claim[1], target))
+        if owner != claim[1]:
+            found[target] = f"it cannot have the {claim[0]}, because that is {other}'s. {ROUTE_IT}"
+    return found
 
 
 #: Columns that every table of PostgreSQL has (its manual, "System Columns").
@@ -186,7 +219,8 @@ _MYSQL_DATABASES = frozenset({"mysql", "information_schema", "performance_schema
 NAMES: Mapping[str, NameRules] = {
     # Delta's DELTA_INVALID_CHARACTERS_IN_COLUMN_NAMES, without column mapping.
     "delta": NameRules("a Delta table", characters=" ,;{}()\n\t=", folder=True),
-    "iceberg": NameRules("an Iceberg table", folder=True, database="?#", table="?#"),
+    # A dot in a namespace is between two of its levels, for the catalogs that write it as a text.
+    "iceberg": NameRules("an Iceberg table", folder=True, database="?#.", table="?#"),
     "parquet": NameRules("a folder of Parquet files", folder=True, named=False),
     "jsonl": NameRules("a folder of JSON files", folder=True, named=False),
     "console": NameRules("the console", named=False),
@@ -235,6 +269,8 @@ NAMES: Mapping[str, NameRules] = {
         table="$\0",
         table_first="system.",
         both_bytes_max=255,
+        # Its server's error 13297, DatabaseDifferCase.
+        one_case=True,
     ),
 }
 #: Any name.

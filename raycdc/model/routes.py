@@ -28,7 +28,7 @@ from functools import partial
 from typing import Literal
 
 from raycdc.errors import ConfigError
-from raycdc.model.selector import NamePattern, check_pattern, plain_table
+from raycdc.model.selector import NamePattern, check_pattern, plain_name, plain_table
 from raycdc.model.table import TableId, quoted_parts
 
 RouteMode = Literal["all_match", "first_match"]
@@ -85,7 +85,11 @@ class Router:
         return known
 
     def _targets(self, source: TableId) -> tuple[TableId, ...]:
-        found: dict[TableId, None] = {}
+        return tuple(dict.fromkeys(self._made(source).values())) or (source,)
+
+    def _made(self, source: TableId) -> dict[int, TableId]:
+        """The target by each route that `source` takes, by the route's number."""
+        found: dict[int, TableId] = {}
         for index, (route, pattern) in enumerate(zip(self.routes, self._patterns, strict=True)):
             matched = pattern.match(source)
             if matched is None:
@@ -94,12 +98,34 @@ class Router:
                 _written, symbol=route.replace_symbol, table=source.table, group=partial(_matched, matched)
             )
             try:
-                found[_target(route.to, written, whole="." in source.db and "." not in route.replace_symbol)] = None
+                found[index] = _target(route.to, written, whole="." in source.db and "." not in route.replace_symbol)
             except ValueError as cause:
                 raise ConfigError(f"route[{index}].to: of {source} it makes {cause}") from cause
             if self._first_only:
                 break
-        return tuple(found) or (source,)
+        return found
+
+    def mixed(self, source: TableId) -> str:
+        """The reason why a route would mix rows of `source` with those of another table, which its regular expression
+        cannot tell from it although it makes a target of each name; empty where none would. Only of tables whose
+        database has a dot, so that the other one keeps its target.
+        """
+        parts = source.db.split(".")
+        for index, target in self._made(source).items() if len(parts) > 1 else ():
+            for number in range(1, len(parts)):
+                other = TableId(".".join(parts[:number]), ".".join([*parts[number:], source.table]))
+                if not (self._makes_names(index) and other.db and self._made(other).get(index) == target):
+                    continue
+                return (
+                    f"route[{index}] cannot tell it from {other}: its regular expression sees both as "
+                    f"{source.dotted}, and makes {target} of both. Name {plain_name(source)} in a route of its own, "
+                    "which it takes instead of that one"
+                )
+        return ""
+
+    def _makes_names(self, index: int) -> bool:
+        """Whether a route's target depends on what its groups matched."""
+        return any(number or name for number, name, *_ in _REFERENCE.findall(self.routes[index].to))
 
 
 def check_target(table: str, to: str, replace_symbol: str = "") -> None:

@@ -88,6 +88,8 @@ class TargetRules:
         for target in self.router.targets(table):
             if why := self.naming.rules.no_table(target):
                 return f"{table}: {why}, or leave the table out (source.exclude)."
+        if why := self.router.mixed(table):
+            return f"{table}: {why}, or leave the table out (source.exclude)."
         if why := self._unhidden(table, schema):
             return why
         transform = self.transforms.of(table)

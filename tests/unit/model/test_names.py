@@ -13,7 +13,7 @@ from raycdc.checkpoint.opaque import Position
 from raycdc.config import SinkConfig, config_from_dict
 from raycdc.errors import SchemaError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.model.names import NAMES, NameRules
+from raycdc.model.names import NAMES, NameRules, claimed, topic_name
 from raycdc.model.routes import Route, Router
 from raycdc.model.transform import Transform, Transforms
 from raycdc.plugins import PluginGroup, list_plugins
@@ -105,6 +105,33 @@ def test_a_table_is_none_of_the_brokers_topics_nor_that_of_statements() -> None:
     for name in ("__consumer_offsets", "__transaction_state", "ddl"):
         assert "the topic of something else" in rules.no_table(TableId("shop", name))
     assert "cannot be a topic" in rules.no_table(TableId("shop", ".."))
+
+
+def test_two_targets_cannot_have_one_topic_unless_it_is_for_several() -> None:
+    dotted, namesake, other = TableId("sec.x", "t"), TableId("sec", "x.t"), TableId("sec", "t")
+    own = NameRules("a topic", topic="{db}.{table}")
+    assert list(claimed(own, [namesake, dotted, other])) == [dotted]
+    assert claimed(own, [namesake, other], held=[dotted]) == {
+        namesake: "it cannot have the topic sec.x.t, because that is `sec.x`.t's. Give the target another name by a "
+        "[[route]]"
+    }
+    assert claimed(own, [dotted], held=[dotted]) == {}
+    for shared in ("changes", "{db}"):
+        assert claimed(NameRules("a topic", topic=shared), [namesake, dotted, other]) == {}
+
+
+def test_a_name_is_put_into_a_topics_as_it_is() -> None:
+    assert topic_name("{db}.{table}", TableId("{table}", "a")) == "{table}.a"
+
+
+def test_databases_of_mongodb_differ_in_more_than_case() -> None:
+    shop, upper, more = TableId("shop", "t"), TableId("Shop", "u"), TableId("shop", "u")
+    assert list(claimed(NAMES["mongodb"], [shop, upper, more])) == [upper]
+    assert claimed(NAMES["postgresql"], [shop, upper, more]) == {}
+
+
+def test_no_target_is_called_as_kept_rows_are() -> None:
+    assert "rows that it keeps" in NAMES["jsonl"].no_table(TableId("known rows of shop", "t"))
 
 
 def rules(store: str = "delta", *, replaces: bool = True, upsert: bool = True, **more: object) -> TargetRules:

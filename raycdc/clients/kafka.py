@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from raycdc.errors import ConfigError
+from raycdc.source.checks import CheckResult, readable_on_the_way
 
 T = TypeVar("T")
 
@@ -30,6 +31,20 @@ def consumer_client(properties: Mapping[str, str | int | float], *, section: str
 def producer_client(properties: Mapping[str, str | int | float], *, section: str) -> Producer:
     """A producer, whose log goes to librdkafka's own. Errors as of `admin_client`."""
     return _made(lambda: Producer(dict(properties), logger=None), section)
+
+
+def messages_in_the_open(
+    bootstrap_servers: str, properties: Mapping[str, str | int | float], *, section: str
+) -> list[CheckResult]:
+    """A warning where messages travel unencrypted to brokers beyond this machine."""
+    protocol = str(properties.get("security.protocol", "plaintext")).lower()
+    servers = [server.strip().rpartition("://")[2] for server in bootstrap_servers.split(",")]
+    return readable_on_the_way(
+        bootstrap_servers,
+        [(server.rpartition(":")[0] or server).strip("[]") for server in servers],
+        encrypted=not protocol.endswith("plaintext"),
+        fix=f'Set {section}.properties: security.protocol = "ssl" or "sasl_ssl", and ssl.ca.location.',
+    )
 
 
 def _made(make: Callable[[], T], section: str) -> T:

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from raycdc.config import LookupOptions
 from raycdc.config.lookups import ID
+from raycdc.config.mongodb_uri import open_hosts
 from raycdc.errors import ConfigError, SourceError
 from raycdc.model import TableId
-from raycdc.source.checks import CheckResult
+from raycdc.source.checks import CheckResult, readable_on_the_way
 
 
 def check_lookup(options: LookupOptions, number: int) -> list[CheckResult]:
@@ -24,6 +25,9 @@ def check_lookup(options: LookupOptions, number: int) -> list[CheckResult]:
             with errors(client, f"reading {table}", place=f"{place}.uri"):
                 client[table.db][table.table].find_one({}, {ID: 1})
             results = [CheckResult("lookups", f"{place}: {table} at {info.address} can be read.", ok=True)]
+            hosts = open_hosts(options.uri.reveal())
+            fix = f"Add tls=true to {place}.uri, and tlsCAFile where the authority is your own."
+            results += readable_on_the_way(info.address, hosts, encrypted=not hosts, fix=fix)
             if not is_there(client, table):
                 text = f"{place}: there is no collection {table} yet, so nothing is found."
                 results.append(CheckResult("lookups", text, "Check its name.", required=False))

@@ -90,8 +90,8 @@ class RogueServer(Listener):
 
     def _receive(self, client: socket.socket) -> int:
         """Keep one packet; returns its number. `EOFError` when the client left."""
-        header = _exactly(client, 4)
-        self.received += _exactly(client, int.from_bytes(header[:3], "little"))
+        header = exactly(client, 4)
+        self.received += exactly(client, int.from_bytes(header[:3], "little"))
         return header[3]
 
 
@@ -104,8 +104,8 @@ class TlsStripper(Listener):
 
     def _talk(self, client: socket.socket) -> None:
         with socket.create_connection(("127.0.0.1", self._server_port), 10) as server:
-            header = _exactly(server, 4)
-            greeting = bytearray(_exactly(server, int.from_bytes(header[:3], "little")))
+            header = exactly(server, 4)
+            greeting = bytearray(exactly(server, int.from_bytes(header[:3], "little")))
             at = greeting.index(0, 1) + 1 + _BEHIND_VERSION
             (lower,) = struct.unpack_from("<H", greeting, at)
             assert lower & CLIENT.SSL, "the real server offers TLS"
@@ -126,7 +126,8 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
             target.sendall(data)
 
 
-def _exactly(peer: socket.socket, count: int) -> bytes:
+def exactly(peer: socket.socket, count: int) -> bytes:
+    """So many bytes. `EOFError` when the peer leaves before."""
     data = b""
     while len(data) < count:
         more = peer.recv(count - len(data))

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPa
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclOperation
 
-from raycdc.clients.kafka import admin_client, consumer_client
+from raycdc.clients.kafka import admin_client, consumer_client, messages_in_the_open
 from raycdc.connectors.kafka.client import (
     TIMEOUT_S,
     Cluster,
@@ -31,7 +31,7 @@ from raycdc.connectors.kafka.split import PartitionState
 from raycdc.errors import DataError, RaycdcError
 from raycdc.formats.api import BadMessage, ChangeItem, Decoded, FormatDecoder, MessageBatch, RowsItem
 from raycdc.model import TableId, TableSchema
-from raycdc.source.checks import CheckResult, readable_on_the_way
+from raycdc.source.checks import CheckResult
 
 #: So many of a topic's partitions are looked into, and so many offsets back from their ends.
 SAMPLED_PARTITIONS = 8
@@ -51,7 +51,7 @@ def check_source(
     topics = cluster.topics()
     findings = [
         CheckResult("connection", f"Connected to Kafka at {config.bootstrap_servers}.", ok=True),
-        *_encryption(config),
+        *messages_in_the_open(config.bootstrap_servers, config.properties, section="source"),
         *_topics(config, topics),
     ]
     admin = admin_client(client_properties(config), section="source")
@@ -63,18 +63,6 @@ def check_source(
     decoded = {topic.name: _decode(config, _last_messages(config, cluster, topic)) for topic in readable}
     findings += [_format(config, name, parts) for name, parts in decoded.items()]
     return findings, sorted({table for parts in decoded.values() for table in _schemas(parts)})
-
-
-def _encryption(config: KafkaSourceConfig) -> list[CheckResult]:
-    """A warning where messages are read in the open."""
-    protocol = str(client_properties(config).get("security.protocol", "plaintext")).lower()
-    servers = [server.strip().rpartition("://")[2] for server in config.bootstrap_servers.split(",")]
-    return readable_on_the_way(
-        config.bootstrap_servers,
-        [(server.rpartition(":")[0] or server).strip("[]") for server in servers],
-        encrypted=not protocol.endswith("plaintext"),
-        fix='Set source.properties: security.protocol = "ssl" or "sasl_ssl", and ssl.ca.location.',
-    )
 
 
 def tables_of_last_messages(config: KafkaSourceConfig) -> dict[TableId, TableSchema]:

@@ -9,7 +9,7 @@ from contextlib import closing
 
 from raycdc.clients.mysql import connect
 from raycdc.connectors.mysql.catalog import discover_tables, load_tables, table_sizes
-from raycdc.connectors.mysql.checks import check_source
+from raycdc.connectors.mysql.checks import check_source, rows_in_the_open
 from raycdc.connectors.mysql.client import probe
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig
 from raycdc.connectors.mysql.snapshot.chunk_keys import prefix_note
@@ -36,6 +36,7 @@ def findings(config: MySqlSourceConfig, known: Collection[str]) -> SourceFinding
             CheckResult(
                 "connection", f"Connected to {info.flavor_name} {info.version_text} at {info.address}.", ok=True
             ),
+            *rows_in_the_open(config.settings()),
             *pattern_results("source.tables", selector.patterns, tables, noun="table", fix=_LATER),
             # Plain names are checked whether they were found or not: a missing one is an error, not a surprise later.
             # One that was followed and is gone was dropped, which the log says.

@@ -15,6 +15,7 @@ import pymysql
 from pymysql.connections import Connection
 
 from raycdc.clients.mysql import (
+    MySqlSettings,
     is_denied,
     is_of_changed_table,
     is_of_locked_table,
@@ -22,6 +23,7 @@ from raycdc.clients.mysql import (
     query_one,
     quote_name,
 )
+from raycdc.config.tls import TlsMode
 from raycdc.connectors.mysql.cascades import check_cascades
 from raycdc.connectors.mysql.catalog import load_tables, table_sizes
 from raycdc.connectors.mysql.client import ServerInfo, current_place
@@ -31,7 +33,7 @@ from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SchemaError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.model.batch import reserved_column
-from raycdc.source.checks import CheckResult
+from raycdc.source.checks import CheckResult, readable_on_the_way
 
 #: Shorter retention than this risks the log during an outage of the pipeline.
 RETENTION_MIN_S = 86_400.0
@@ -68,6 +70,16 @@ def check_source(
         *check_cascades(connection, info, loaded, accepted=accept_cascades),
         *_server_id(connection, info, list(server_ids)),
     ]
+
+
+def rows_in_the_open(settings: MySqlSettings) -> list[CheckResult]:
+    """A warning where rows travel unencrypted from a server beyond this machine."""
+    return readable_on_the_way(
+        settings.address,
+        [] if settings.unix_socket else [settings.host],
+        encrypted=settings.effective_tls_mode is not TlsMode.DISABLED,
+        fix='Set source.tls.mode, to "verify-identity" where you can, and source.tls.ca.',
+    )
 
 
 def require_ok(results: Iterable[CheckResult], info: ServerInfo) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from raycdc.config.tls import TlsMode
 from raycdc.errors import SinkError
 from raycdc.model import TableId
 from raycdc.sinks.jdbc.database import open_database
-from raycdc.sinks.jdbc.plugin import JdbcSinkConfig
-from raycdc.source.checks import CheckResult
+from raycdc.sinks.jdbc.plugin import Address, JdbcSinkConfig
+from raycdc.source.checks import CheckResult, readable_on_the_way
 
 
 def check_sink(config: JdbcSinkConfig, targets: Sequence[TableId] = ()) -> list[CheckResult]:
@@ -16,6 +17,17 @@ def check_sink(config: JdbcSinkConfig, targets: Sequence[TableId] = ()) -> list[
     judged: they may be enough.
     """
     address = config.address()
+    way = readable_on_the_way(
+        str(address),
+        [address.host],
+        encrypted=address.tls_mode.resolved(address.host) is not TlsMode.DISABLED,
+        fix='Set sink.tls.mode, to "verify-identity" where you can, and sink.tls.ca.',
+    )
+    return [*_account(address, targets), *way]
+
+
+def _account(address: Address, targets: Sequence[TableId]) -> list[CheckResult]:
+    """May the account connect, and create what is needed?"""
     try:
         database = open_database(address)
         with database.session() as session:

@@ -17,7 +17,7 @@ import adbc_driver_manager
 import adbc_driver_postgresql.dbapi as postgresql
 import pyarrow as pa
 
-from raycdc.config.tls import TlsMode
+from raycdc.config.tls import TlsMode, is_loopback
 from raycdc.errors import SinkError
 from raycdc.model import Column, TableId
 from raycdc.model.types import wide_decimal
@@ -168,6 +168,9 @@ class PostgresDatabase:
         }
         if mode in (TlsMode.VERIFY_CA, TlsMode.VERIFY_IDENTITY):
             parameters["sslrootcert"] = address.tls_ca or "system"
+        elif mode is TlsMode.DISABLED and not is_loopback(address.host):
+            # Whoever stands in between may ask for it.
+            parameters["require_auth"] = "!password"
         user = f"{percent(address.user, safe='')}:{percent(address.password, safe='')}"
         host = f"[{address.host}]" if ":" in address.host else address.host
         text = "&".join(f"{key}={percent(value, safe='')}" for key, value in parameters.items())
@@ -179,6 +182,9 @@ class PostgresDatabase:
             words = _words(cause)
             if 'database "' in words and words.endswith("does not exist"):
                 words += f". Create it: CREATE DATABASE {quote(address.database)};"
+            if "require_auth" in parameters and "cleartext password" in words:
+                asked = f"{address} asks for the password as it is, without TLS; it was not sent. Set sink.tls.mode."
+                raise SinkError(asked) from None
             raise postgres_unreached(str(cause))(f"{address} cannot be reached: {words}") from cause
 
 

@@ -53,6 +53,11 @@ _LOST = re.compile(
     r"no connection to the server|closed the connection|terminating connection|could not (?:receive|send) data|"
     r"SSL (?:SYSCALL|connection)|Connection (?:reset|refused|timed out)|Broken pipe"
 )
+#: The words of libpq about a server that is not the one that it should be, or is not encrypted.
+_TLS_REFUSED = re.compile(
+    r"certificate verify failed|does not match host name|does not support SSL|root certificate file|"
+    r"SSL error: (?:invalid padding|bad signature|certificate)"
+)
 #: The server's words to who connects while it cannot serve.
 _LATER = re.compile(r"the database system is|too many (?:clients|connections)|connection slots|terminating connection")
 
@@ -92,7 +97,11 @@ def postgres_refusal(sqlstate: str, text: str = "") -> type[SinkError]:
 
 
 def postgres_unreached(text: str) -> type[SinkError]:
-    """The error that a failure to connect is: what the server refuses (FATAL) stays so, unless it says "later"."""
+    """The error that a failure to connect is: what the server refuses (FATAL) stays so, unless it says "later", and so
+    does what a client thinks of its certificate.
+    """
+    if _TLS_REFUSED.search(text):
+        return SinkError
     return SinkError if "FATAL:" in text and not _LATER.search(text) else SinkUnavailableError
 
 

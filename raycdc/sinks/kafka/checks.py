@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.cimpl import NewTopic
 
-from raycdc.clients.kafka import admin_client, producer_client
+from raycdc.clients.kafka import admin_client, messages_in_the_open, producer_client
 from raycdc.clients.kafka_reachable import list_topics
 from raycdc.errors import ConfigError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
@@ -38,7 +38,10 @@ _ANY_SCHEMA = TableSchema((Column("id", LogicalType(TypeKind.INT64)),), ("id",))
 
 def check_sink(config: KafkaSinkConfig, tables: Sequence[TableId], *, pipeline: str) -> list[CheckResult]:
     """All findings; `tables` are those that the source is known to have now."""
-    findings = [_encoding(config)]
+    findings = [
+        _encoding(config),
+        *messages_in_the_open(config.bootstrap_servers, config.properties, section="sink"),
+    ]
     properties = {"bootstrap.servers": config.bootstrap_servers, "client.id": "raycdc", **config.properties}
     admin = admin_client({**properties, "log_level": 0}, section="sink")
     try:

@@ -7,10 +7,11 @@ from typing import TypedDict
 
 from pymongo.errors import OperationFailure, PyMongoError
 
+from raycdc.config.mongodb_uri import open_hosts
 from raycdc.model import TableId
 from raycdc.sinks.mongodb.plugin import MongoDbSinkConfig
 from raycdc.sinks.mongodb.server import Document, Server
-from raycdc.source.checks import CheckResult
+from raycdc.source.checks import CheckResult, readable_on_the_way
 
 
 class _Resource(TypedDict, total=False):
@@ -38,6 +39,14 @@ _FIX_URI = "Correct sink.uri; for a user of another database than the target's a
 def check_sink(config: MongoDbSinkConfig, tables: Sequence[TableId]) -> list[CheckResult]:
     """All findings; `tables` are the targets that are known now."""
     server = Server(config.uri.reveal(), config.record)
+    hosts = open_hosts(config.uri.reveal())
+    fix = "Add tls=true to sink.uri, and tlsCAFile where the authority is your own."
+    way = readable_on_the_way(f"MongoDB at {server.where}", hosts, encrypted=not hosts, fix=fix)
+    return [*_user(server, config, tables), *way]
+
+
+def _user(server: Server, config: MongoDbSinkConfig, tables: Sequence[TableId]) -> list[CheckResult]:
+    """May the user connect, and write the collections in transactions? The server is closed."""
     try:
         hello = server.client.admin.command("hello")
         described = _status(server)

@@ -12,10 +12,11 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
 _VALID = datetime.timedelta(days=3650)
+_WEEK = datetime.timedelta(days=7)
 
 
-def write_certificates(folder: Path) -> None:
-    """Write ``ca.pem``, ``server.pem`` and ``server.key`` into `folder`."""
+def write_certificates(folder: Path, *, expired: bool = False) -> None:
+    """Write ``ca.pem``, ``server.pem`` and ``server.key`` into `folder`; `expired`: the server's is of last year."""
     folder.mkdir(parents=True, exist_ok=True)
     ca_key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     ca_name = _name("raycdc test authority")
@@ -29,7 +30,7 @@ def write_certificates(folder: Path) -> None:
         [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))],
     )
     server = (
-        _builder(_name("localhost"), ca_name, key.public_key())
+        _builder(_name("localhost"), ca_name, key.public_key(), days_ago=365 if expired else 1)
         .add_extension(names, critical=False)
         .sign(ca_key, hashes.SHA256())
     )
@@ -50,8 +51,15 @@ def _name(common: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: rsa.RSAPublicKey) -> x509.CertificateBuilder:
-    start = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: rsa.RSAPublicKey,
+    *,
+    days_ago: int = 1,
+) -> x509.CertificateBuilder:
+    start = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=days_ago)
+    valid = _VALID if days_ago == 1 else _WEEK
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -59,5 +67,5 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: rsa.RSAPublicKey) -> x5
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(start)
-        .not_valid_after(start + _VALID)
+        .not_valid_after(start + valid)
     )

@@ -26,6 +26,7 @@ import adbc_driver_postgresql.dbapi as postgresql
 
 from raycdc.testing.artifacts import fetch
 from raycdc.testing.cache import build_once
+from raycdc.testing.servers.certificates import write_certificates
 from raycdc.testing.servers.private import PrivateServer
 from raycdc.testing.servers.process import ServerError, free_port
 
@@ -120,6 +121,20 @@ class PostgresServer(PrivateServer):
         finally:
             if self.running:
                 self.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+    def use_tls(self, *, expired: bool = False) -> Path:
+        """Offer TLS to clients from now on, with certificates made for it; the folder has ``ca.pem``."""
+        folder = self.folder / f"tls{next(_database_numbers)}"
+        write_certificates(folder, expired=expired)
+        if os.geteuid() == 0:
+            user = pwd.getpwnam(_UNPRIVILEGED)
+            for path in (folder, *folder.iterdir()):
+                os.chown(path, user.pw_uid, user.pw_gid)
+        self.execute(f"ALTER SYSTEM SET ssl_cert_file = '{folder / 'server.pem'}'")
+        self.execute(f"ALTER SYSTEM SET ssl_key_file = '{folder / 'server.key'}'")
+        self.execute("ALTER SYSTEM SET ssl = on")
+        self.execute("SELECT pg_reload_conf()")
+        return folder
 
     # -- how
 

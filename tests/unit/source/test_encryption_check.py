@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from raycdc.clients.kafka import messages_in_the_open
 from raycdc.config.mongodb_uri import open_hosts
-from raycdc.connectors.kafka.checks import _encryption
-from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.source.checks import readable_on_the_way
 
 
@@ -38,14 +37,8 @@ def test_hosts_of_a_connection_string_that_are_reached_in_the_open(uri: str, hos
     ],
 )
 def test_brokers_that_are_read_in_the_open(servers: str, protocol: str, warned: bool) -> None:
-    config = KafkaSourceConfig(
-        type="kafka",
-        bootstrap_servers=servers,
-        topics=("t",),
-        format={"type": "maxwell-json"},
-        properties={"security.protocol": protocol} if protocol else {},
-    )
-    assert bool(_encryption(config)) is warned
+    properties = {"security.protocol": protocol} if protocol else {}
+    assert bool(messages_in_the_open(servers, properties, section="sink")) is warned
 
 
 def test_the_warning_says_what_to_do_and_ends_nothing() -> None:

@@ -8,7 +8,10 @@ runs code as this user.
 from __future__ import annotations
 
 import os
+import re
 import secrets
+import shutil
+import socket
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -22,6 +25,9 @@ TOKEN = "RAY_AUTH_TOKEN"  # noqa: S105 - its name
 _TOKEN_FILE = "RAY_AUTH_TOKEN_PATH"  # noqa: S105 - its name
 #: The longest folder that leaves room for the names of Ray's sockets, whose whole path may have 107 bytes.
 _FOLDER_BYTES_MAX = 42
+
+#: A session's folder, by Ray: the time of its start and the number of the process that began it.
+_SESSION = re.compile(r"session_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_\d+_(\d+)")
 
 _made: list[str] = []
 
@@ -57,6 +63,47 @@ def folder() -> Path:
         return parent / "ray"
     # Somebody else has that name.
     return Path(tempfile.mkdtemp(prefix="raycdc-", dir=base)) / "ray"
+
+
+def sweep(sessions: Path) -> None:
+    """Remove what ended private Rays of this user left in `sessions`, but for the newest, whose logs may be wanted.
+
+    A session has ended when the process that began it is gone (its name ends in that one's number) and nobody listens
+    at its raylet's socket. Whatever is not known for one is left alone.
+    """
+    ended = [path for path in sessions.glob("session_*") if _is_ours(path) and _has_ended(path)]
+    for path in sorted(ended, key=lambda one: one.name)[:-1]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_ours(path: Path) -> bool:
+    with suppress(OSError):
+        status = path.lstat()
+        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    return False
+
+
+def _has_ended(path: Path) -> bool:
+    name = _SESSION.fullmatch(path.name)
+    if name is None:
+        return False
+    try:
+        os.kill(int(name[1]), 0)
+    except ProcessLookupError:
+        pass
+    except OSError:  # somebody else's process has the number now
+        return False
+    else:
+        return False
+    with socket.socket(socket.AF_UNIX) as asked:
+        asked.settimeout(1)
+        try:
+            asked.connect(str(path / "sockets" / "raylet"))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return True
+        except OSError:
+            return False
+    return False
 
 
 @contextmanager

@@ -59,6 +59,8 @@ def start_ray(address: str, *, workers: int) -> None:
     if address != "local":
         ray.init(address=address, **common)
         return
+    folder = ray_private.folder()
+    ray_private.sweep(folder)
     for attempt in range(1, START_ATTEMPTS + 1):
         try:
             with lean_nodes(), ray_private.on_loopback():
@@ -69,7 +71,7 @@ def start_ray(address: str, *, workers: int) -> None:
                     num_cpus=workers,
                     include_dashboard=False,
                     object_store_memory=OBJECT_STORE_BYTES,
-                    _temp_dir=str(ray_private.folder()),
+                    _temp_dir=str(folder),
                     **common,
                 )
         except Exception as cause:

@@ -228,9 +228,16 @@ class SegmentUnavailableError(StateError):
 
 
 class ClusterLostError(RaycdcError):
-    """Ray's head is gone, and every process of the run but this one with it. A new run goes on from the last seal."""
+    """Ray's head is gone, and every process of the run but this one with it. A new run goes on from the last seal.
+
+    `what` was seen, and `advice` says what to do.
+    """
 
     exit_code = ExitCode.CLUSTER
+
+    def __init__(self, what: str, advice: str = "") -> None:
+        self.what, self.advice = what, advice
+        super().__init__(f"{what} {advice}".strip())
 
 
 class ProtocolError(RaycdcError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -28,12 +29,13 @@ from raycdc.epochs.lost_rows import begin_again
 from raycdc.epochs.parked_targets import Parking, Waiting, parks_of
 from raycdc.epochs.ports import EpochPorts
 from raycdc.epochs.routing import Routing
-from raycdc.errors import ConfigError, SegmentUnavailableError, StateError
+from raycdc.errors import ClusterLostError, ConfigError, SegmentUnavailableError, StateError
 from raycdc.model.until import Until
 from raycdc.preflight import Taker, naming_place, settle_corrected, settle_place, settle_start
 from raycdc.progress import ProgressReporter
 from raycdc.run_events import Listener
 from raycdc.runtime.launcher import JobSpec, Launcher
+from raycdc.runtime.restarts import ProcessEnd, RestartBudget
 from raycdc.runtime.supervisor import Supervisor
 from raycdc.sinks.api import Sink
 from raycdc.source.table_requests import complain_of_parked
@@ -47,6 +49,8 @@ from raycdc.succession import StoppedWaitingError, Tenure, take
 PROGRESS_S = 0.5
 #: Ends the warning that rows of a lost node are read again; tests wait for it.
 READ_AGAIN = "What it had is read again."
+#: Ends the warning that a private Ray was lost.
+NEW_RAY = "A new one is started, and the run goes on from what was sealed."
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +181,12 @@ class Pipeline:
                 spec = replace(spec, settings=replace(spec.settings, in_flight_max=in_flight_max))
             store.sweep_spool()
             sealed_before = store.next_epoch() - 1
-            launcher = new_launcher(config, spec, store, local=local, warn=silent.warning)
+            launcher = new_launcher(config, spec, store, local=local, reporter=silent)
             run.stack.callback(launcher.close)
             launcher.sweep(store.needed_segments())
             yield Ledger(
                 store,
-                self._supervised(run, launcher),
+                self._supervised(run, run.stack, launcher),
                 bad_records(config, store.path),
                 access=lambda: spec.access.as_of(launcher.flights()),
                 generation=run.term.generation,
@@ -230,7 +234,7 @@ class Pipeline:
         if spark is not None:
             run.stack.callback(spark.end)
         # In this thread: Ray's processes die with the thread that started them.
-        launcher = new_launcher(config, spec, store, local=local, warn=reporter.warning)
+        launcher = new_launcher(config, spec, store, local=local, reporter=reporter)
         run.stack.callback(launcher.close)
         if spark is not None:
             run.stack.callback(spark.begin_end)
@@ -271,17 +275,35 @@ class Pipeline:
             loop.recover()
         settle_place(self.config, store)
         reporter.bad_rows(bad_rows(store, loop.committed))
-        store.sweep_spool()
-        launcher.sweep(store.needed_segments())
-        reporter.starting("starting the coordinator and its readers")
-        supervisor = source_side.supervisor = self._supervised(run, launcher)
-        run.stack.enter_context(reporter.watching(supervisor.status, every_s=PROGRESS_S))
-        _run_through_losses(loop, supervisor, reporter)
+        losses = RestartBudget()
+        while True:
+            losses.started(time.monotonic())
+            try:
+                self._follow(run, loop, launcher, source_side)
+                return
+            except ClusterLostError as lost:
+                source_side.supervisor = self._supervisor = None
+                pause_s = losses.pause_after(ProcessEnd.of(lost), time.monotonic())
+                if pause_s is None or self._stopped_early() or not launcher.renew():
+                    raise
+                reporter.warning(f"{lost.what} {NEW_RAY}")
+            threading.Event().wait(pause_s)
+            loop.recover()
 
-    def _supervised(self, run: _Run, launcher: Launcher) -> Supervisor:
-        """The supervisor of this run, which a stop reaches from now on."""
+    def _follow(self, run: _Run, loop: EpochLoop, launcher: Launcher, source_side: SourceSide) -> None:
+        """Run the source side beside the loop, which has recovered, to its end."""
+        run.store.sweep_spool()
+        launcher.sweep(run.store.needed_segments())
+        run.reporter.starting("starting the coordinator and its readers")
+        with ExitStack() as stack:
+            supervisor = source_side.supervisor = self._supervised(run, stack, launcher)
+            stack.enter_context(run.reporter.watching(supervisor.status, every_s=PROGRESS_S))
+            _run_through_losses(loop, supervisor, run.reporter)
+
+    def _supervised(self, run: _Run, stack: ExitStack, launcher: Launcher) -> Supervisor:
+        """A supervisor of this run until `stack` ends, which a stop reaches from now on."""
         supervisor = new_supervisor(self.config, launcher, run.store, run.term, run.reporter)
-        run.stack.callback(supervisor.close)
+        stack.callback(supervisor.close)
         run.tenure.on_lost(supervisor.fail)
         with self._lock:
             self._supervisor = supervisor

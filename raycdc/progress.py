@@ -15,6 +15,7 @@ from raycdc.model import TableId
 from raycdc.run_events import (
     CaughtUp,
     Committed,
+    Failed,
     Lags,
     Listener,
     PartitionLags,
@@ -65,6 +66,9 @@ class ProgressReporter:
 
     def warning(self, text: str) -> None:
         self._tell(Warned(text))
+
+    def failed(self, error: RaycdcError) -> None:
+        self._tell(Failed.of(error))
 
     def committed(self, figures: EpochStatistics) -> None:
         if figures.watermark_ms is not None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import secrets
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Mapping
+from functools import partial
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.parked import ParkedTarget
@@ -13,9 +16,10 @@ from raycdc.config import PipelineConfig
 from raycdc.consumer import next_manifest
 from raycdc.epochs.outcomes import EpochStatistics
 from raycdc.epochs.parked_targets import parks_of
-from raycdc.errors import ParkReason
+from raycdc.errors import ClusterLostError, ParkReason
 from raycdc.model.until import Until
 from raycdc.preflight import Settled, Taker
+from raycdc.printable import printable_text
 from raycdc.progress import ProgressReporter
 from raycdc.runtime.launcher import JobSpec, Launcher, LocalLauncher
 from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
@@ -83,7 +87,7 @@ def readers_max(config: PipelineConfig) -> int:
 
 
 def new_launcher(
-    config: PipelineConfig, spec: JobSpec, store: CheckpointStore, *, local: bool, warn: Callable[[str], None]
+    config: PipelineConfig, spec: JobSpec, store: CheckpointStore, *, local: bool, reporter: ProgressReporter
 ) -> Launcher:
     """The launcher of the run's processes. Ray's processes die with the thread that calls this."""
     if local:
@@ -91,7 +95,7 @@ def new_launcher(
     from raycdc.runtime.ray_environment import prepare
 
     prepare(config.ray.address)
-    from raycdc.runtime.ray_launcher import RayLauncher
+    from raycdc.runtime.ray_launcher import RayLauncher, RayListeners
     from raycdc.runtime.ray_spools import SpoolSettings
 
     options = config.ray
@@ -100,7 +104,18 @@ def new_launcher(
         store.path, store.checkpoint, spec.token or "", options.spool, network=options.flight == "network"
     )
     alone = options.address == "local" and config.spark.is_here
-    return RayLauncher(spec, address=options.address, readers=readers, spools=None if alone else spools, warn=warn)
+    listeners = RayListeners(reporter.warning, reporter.failed, partial(_end_process, reporter))
+    return RayLauncher(
+        spec, address=options.address, readers=readers, spools=None if alone else spools, listeners=listeners
+    )
+
+
+def _end_process(reporter: ProgressReporter, lost: ClusterLostError) -> None:
+    """Ray would do the same a little later, with words of its own and another exit code."""
+    reporter.failed(lost)
+    sys.stderr.write(f"{printable_text(str(lost))}\n")
+    sys.stderr.flush()
+    os._exit(int(lost.exit_code))
 
 
 def new_supervisor(

@@ -162,6 +162,8 @@ class _Stopper:
             if self.output_lost:
                 return
             if isinstance(event, Failed):
+                if event.error in self.errors_shown:
+                    return
                 self.errors_shown.add(event.error)
             try:
                 self._view.show(event)

@@ -118,6 +118,11 @@ class Launcher(Protocol):
     def sweep(self, needed: Collection[str]) -> None:
         """Delete segments on other nodes but those called as one of `needed`; before any reader starts."""
 
+    def renew(self) -> bool:
+        """Start anew all that is lost with a `ClusterLostError`; False where that is somebody else's to start. For the
+        thread that made the launcher, when nothing of the job runs.
+        """
+
     def close(self) -> None: ...
 
 
@@ -144,6 +149,9 @@ class LocalLauncher:
 
     def sweep(self, needed: Collection[str]) -> None:
         """There is no other node."""
+
+    def renew(self) -> bool:
+        return False
 
     def close(self) -> None:
         """Threads end with their handles."""

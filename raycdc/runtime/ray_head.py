@@ -1,7 +1,10 @@
-"""Whether Ray's head is still there. Ray itself says nothing for 60 s, then ends the process from within.
+"""Whether Ray's head is still there, and the driver's own node. Ray itself says nothing for a minute, and then ends the
+process from within (`ray_environment` has it wait longer).
 
-Called by `ray_launcher` between its calls to Ray, from the supervisor's thread. A private Ray's processes are our
-children, so that their end is seen at once; a joined cluster's head is asked for a connection now and then.
+A thread of its own looks, because a call to Ray may wait for a head that is gone until Ray gives up; `ray_launcher`
+asks what it saw before and between its calls. A private Ray's processes are our children, so that their end is seen at
+once. Of a joined cluster, the head is asked for a connection now and then, and the raylet of this node keeps a
+connection of ours, which ends with it.
 """
 
 from __future__ import annotations
@@ -9,44 +12,82 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
+from threading import Event
 
 from raycdc.errors import ClusterLostError
+from raycdc.threads import THREADS, Threads
 
-#: How often a joined cluster's head is asked, and how long it may be away: Ray starts no head again by itself.
-ASK_EVERY_S = 1.0
+#: How often a look is taken, and how long a joined cluster's head may be away: Ray starts no head again by itself.
+LOOK_EVERY_S = 0.5
 AWAY_MAX_S = 8.0
 _CONNECT_S = 1.0
+#: How long after the loss the run may take until it begins to leave; then some call to Ray is stuck.
+STUCK_S = 20.0
 
 
 class RayHead:
-    """One per launcher. `ended` names a process of a private Ray that is gone, and is None for a cluster joined."""
+    """One per launcher. `ended` names a process of this node that is gone, or is empty; in a `private` Ray there are no
+    others.
+    """
 
     def __init__(
-        self, address: str, *, ended: Callable[[], str] | None, clock: Callable[[], float] = time.monotonic
+        self, address: str, *, private: bool, ended: Callable[[], str], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.address = address
-        #: Once it is gone it stays gone: what comes back under its address knows nothing of our actors.
-        self.lost = False
+        self.private = private
+        #: Set once it is gone. It stays gone: what comes back under its address knows nothing of our actors.
+        self.lost: ClusterLostError | None = None
+        #: Whether it answered when it was asked last.
+        self.answering = True
         self._ended = ended
         self._clock = clock
-        self._asked_s = self._seen_s = clock()
+        self._seen_s = clock()
+        self._closed = Event()
 
     def look(self) -> None:
-        """Raise `ClusterLostError` where the head is gone. Blocks for a second at most, and seldom."""
-        if self.lost:
-            raise self._error("it does not answer")
-        if self._ended is not None:
-            if gone := self._ended():
-                raise self._error(f"its process {gone} ended")
+        """Raise `ClusterLostError` where the head is gone. Never blocks."""
+        if self.lost is not None:
+            raise ClusterLostError(self.lost.what, self.lost.advice)
+
+    def watch(
+        self,
+        on_lost: Callable[[ClusterLostError], None],
+        on_stuck: Callable[[ClusterLostError], None],
+        threads: Threads = THREADS,
+    ) -> None:
+        """Look from a thread of its own. There `on_lost` is called when the head is lost, and `on_stuck` when `close`
+        is not called for `STUCK_S` after that: nothing but the end of the process is left then.
+        """
+
+        def run() -> None:
+            while self.lost is None:
+                if threads.wait(self._closed, LOOK_EVERY_S):
+                    return
+                self.step()
+            on_lost(self.lost)
+            if not threads.wait(self._closed, STUCK_S):
+                on_stuck(self.lost)
+
+        threads.start(run, "ray-head")
+
+    def close(self) -> None:
+        """Nobody needs the head any more."""
+        self._closed.set()
+
+    def step(self) -> None:
+        """Look once. Blocks for a second at most."""
+        if gone := self._ended():
+            self.answering = False
+            self.lost = self._error(f"its process {gone} ended" if self.private else f"{gone} of this machine ended")
+            return
+        if self.private:
             return
         now_s = self._clock()
-        if now_s - self._asked_s < ASK_EVERY_S:
-            return
-        self._asked_s = now_s
-        if self._answers():
+        self.answering = self._answers()
+        if self.answering:
             self._seen_s = now_s
         elif now_s - self._seen_s >= AWAY_MAX_S:
-            raise self._error(f"it has not answered for {AWAY_MAX_S:g} s")
+            self.lost = self._error(f"it has not answered for {AWAY_MAX_S:g} s")
 
     def _answers(self) -> bool:
         host, _, port = self.address.rpartition(":")
@@ -57,9 +98,35 @@ class RayHead:
             return False
 
     def _error(self, what: str) -> ClusterLostError:
-        self.lost = True
-        first = "" if self._ended is not None else 'Start the cluster again ("ray start --head" on its first node). '
+        first = "" if self.private else 'Start the cluster again ("ray start --head" on its first node). '
         return ClusterLostError(
-            f"Ray's head at {self.address} is gone: {what}. {first}Nothing that was sealed is lost: run the pipeline "
-            "again, and it goes on from there."
+            f"Ray's head at {self.address} is gone: {what}.",
+            f"{first}Nothing that was sealed is lost: run the pipeline again, and it goes on from there.",
         )
+
+
+class Raylet:
+    """The raylet of this node, to which `path` is a socket: an idle connection to it lives as long as it does."""
+
+    def __init__(self, path: str) -> None:
+        self._gone = False
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(_CONNECT_S)
+        try:
+            self._socket.connect(path)
+            self._socket.settimeout(0)
+        except OSError:
+            self._gone = True
+
+    def ended(self) -> str:
+        """Its name once it has ended."""
+        if not self._gone:
+            try:
+                self._gone = not self._socket.recv(1, socket.MSG_PEEK)
+            except OSError as error:
+                # It has nothing to say to us while it lives.
+                self._gone = not isinstance(error, BlockingIOError)
+        return "the raylet" if self._gone else ""
+
+    def close(self) -> None:
+        self._socket.close()

@@ -12,6 +12,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
@@ -19,7 +20,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from raycdc.bridge.access import SpoolAddress
-from raycdc.errors import FencedError, RaycdcError, StateError
+from raycdc.errors import ClusterLostError, FencedError, RaycdcError, StateError
 from raycdc.lean import without_pandas
 from raycdc.runtime.coordinator_host import CoordinatorHost, CoordinatorStart
 from raycdc.runtime.launcher import (
@@ -131,7 +132,7 @@ class RayCoordinator:
     def close(self) -> None:
         """Returns when the process is gone, or does not end: nothing of it must come after what follows."""
         ray.kill(self.actor)
-        if self._head is not None and self._head.lost:
+        if self._head is not None and self._head.lost is not None:
             return  # Nobody carries the order out; it ends with its raylet, and its generation is fenced.
         with suppress(RayActorError, GetTimeoutError):
             ray.get(self.actor.pid.remote(), timeout=ANSWER_TIMEOUT_S)
@@ -139,19 +140,11 @@ class RayCoordinator:
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         timeout_s = ANSWER_TIMEOUT_S + float(kwargs.get("wait_s", 0.0))
         try:
-            return self._answer(self.actor.call.remote(method, args, kwargs), timeout_s)
+            return answer(self._head, self.actor.call.remote(method, args, kwargs), timeout_s)
         except RaycdcError as error:
             raise plain_error(error) from None
         except (RayActorError, GetTimeoutError) as cause:
             raise CoordinatorLostError(f"{method}: {type(cause).__name__}") from cause
-
-    def _answer(self, reference: Any, timeout_s: float) -> Any:
-        """The result of a call. Without Ray's head an answer may never come, nor the news that none will."""
-        head = self._head
-        while head is not None and timeout_s > LOOK_S and not ray.wait([reference], timeout=LOOK_S)[0]:
-            head.look()
-            timeout_s -= LOOK_S
-        return ray.get(reference, timeout=timeout_s)
 
 
 class RayReader:
@@ -182,31 +175,53 @@ class RayReader:
         ray.kill(self._actor)
 
 
+@dataclass(frozen=True, slots=True)
+class RayListeners:
+    """Who is told, from any thread: `warn` of what the user should know, `lost` that a joined cluster's head is gone,
+    and the run with it, which takes its time to end; `stuck` that the run does not end, because some call waits for
+    Ray: it must end the process.
+    """
+
+    warn: Callable[[str], None]
+    lost: Callable[[ClusterLostError], None]
+    stuck: Callable[[ClusterLostError], None]
+
+
 class RayLauncher:
     """Starts a private Ray (``address = "local"``) or joins one; the job's actors have a namespace of their own.
 
     `readers` is how many are about to be started. `spools` is None where no process of another node has to reach a
-    segment. `warn` gets what the user should know, from any thread.
+    segment.
     """
 
     def __init__(
-        self, spec: JobSpec, *, address: str, readers: int, spools: SpoolSettings | None, warn: Callable[[str], None]
+        self, spec: JobSpec, *, address: str, readers: int, spools: SpoolSettings | None, listeners: RayListeners
     ) -> None:
         self._spec = spec
+        self._address = address
+        self._spool_settings = spools
+        self._listeners = listeners
+        self._begin(readers)
+
+    def _begin(self, readers: int) -> None:
+        """Start or join Ray, and what the first coordinator and `readers` readers need."""
         self._namespace = f"raycdc-{uuid.uuid4().hex}"
         self._count = 0
         self._owned = not ray.is_initialized()
-        self._joined = address != "local"
         #: Readers somebody still has a handle of; Ray ends an actor that nobody has and that has nothing left to do.
         self._readers: WeakSet[RayReader] = WeakSet()
         #: Processes that start while Spark does, for the first coordinator and readers of a private Ray.
         self._prepared: list[Any] = []
         self._prepared_readers: list[Any] = []
         if self._owned:
-            start_ray(address, workers=1 + readers)
+            start_ray(self._address, workers=1 + readers)
         self._head = head_of_ray(private=self._owned and not self._joined)
+        self._head.watch(self._listeners.lost if self._joined else lambda _: None, self._listeners.stuck)
         try:
-            self._spools = None if spools is None else RaySpools(spools, warn=warn)
+            spools = self._spool_settings
+            self._spools = (
+                None if spools is None else RaySpools(spools, warn=self._listeners.warn, look=self._head.look)
+            )
             if self._spools is None:
                 self._prepared = [self._new_coordinator()]
                 self._prepared_readers = [self._new_reader(None) for _ in range(readers)]
@@ -214,10 +229,14 @@ class RayLauncher:
             self.close()
             raise
 
+    @property
+    def _joined(self) -> bool:
+        return self._address != "local"
+
     def start_coordinator(self, start: CoordinatorStart) -> CoordinatorHandle:
         actor = self._prepared.pop() if self._prepared else self._new_coordinator()
         try:
-            pid = ray.get(actor.begin.remote(start), timeout=START_TIMEOUT_S)
+            pid = answer(self._head, actor.begin.remote(start), START_TIMEOUT_S)
         except RaycdcError as error:
             raise plain_error(error) from None
         except GetTimeoutError as cause:
@@ -248,7 +267,8 @@ class RayLauncher:
 
     def look(self) -> None:
         self._head.look()
-        if self._spools is not None:
+        # Asking for the nodes waits for the head, if that is away.
+        if self._spools is not None and self._head.answering:
             self._spools.look()
 
     def flights(self) -> Mapping[str, str]:
@@ -258,9 +278,17 @@ class RayLauncher:
         if self._spools is not None:
             self._spools.sweep(needed)
 
+    def renew(self) -> bool:
+        if not self._head.private:
+            return False
+        self.close()
+        self._begin(readers=0)
+        return True
+
     def close(self) -> None:
+        self._head.close()
         with suppress(RayError, RuntimeError, OSError):  # The cluster may be what ended the job.
-            if not self._head.lost:
+            if self._head.answering:
                 self.request_readers(0)
         if self._owned:
             ray.shutdown()
@@ -287,6 +315,14 @@ class RayLauncher:
 
     def _coordinator_name(self) -> str:
         return f"coordinator-{self._count}"
+
+
+def answer(head: RayHead | None, reference: Any, timeout_s: float) -> Any:
+    """The result of a call. Without Ray's `head` an answer may never come, nor the news that none will."""
+    while head is not None and timeout_s > LOOK_S and not ray.wait([reference], timeout=LOOK_S)[0]:
+        head.look()
+        timeout_s -= LOOK_S
+    return ray.get(reference, timeout=timeout_s)
 
 
 def error_of_begin(cause: RayActorError) -> StateError | CoordinatorLostError:

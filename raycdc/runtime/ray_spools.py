@@ -85,7 +85,8 @@ class _Server:
 class RaySpools:
     """See the module's docstring. Called by the supervisor's thread; `flights` and `addresses` from any."""
 
-    def __init__(self, settings: SpoolSettings, *, warn: Callable[[str], None]) -> None:
+    def __init__(self, settings: SpoolSettings, *, warn: Callable[[str], None], look: Callable[[], None]) -> None:
+        """`look` raises what ends the wait for the first servers."""
         self._settings = settings
         self._warn = warn
         self._own = ray.get_runtime_context().get_node_id()
@@ -98,6 +99,7 @@ class RaySpools:
         self.look()
         while time.monotonic() < deadline and any(s.address is None for s in self._servers.values()):
             ray.wait([s.starting for s in self._servers.values() if s.address is None], timeout=0.5)
+            look()
             self._next_look_s = 0.0
             self.look()
         if self._own not in self.addresses():

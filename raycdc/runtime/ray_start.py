@@ -25,7 +25,7 @@ import ray
 
 from raycdc.errors import RaycdcError
 from raycdc.runtime import ray_private
-from raycdc.runtime.ray_head import RayHead
+from raycdc.runtime.ray_head import RayHead, Raylet
 
 #: Ray's object store carries no rows here; the smallest it accepts is enough.
 OBJECT_STORE_BYTES = 80 << 20
@@ -85,18 +85,19 @@ def start_ray(address: str, *, workers: int) -> None:
 def head_of_ray(*, private: bool) -> RayHead:
     """The head of the Ray that this process is connected to; `private`: its processes are our children."""
     address = str(ray.get_runtime_context().gcs_address)
-    if not private:
-        return RayHead(address, ended=None)
     from ray._private import worker
 
     node: Any = worker._global_node
+    if not private:
+        path = getattr(node, "raylet_socket_name", None)
+        return RayHead(address, private=False, ended=Raylet(path).ended if path else lambda: "")
     started = node.all_processes
 
     def ended() -> str:
         alone = ((name, found) for name, processes in started.items() for found in processes)
         return next((f"{name} ({found.process.pid})" for name, found in alone if found.process.poll() is not None), "")
 
-    return RayHead(address, ended=ended)
+    return RayHead(address, private=True, ended=ended)
 
 
 @contextmanager

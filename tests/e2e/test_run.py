@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import signal
-import time
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow as pa
 import pytest
 
 from raycdc.config import load_config
-from raycdc.errors import ExitCode
 from raycdc.pipeline import Pipeline
 from raycdc.run_events import CaughtUp, Starting
 from raycdc.testing.changelog import check_changelog, final_rows, read_changelog
@@ -201,30 +197,3 @@ def test_a_statement_that_cannot_be_followed_ends_the_run_and_names_itself(
     assert run.wait() == 4, run.story()
     errors = [event["text"] for event in run.events if event["event"] == "error"]
     assert "ALTER TABLE products DROP PRIMARY KEY" in errors[0]
-
-
-@pytest.mark.spark
-@pytest.mark.long
-def test_a_run_whose_ray_head_dies_ends_soon_with_a_name(mariadb: MariaDbServer, tmp_path: Path) -> None:
-    """Ray itself would say nothing for a minute, and then end the process with words of its own."""
-    database = "headless"
-    shop(mariadb, database)
-    job = Job(tmp_path, mariadb, database, ("products",), sink="jsonl", write="changelog")
-    run = job.start()
-    assert run.wait_for(lambda: streaming(run)), run.story()
-    driver = psutil.Process(run.pids()["driver"])
-    for child in driver.children():
-        if child.name() in ("gcs_server", "raylet"):
-            child.kill()
-    began_s = time.monotonic()
-
-    def told() -> list[str]:
-        return [event["error"] for event in list(run.events) if event["event"] == "error"]
-
-    assert run.wait_for(lambda: bool(told()), timeout_s=15), run.story()
-    assert told() == ["ClusterLostError"]
-    assert run.wait(timeout_s=30) == ExitCode.CLUSTER, run.story()
-    assert time.monotonic() - began_s < 30
-    catch_up(replace(job, local=True))
-    rows = read_changelog(job.lake / database / "products", "jsonl")
-    assert (check_changelog(rows, ["id"]), len(rows)) == ([], SIZE.products)

@@ -14,7 +14,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     stories: dict[str, list[pytest.TestReport]] = defaultdict(list)
     for report in _calls(terminalreporter):
         stories[_story(report.nodeid)].append(report)
-    if sum(map(len, stories.values())) <= len(stories):
+    figures = any(name == "figures" for each in stories.values() for one in each for name, _ in one.user_properties)
+    if sum(map(len, stories.values())) <= len(stories) and not figures:
         return
     terminalreporter.section("kill tests")
     terminalreporter.write_line("| story | seeds | equal afterwards | killed or stopped | seconds a seed |")
@@ -29,6 +30,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         )
         seconds = sum(report.duration for report in reports) / len(reports)
         terminalreporter.write_line(f"| {story} | {len(reports)} | {passed} | {kills} times | {seconds:.0f} |")
+    for story, reports in stories.items():
+        for text in (value for report in reports for name, value in report.user_properties if name == "figures"):
+            terminalreporter.write_line(f"{story}: {text}")
 
 
 def _calls(reporter: pytest.TerminalReporter) -> Iterator[pytest.TestReport]:

@@ -38,7 +38,9 @@ def test_each_node_has_a_server_that_comes_back_in_its_place_and_goes_with_its_n
 ) -> None:
     warnings: list[str] = []
     (tmp_path / "state" / "spool").mkdir(parents=True)
-    spools = RaySpools(SpoolSettings(tmp_path / "state", "checkpoint", "secret"), warn=warnings.append)
+    spools = RaySpools(
+        SpoolSettings(tmp_path / "state", "checkpoint", "secret"), warn=warnings.append, look=lambda: None
+    )
     assert "secret" not in repr(spools)
     look_until(spools, lambda up: len(up) == 2)
     own, other = spools.addresses().values()

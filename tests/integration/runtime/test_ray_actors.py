@@ -16,7 +16,7 @@ from raycdc.connectors.datagen.plugin import DatagenSourceConfig
 from raycdc.connectors.datagen.source import DatagenSource
 from raycdc.runtime.coordinator_host import CoordinatorStart
 from raycdc.runtime.launcher import JobSpec
-from raycdc.runtime.ray_launcher import RayLauncher
+from raycdc.runtime.ray_launcher import RayLauncher, RayListeners
 from raycdc.runtime.reader_worker import ReaderIdentity
 from raycdc.source.protocol.coordinator import CoordinatorSettings
 
@@ -30,7 +30,8 @@ def launcher(tmp_path: Path) -> Iterator[RayLauncher]:
     config = DatagenSourceConfig(type="datagen", tables=("shop.orders",))
     store = CheckpointStore(tmp_path / "state", pipeline="names")
     spec = JobSpec(store.path, partial(DatagenSource, config), CoordinatorSettings(), until=None)
-    with closing(RayLauncher(spec, address="local", readers=READERS, spools=None, warn=lambda _: None)) as made:
+    listeners = RayListeners(warn=lambda _: None, lost=lambda _: None, stuck=lambda _: None)
+    with closing(RayLauncher(spec, address="local", readers=READERS, spools=None, listeners=listeners)) as made:
         yield made
 
 

@@ -37,7 +37,8 @@ tokens = {ray.get(actor.token.remote()), os.environ[TOKEN]}
 me = psutil.Process()
 processes = [me, *me.children(recursive=True)]
 listening = {c.laddr.ip for p in processes for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN}
-spools = RaySpools(SpoolSettings(Path(sys.argv[1]), "c", "t", str(Path(sys.argv[1], "s")), network=True), warn=print)
+settings = SpoolSettings(Path(sys.argv[1]), "c", "t", str(Path(sys.argv[1], "s")), network=True)
+spools = RaySpools(settings, warn=print, look=lambda: None)
 stranger = "import ray; ray.init(address=%r, log_to_driver=False)" % ray.get_runtime_context().gcs_address
 environment = {name: value for name, value in os.environ.items() if name != TOKEN}
 joined = subprocess.run([sys.executable, "-c", stranger], env=environment, capture_output=True, timeout=200)

@@ -110,6 +110,9 @@ class Processes:
 
     def sweep(self, needed: Collection[str]) -> None: ...
 
+    def renew(self) -> bool:
+        return False
+
     def close(self) -> None: ...
 
 

@@ -82,5 +82,8 @@ class SimLauncher:
     def sweep(self, needed: Collection[str]) -> None:
         """No other node has segments."""
 
+    def renew(self) -> bool:
+        return False
+
     def close(self) -> None:
         """Nothing is left to close."""

@@ -22,6 +22,7 @@ from raycdc.lookup import open_joiner
 from raycdc.preflight import Settled
 from raycdc.sinks.api import UPSERT, Sink, SinkContext
 from raycdc.spark.lifecycle import task_runner
+from raycdc.stages import Board, Stage
 from raycdc.start_patience import StartPatience
 from raycdc.startup_checks import no_merging, order_by
 from raycdc.transform import PlainResolver, Resolver, TransformedTables, TransformUse
@@ -64,9 +65,11 @@ class DataSide:
         """Whether tasks run on the machine with the state, which is then the node they are on."""
         return self.session is None or self.config.spark.is_here
 
-    def open(self, stack: ExitStack, sink: Sink, warn: Callable[[str], None], patiently: StartPatience) -> Routing:
+    def open(
+        self, stack: ExitStack, sink: Sink, warn: Callable[[str], None], *, patiently: StartPatience, board: Board
+    ) -> Routing:
         """Open `sink`, and whatever else rows need on their way; `stack` closes it all. Servers that are away are
-        waited for as `patiently` does.
+        waited for as `patiently` does; `board` shows what is waited for.
         """
         run_tasks, at_once = task_runner(self.session)
         here = self.config.spark.is_here
@@ -78,7 +81,8 @@ class DataSide:
             order_by=order_by(self.config),
             private=str(self.store.path / "private"),
         )
-        patiently(partial(sink.open, context))
+        with board.doing(Stage.OPEN, "waits for the sink to let it in"):
+            patiently(partial(sink.open, context))
         stack.callback(sink.close)
         known = None
         if self.settled.full_by is FullBy.KNOWN_ROWS:

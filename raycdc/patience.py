@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from raycdc import stages
 from raycdc.errors import RaycdcError
 from raycdc.threads import THREADS, Threads
 
@@ -127,6 +128,13 @@ class Patience:
         Time counts from the first failure: work that was long under way when the server went is not given up for that.
         """
         pauses = Pauses(self._policy, self._threads)
+        try:
+            return self._tried(act, trouble_of, pauses)
+        finally:
+            if not pauses.is_new:
+                stages.over()
+
+    def _tried(self, act: Callable[[], T], trouble_of: Callable[[Exception], Trouble | None], pauses: Pauses) -> T:
         while True:
             try:
                 return act()
@@ -139,5 +147,6 @@ class Patience:
                 if pause_s is None:
                     raise trouble.error() from cause
                 if begins:
+                    stages.trouble(trouble.text)
                     self._tell(trouble.told(self._policy))
             self._threads.wait(self._stopping, pause_s)

@@ -40,10 +40,12 @@ from raycdc.runtime.supervisor import Supervisor
 from raycdc.sinks.api import Sink
 from raycdc.source.table_requests import complain_of_parked
 from raycdc.source_side import SourceSide, job_spec, new_launcher, new_supervisor
-from raycdc.spark.lifecycle import SparkThread, new_session
+from raycdc.spark.lifecycle import SparkThread, activity, new_session
+from raycdc.stages import Board
 from raycdc.start_patience import StartPatience
 from raycdc.startup_checks import Start, begin, no_order, order_by, require_known_rows
 from raycdc.succession import StoppedWaitingError, Tenure, take
+from raycdc.watchdog import Watchdog
 
 #: How often progress is reported.
 PROGRESS_S = 0.5
@@ -245,11 +247,17 @@ class Pipeline:
             spark.warm_up()
         reporter.starting("asking the sink what it holds")
         data = DataSide(config, store, settled, spec.access, session)
-        routing = data.open(run.stack, start.sink, reporter.warning, patiently)
-        self._commit_epochs(run, start.sink, routing, spec, launcher)
+        watchdog = Watchdog(config.pipeline.watchdog.total_seconds(), reporter.tell)
+        watchdog.board.around = partial(activity, session)
+        run.stack.enter_context(watchdog.watching())
+        reporter.on_status = watchdog.heard
+        routing = data.open(run.stack, start.sink, reporter.warning, patiently=patiently, board=watchdog.board)
+        self._commit_epochs(run, start.sink, routing, spec, launcher, board=watchdog.board)
         return True
 
-    def _commit_epochs(self, run: _Run, sink: Sink, routing: Routing, spec: JobSpec, launcher: Launcher) -> None:
+    def _commit_epochs(
+        self, run: _Run, sink: Sink, routing: Routing, spec: JobSpec, launcher: Launcher, *, board: Board
+    ) -> None:
         """Recover, then run the source side and the epoch loop together."""
         store, reporter = run.store, run.reporter
         source_side = SourceSide(store, reporter)
@@ -259,6 +267,7 @@ class Pipeline:
             on_committed=source_side.committed,
             access=lambda: spec.access.as_of(launcher.flights()),
             routing=routing,
+            board=board,
             begin_again=partial(begin_again, store, reporter.warning),
             parking=Parking(
                 parks_of(self.config.pipeline),

@@ -42,6 +42,8 @@ class ProgressReporter:
 
     def __init__(self, listener: Listener, *, driver_pid: int) -> None:
         self._listener = listener
+        #: Hears each status of the source side that is looked at.
+        self.on_status: Callable[[JobStatus | None], None] = lambda _: None
         self._driver_pid = driver_pid
         self._lock = threading.Lock()
         self._parked: dict[str, int] = {}
@@ -113,6 +115,7 @@ class ProgressReporter:
             now = status()
         except RaycdcError:
             return False
+        self.on_status(now)
         if now is not None:
             self._tell_parked(now.tables)
             self._tell_problems(now.problems)
@@ -173,6 +176,10 @@ class ProgressReporter:
                 if log.ordinal != self._ordinal:
                     self._ordinal, self._moved_s = log.ordinal, now_s
         return Lags(fetch_lag_ms, self._emit_lag_ms, round((now_s - self._moved_s) * 1000))
+
+    def tell(self, event: RunEvent) -> None:
+        """Tell an event that somebody else has made."""
+        self._tell(event)
 
     def _tell(self, event: RunEvent) -> None:
         with self._lock:

@@ -12,6 +12,9 @@
 lags; readers |
 | `commit` | an epoch is in the sink | `epoch`, `tables`, `rows`, `seconds` = `staging_s` + `commit_s` |
 | `warning` | something the user should know, the job goes on | `text` |
+| `standing` | a stage of a table or split has not moved for `pipeline.watchdog`; again while it lasts | `stage` \
+(`raycdc.stages`), `table`, `split`, `reader`, `doing`, `note`, `seconds`, `text` |
+| `moving` | it goes on | the same, as it was told of last |
 | `parked` | a table is not followed (told at each start) | `table`, `phase`, `again`, `reason`, `position`, `ts_ms` |
 | `caught_up` | a bounded run reached its end | |
 | `error` | the run ends with it | `error`: its class, `text` |
@@ -22,7 +25,7 @@ Light to import: it loads nothing of a source or an engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, assert_never
 
 if TYPE_CHECKING:
@@ -176,7 +179,57 @@ class Failed:
         return cls(type(error).__name__, str(error))
 
 
-RunEvent = Starting | Waiting | TookOver | Started | Progress | Committed | Warned | TableParked | CaughtUp | Failed
+@dataclass(frozen=True, slots=True)
+class StoodStill:
+    """A stage of a table or split has not moved for `seconds`; names are empty, and `reader` None, where it has none.
+    `doing` are its words, and `note` is the statement or trouble.
+    """
+
+    stage: str
+    table: str
+    split: str
+    reader: int | None
+    doing: str
+    note: str
+    seconds: float
+
+    @property
+    def where(self) -> str:
+        """Its place, for people."""
+        parts = [self.table, f"chunk {self.split}" if self.split else ""]
+        named = ", ".join(part for part in parts if part) or ("" if self.stage == "seal" else f"the {self.stage}")
+        return named if self.reader is None else f"{named} on reader {self.reader}"
+
+    def __str__(self) -> str:
+        where = f"{self.where}: " if self.where else ""
+        return f"{where}{self.doing} since {self.seconds:.0f} s{self.note and f' ({self.note})'}"
+
+
+@dataclass(frozen=True, slots=True)
+class WentOn:
+    """What stood still goes on, or is over."""
+
+    stood: StoodStill
+
+    def __str__(self) -> str:
+        where = f"{self.stood.where}: " if self.stood.where else ""
+        return f"{where}goes on after {self.stood.seconds:.0f} s ({self.stood.doing})"
+
+
+RunEvent = (
+    Starting
+    | Waiting
+    | TookOver
+    | Started
+    | Progress
+    | Committed
+    | Warned
+    | StoodStill
+    | WentOn
+    | TableParked
+    | CaughtUp
+    | Failed
+)
 
 Listener = Callable[[RunEvent], None]
 
@@ -211,6 +264,10 @@ def event_to_json(event: RunEvent) -> dict[str, Any]:
             }
         case Warned(text):
             return {"event": "warning", "text": text}
+        case StoodStill():
+            return {"event": "standing", **asdict(event), "text": str(event)}
+        case WentOn(stood):
+            return {"event": "moving", **asdict(stood), "text": str(event)}
         case TableParked(table_name, parked):
             return {
                 "event": "parked",

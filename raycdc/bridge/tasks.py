@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, Protocol, TypeVar
 
+from raycdc.stages import moved
+
 ResultT = TypeVar("ResultT")
 ResultT_co = TypeVar("ResultT_co", covariant=True)
 
@@ -57,4 +59,8 @@ class ThreadTaskRunner:
 
     def __call__(self, tasks: Sequence[StageTask[ResultT]]) -> list[ResultT]:
         with ThreadPoolExecutor(self._threads, thread_name_prefix="raycdc-stage") as pool:
-            return list(pool.map(lambda task: task.run(), tasks))
+            results = []
+            for result in pool.map(lambda task: task.run(), tasks):
+                results.append(result)
+                moved()
+            return results

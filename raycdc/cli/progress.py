@@ -26,11 +26,13 @@ from raycdc.run_events import (
     RunEvent,
     Started,
     Starting,
+    StoodStill,
     TableFigures,
     TableParked,
     TookOver,
     Waiting,
     Warned,
+    WentOn,
 )
 
 #: Seconds between two lines about the same thing in the plain view: a log file should stay readable.
@@ -75,7 +77,7 @@ class RunState:
                 self.commit_seconds = seconds
             case CaughtUp():
                 self.caught_up = True
-            case Warned() | TableParked() | Failed():
+            case Warned() | TableParked() | StoodStill() | WentOn() | Failed():
                 pass
             case other:
                 assert_never(other)
@@ -124,6 +126,8 @@ class PlainView:
                 self._flush_commits()
             case Warned(text):
                 self._line(f"warning: {text}")
+            case StoodStill() | WentOn():
+                self._line(str(event))
             case TableParked():
                 self._line(f"warning: {parked_text(event)}")
             case other:
@@ -188,6 +192,8 @@ class LiveView:
         match event:
             case Warned(text):
                 self.note(text)
+            case StoodStill() | WentOn():
+                self.note(str(event))
             case TableParked():
                 self.note(parked_text(event))
             case Started() | CaughtUp() | Waiting() | TookOver():

@@ -21,6 +21,7 @@ from pymysql.constants import CR, ER
 from raycdc.clients.mysql_passwords import plugins
 from raycdc.config.tls import TlsMode, is_loopback
 from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
+from raycdc.stages import note_statement
 from raycdc.tries import TRIES
 
 #: Seconds the server waits for us to read or write before it drops the session: a reader that is held back by the
@@ -106,6 +107,7 @@ def _connected(settings: MySqlSettings) -> Connection[Any]:
 
 def query(connection: Connection[Any], sql: str, arguments: Iterable[Any] | None = None) -> list[tuple[Any, ...]]:
     """All rows of a small administrative query. Errors come as `SourceError` naming the statement."""
+    note_statement(sql)
     try:
         with connection.cursor() as cursor:
             cursor.execute(sql, None if arguments is None else tuple(arguments))

@@ -106,6 +106,13 @@ class PipelineOptions(Options):
         "option above the time that one such file takes.",
         unit="duration",
     )
+    watchdog: Duration = option(
+        timedelta(seconds=60),
+        help="A stage of a table or chunk that has not moved for so long is told, with what it waits for; again when "
+        "it has stood twice as long, and once more when it goes on. The run does not end for it.",
+        example="30s",
+        unit="duration",
+    )
     schema_change: SchemaChangeBehavior = option(
         SchemaChangeBehavior.LENIENT,
         help='How the target follows when the source\'s tables change their shape (README, "When tables change").',

@@ -29,6 +29,7 @@ from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.patience import Pauses, Policy
 from raycdc.sinks.api import TableWork
+from raycdc.stages import Stage
 
 #: Tables of one epoch that commit at once: each commit waits for the disk or the JVM more than it computes.
 COMMIT_THREADS = 4
@@ -86,7 +87,8 @@ class EpochWriter:
             if work.changes:
                 reach("before_schema")
                 try:
-                    self._patience(partial(self._sink.apply_schema, work))
+                    with self._ports.board.doing(Stage.SCHEMA, "changes the target's columns", table=str(work.target)):
+                        self._patience(partial(self._sink.apply_schema, work))
                 except TableRefusedError as error:
                     self._refused(prepared, work, error)
                     continue
@@ -130,7 +132,8 @@ class EpochWriter:
             try:
                 works = self._making.exact(works, prepared.sources, prepared.exact)
                 works = self._making.derived(works, prepared.share, prepared.derived)
-                prepared.staged.update(self._patience(partial(self._sink.stage, works)))
+                with self._ports.board.doing(Stage.STAGE, "writes an epoch's rows", table=_named(works)):
+                    prepared.staged.update(self._patience(partial(self._sink.stage, works)))
                 break
             except SegmentUnavailableError:
                 pause_s = pauses.failed(self._threads.now_s())
@@ -251,6 +254,11 @@ class EpochWriter:
         return [work for work in works if work.target in part]
 
     def _commit_table(self, prepared: Prepared, work: TableWork) -> None:
+        epoch = prepared.manifest.epoch
+        with self._ports.board.doing(Stage.COMMIT, f"commits epoch {epoch}", table=str(work.target)):
+            self._commit_patiently(prepared, work)
+
+    def _commit_patiently(self, prepared: Prepared, work: TableWork) -> None:
         staged = [prepared.staged[work.target]]
 
         def commit() -> None:
@@ -285,6 +293,12 @@ class EpochWriter:
             return self._holdings.held(target) if self._sink.durable else None
         except TableRefusedError:
             return None
+
+
+def _named(works: Sequence[TableWork]) -> str:
+    """The targets that are staged together, for people: the largest, and how many others."""
+    largest = str(max(works, key=lambda work: work.input_bytes).target)
+    return largest if len(works) == 1 else f"{largest} and {len(works) - 1} more"
 
 
 def by_changes(works: Sequence[TableWork]) -> tuple[list[TableWork], list[TableWork]]:

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.recovery import STEP_TOMBSTONE, CommitVector, Sealed, ahead, another_copy, beyond, shortfalls
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.epochs.known_slots import slot_of, table_of
 from raycdc.epochs.parked_targets import ParkedTargets
+from raycdc.epochs.ports import EpochPorts
 from raycdc.epochs.sink_patience import SinkPatience
 from raycdc.epochs.works import Works
 from raycdc.errors import SinkError, TableRefusedError
 from raycdc.model import TableId
 from raycdc.sinks.api import Sink
-
-if TYPE_CHECKING:  # Delta's libraries are loaded by pipelines that keep known rows alone.
-    from raycdc.epochs.known_rows import KnownRows
+from raycdc.stages import Stage
 
 
 class Holdings:
@@ -32,16 +30,17 @@ class Holdings:
         self,
         store: CheckpointStore,
         sink: Sink,
-        known: KnownRows | None,
+        ports: EpochPorts,
         shares: Works,
         parked: ParkedTargets,
         patience: SinkPatience,
     ) -> None:
+        self._board = ports.board
         self._patience = patience
         self._parked = parked
         self._store = store
         self._sink = sink
-        self._known = known
+        self._known = ports.routing.known
         self._shares = shares
 
     def of(self, targets: Mapping[TableId, Sequence[TableId]]) -> dict[TableId, CommitVector | None]:
@@ -126,5 +125,6 @@ class Holdings:
         """The vector of a target, or of the known rows of a table."""
         table = table_of(target)
         if table is None:
-            return self._patience(partial(self._sink.committed, target))
+            with self._board.doing(Stage.LOOK, "waits to hear what the target holds", table=str(target)):
+                return self._patience(partial(self._sink.committed, target))
         return self._known.committed(table) if self._known is not None else None

@@ -39,7 +39,7 @@ class EpochParts:
         parked = ParkedTargets(record.parked if record else {}, ports.parking.parks)
         stopping = threading.Event()
         patience = SinkPatience(ports.parking.waiting, stopping, ports.threads)
-        holdings = Holdings(store, sink, ports.routing.known, works, parked, patience)
+        holdings = Holdings(store, sink, ports, works, parked, patience)
         records = RecordKeeper(store, parked, generation=ports.generation, on_parked=ports.parking.on_parked)
         making = SegmentMaking(ports.routing, works.left_out, ports.access)
         return cls(store, sink, ports, works, making, parked, holdings, records, patience, stopping)

@@ -14,6 +14,7 @@ from raycdc.epochs.routing import Routing
 from raycdc.errors import StateError
 from raycdc.model import TableId
 from raycdc.model.routes import Router
+from raycdc.stages import Board
 from raycdc.threads import THREADS, Threads
 
 
@@ -31,7 +32,7 @@ class EpochPorts:
     None when there was none for so long; it may raise to end the loop. `on_committed` is called after each record, in
     order, on a thread of the loop. `begin_again` asks, durably, for new snapshots of source tables whose rows of an
     epoch are gone (the text says why), or raises if that cannot be. `access` tells how segments are reached, as of now.
-    `threads` are what the loop stages and commits on.
+    `threads` are what the loop stages and commits on, and `board` shows what they are at.
     """
 
     generation: Callable[[], OwnGeneration]
@@ -42,3 +43,4 @@ class EpochPorts:
     routing: Routing = field(default_factory=lambda: Routing(Router()))
     parking: Parking = NOTHING
     threads: Threads = THREADS
+    board: Board = field(default_factory=Board)

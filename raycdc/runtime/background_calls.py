@@ -14,6 +14,7 @@ from typing import Any
 
 from raycdc.patience import Patience
 from raycdc.runtime.restarts import source_away
+from raycdc.stages import Board, Stage
 
 
 class BackgroundCalls:
@@ -30,6 +31,8 @@ class BackgroundCalls:
         self._run, self._fail = run, fail
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="enumerator")
         self._closing = threading.Event()
+        #: Questions that are under way.
+        self.board = Board()
         self._patience = Patience(tell=self._tell, stopping=self._closing)
         self._later: list[tuple[float, Callable[[], None]]] = []
         #: How often a question to the source had to be asked again, and why last.
@@ -44,7 +47,8 @@ class BackgroundCalls:
 
         def work() -> None:
             try:
-                result = self._patience(call, source_away)
+                with self.board.doing(Stage.ASK, "waits for the source's answer to a question"):
+                    result = self._patience(call, source_away)
             except BaseException as error:  # noqa: BLE001 - ends the job, told to every caller
                 with self._lock:
                     self._fail(error)

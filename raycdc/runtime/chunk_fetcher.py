@@ -34,6 +34,7 @@ from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.fold import fold
 from raycdc.source.snapshot.reading import ChunkReader
 from raycdc.source.split import OpenedAt, SnapshotSplit
+from raycdc.stages import Board, Stage
 from raycdc.transform.masking import masked
 
 
@@ -144,8 +145,15 @@ class ChunkFiles:
     """The segments of chunks in one spool. Any thread may call it: it holds nothing that changes."""
 
     def __init__(
-        self, spool: SpoolAddress, *, stopwatch: Stopwatch, access: SegmentAccess, masks: Masks | None = None
+        self,
+        spool: SpoolAddress,
+        *,
+        stopwatch: Stopwatch,
+        access: SegmentAccess,
+        board: Board | None = None,
+        masks: Masks | None = None,
     ) -> None:
+        self._board = board or Board()
         self._spool = spool
         self._stopwatch = stopwatch
         self._access = access
@@ -153,12 +161,18 @@ class ChunkFiles:
 
     def write(self, reader: ChunkReader, task: ReadChunk) -> ChunkRead:
         """Read a chunk to its end into a segment. Blocks; raises what the connector's reader does."""
+        waits = "waits for the server's answer"
+        with self._board.doing(Stage.CHUNK, waits, table=str(task.split.table), split=task.split.split_id):
+            return self._written(reader, task)
+
+    def _written(self, reader: ChunkReader, task: ReadChunk) -> ChunkRead:
         split, document = task.split, task.document
         self._masks.check_key(split.table, document.primary_key)
         writer = self._writer(split, document.fingerprint)
         try:
             batches = iter(reader.read(split, opened_at=task.opened_at, document=document))
             while (batch := self._next(batches)) is not None:
+                self._board.came()
                 with self._stopwatch.running("chunk_write"):
                     writer.append(masked(batch, split.table, self._masks) if self._masks else batch)
             high = reader.high_watermark()

@@ -128,7 +128,9 @@ class CoordinatorHost:
     def status(self) -> JobStatus:
         with self._condition:
             self._check()
-            return replace(self._core.status(), troubles=self._calls.troubles, trouble=self._calls.trouble)
+            calls = self._calls
+            standing = calls.board.standing()
+            return replace(self._core.status(), troubles=calls.troubles, trouble=calls.trouble, standing=standing)
 
     def stop(self) -> None:
         """Seal what is there; the epoch after that is final."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Generic, TypeVar
 
 from raycdc.runtime.chunk_fetcher import ChunkFiles, ChunkSplitReader, FetchedChunks
@@ -13,15 +14,20 @@ from raycdc.source.reader.fetcher_manager import FetcherManager, SplitFetcherMan
 from raycdc.source.reader.records import RecordsWithSplitIds
 from raycdc.source.reader.split_reader import FetchedSplit, SplitReader, SplitsChange
 from raycdc.source.snapshot.reading import ChunkReader
+from raycdc.stages import Board, Stage
 
 ItemT = TypeVar("ItemT")
 SplitT = TypeVar("SplitT", bound=FetchedSplit)
+OpenedT = TypeVar("OpenedT")
 
 
 class TimedThreads:
     """See the module's docstring."""
 
-    def __init__(self, *, availability: Availability, stopwatch: Stopwatch, chunk_files: ChunkFiles) -> None:
+    def __init__(
+        self, *, availability: Availability, stopwatch: Stopwatch, board: Board, chunk_files: ChunkFiles
+    ) -> None:
+        self._board = board
         self._availability = availability
         self._stopwatch = stopwatch
         self._chunk_files = chunk_files
@@ -30,7 +36,7 @@ class TimedThreads:
         self, open_reader: Callable[[], SplitReader[SplitT, ItemT]], *, name: str, threading: ThreadingModel
     ) -> FetcherManager[SplitT, ItemT]:
         return SplitFetcherManager(
-            lambda: _TimedReader(open_reader(), self._stopwatch, name),
+            lambda: _TimedReader(self._opened(open_reader), self._stopwatch, self._board, name),
             threading=threading,
             name=name,
             notify=self._availability.notify,
@@ -39,24 +45,30 @@ class TimedThreads:
     def chunks(self, open_chunks: Callable[[], ChunkReader], *, threading: ThreadingModel) -> ChunkSource:
         files = self._chunk_files  # It counts the time of reading and of writing itself.
         fetchers = SplitFetcherManager(
-            lambda: ChunkSplitReader(open_chunks, files),
+            lambda: ChunkSplitReader(partial(self._opened, open_chunks), files),
             threading=threading,
             name="chunk-fetcher",
             notify=self._availability.notify,
         )
         return FetchedChunks(fetchers, files)
 
+    def _opened(self, open_reader: Callable[[], OpenedT]) -> OpenedT:
+        """In the fetcher's thread."""
+        with self._board.doing(Stage.OPEN, "waits for the server to let it in"):
+            return open_reader()
+
 
 class _TimedReader(Generic[SplitT, ItemT]):
     """A `SplitReader` with the time of its fetches counted under `name`."""
 
-    def __init__(self, reader: SplitReader[SplitT, ItemT], stopwatch: Stopwatch, name: str) -> None:
+    def __init__(self, reader: SplitReader[SplitT, ItemT], stopwatch: Stopwatch, board: Board, name: str) -> None:
         self._reader = reader
+        self._board = board
         self._stopwatch = stopwatch
         self._name = name
 
     def fetch(self) -> RecordsWithSplitIds[ItemT] | None:
-        with self._stopwatch.running(self._name):
+        with self._stopwatch.running(self._name), self._board.doing(Stage.LOG, "fetches and decodes"):
             return self._reader.fetch()
 
     def handle_splits_changes(self, change: SplitsChange[SplitT]) -> None:

@@ -9,6 +9,7 @@ from raycdc.runtime.stopwatch import Stopwatch
 from raycdc.source.protocol.api import SourceReader
 from raycdc.source.protocol.metrics import CutProgress, ProcessMetrics
 from raycdc.source.protocol.source_event import Heartbeat
+from raycdc.stages import Board
 
 #: A reader that has nothing to say still speaks this often, so that the coordinator knows it lives and how much it has
 #: read. News that decide about sealing are told at once; each call costs both sides about a millisecond.
@@ -18,7 +19,10 @@ HEARTBEAT_S = 0.25
 class Heartbeats:
     """See the module's docstring. `statistics` are the source's own. Owned by the reader's thread."""
 
-    def __init__(self, stopwatch: Stopwatch, statistics: Callable[[], Mapping[str, Mapping[str, int]]]) -> None:
+    def __init__(
+        self, stopwatch: Stopwatch, board: Board, statistics: Callable[[], Mapping[str, Mapping[str, int]]]
+    ) -> None:
+        self._board = board
         self._stopwatch = stopwatch
         self._statistics = statistics
         self._told = Heartbeat()
@@ -31,7 +35,10 @@ class Heartbeats:
         matters = reader.seal_matters
         if now_s < self.due_s and matters == self._told_matters:
             return None
-        process = ProcessMetrics(self._stopwatch.seconds(), self._statistics())
+        board = self._board
+        process = ProcessMetrics(
+            self._stopwatch.seconds(), self._statistics(), standing=board.standing(), moves=board.moves
+        )
         self._told_matters = matters
         self._told = replace(reader.heartbeat(), process=process)
         self.due_s = now_s + HEARTBEAT_S

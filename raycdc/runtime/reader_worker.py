@@ -38,6 +38,7 @@ from raycdc.source.protocol.metrics import CutProgress
 from raycdc.source.protocol.source_event import ReaderFailed, ReaderRegistration, Shutdown
 from raycdc.source.reader.availability import Availability
 from raycdc.source.reader.context import ReaderContext
+from raycdc.stages import Board
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +86,10 @@ class ReaderWorker:
         self._spool = spool
         self._now_s = now_s
         availability, stopwatch, masks = Availability(), Stopwatch(), settings.masks
+        board = Board()
         link = Link(Identity(identity.generation, identity.incarnation))
         self._connection = CoordinatorConnection(coordinator, identity.subtask_id, link, notify=availability.notify)
-        self._heartbeats = Heartbeats(stopwatch, source.statistics)
+        self._heartbeats = Heartbeats(stopwatch, board, source.statistics)
         output = EpochOutput(
             spool,
             stopwatch,
@@ -96,7 +98,7 @@ class ReaderWorker:
             on_progress=self._tell_progress,
             access=settings.access,
         )
-        files = ChunkFiles(spool, stopwatch=stopwatch, access=settings.access, masks=masks)
+        files = ChunkFiles(spool, stopwatch=stopwatch, board=board, access=settings.access, masks=masks)
         self._reader = source.create_reader(
             ReaderContext(
                 output,
@@ -104,7 +106,7 @@ class ReaderWorker:
                 availability=availability,
                 now_s=now_s,
                 epoch_bytes_max=settings.epoch_bytes_max,
-                threads=TimedThreads(availability=availability, stopwatch=stopwatch, chunk_files=files),
+                threads=TimedThreads(availability=availability, stopwatch=stopwatch, board=board, chunk_files=files),
                 parking=settings.parking,
                 fetchers=settings.fetchers,
             )

@@ -23,6 +23,16 @@ def task_runner(session: Any) -> tuple[TaskRunner, int]:
     return SparkTaskRunner(session), parallelism(session)
 
 
+def activity(session: Any) -> str:
+    """The stages that Spark runs now and how many of their tasks are done, in words; empty without Spark."""
+    if session is None:
+        return ""
+    tracker = session.sparkContext.statusTracker()
+    stages = [stage for number in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(number)) is not None]
+    done, all_tasks = sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)
+    return f"Spark: {done} of {all_tasks} tasks of {len(stages)} stages are done" if stages else ""
+
+
 def new_session(options: SparkOptions, state: Path) -> Any:
     """A Spark session as the configuration has it, with its own files beside the state."""
     from raycdc.spark.session import spark_session

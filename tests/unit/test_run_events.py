@@ -19,13 +19,26 @@ from raycdc.run_events import (
     RunEvent,
     Started,
     Starting,
+    StoodStill,
     TableFigures,
     TableParked,
     Warned,
+    WentOn,
     event_to_json,
 )
 from raycdc.source.table_life import Parked, Phase
 
+STOOD = StoodStill("chunk", "shop.b", "shop.b:3", 1, "waits for the server's answer", "SELECT …", 73.2)
+WHERE = "shop.b, chunk shop.b:3 on reader 1"
+STANDS = {
+    "stage": "chunk",
+    "table": "shop.b",
+    "split": "shop.b:3",
+    "reader": 1,
+    "doing": "waits for the server's answer",
+    "note": "SELECT …",
+    "seconds": 73.2,
+}
 POSITION = {"file": "binlog.000007", "pos": 4}
 PARKED = Parked("f1", True, 2, Phase.PARKED, "its key changed", Position.from_json(POSITION), ts_ms=5)
 TOLD = {"phase": "parked", "again": False, "reason": "its key changed", "position": POSITION, "ts_ms": 5}
@@ -107,6 +120,14 @@ COMMIT = {"epoch": 1, "tables": {"shop.b": 10}, "rows": 10, "seconds": 0.12, "st
         ),
         (Committed(1, {"shop.b": 10}, 10, staging_s=0.1, commit_s=0.02), {"event": "commit", **COMMIT}),
         (Warned("a name is nobody's"), {"event": "warning", "text": "a name is nobody's"}),
+        (
+            STOOD,
+            {"event": "standing", **STANDS, "text": f"{WHERE}: waits for the server's answer since 73 s (SELECT …)"},
+        ),
+        (
+            WentOn(STOOD),
+            {"event": "moving", **STANDS, "text": f"{WHERE}: goes on after 73 s (waits for the server's answer)"},
+        ),
         (TableParked("shop.a", PARKED), {"event": "parked", "table": "shop.a", **TOLD}),
         (CaughtUp(), {"event": "caught_up"}),
         (Failed("SourceError", "db1"), {"event": "error", "error": "SourceError", "text": "db1"}),

@@ -23,6 +23,7 @@ from raycdc.config import Secret
 from raycdc.connectors.mongodb.bson.documents import Document
 from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
 from raycdc.source.log_owner import LogOwner
+from raycdc.stages import note
 
 Client = MongoClient[Document]
 
@@ -101,6 +102,8 @@ def errors(client: Client, what: str = "", *, place: str = "source.uri") -> Iter
     """Driver errors as ours: `SourceUnavailableError` where trying again may help, else `SourceError`. `place` is where
     the configuration has the address.
     """
+    if what:
+        note(what)
     try:
         yield
     except OperationFailure as cause:

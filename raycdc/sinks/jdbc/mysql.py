@@ -48,6 +48,7 @@ from raycdc.sinks.jdbc.staging import Staging
 from raycdc.sinks.jdbc.types import mysql_type
 from raycdc.sinks.record import Held
 from raycdc.sinks.targets import check_names
+from raycdc.stages import note_statement
 
 #: Size of a statement with rows: large enough that parsing one row more is all it costs, far below any server's limit.
 STATEMENT_BYTES = 2 << 20
@@ -266,6 +267,8 @@ class MySqlSession:
 
     def _execute(self, statement: str | bytes, arguments: Sequence[Any]) -> tuple[list[tuple[Any, ...]], int]:
         """The rows of a statement, and how many it found or changed."""
+        if isinstance(statement, str):
+            note_statement(statement)
         try:
             with self._connection.cursor() as cursor:
                 cursor.execute(statement, arguments or None)

@@ -32,6 +32,7 @@ from raycdc.sinks.jdbc.staging import Staging
 from raycdc.sinks.jdbc.types import postgres_type
 from raycdc.sinks.record import Held
 from raycdc.sinks.targets import check_names
+from raycdc.stages import note_statement
 from raycdc.tries import TRIES
 
 _RECORD = f'"public"."{COMMIT_TABLE}"'
@@ -237,6 +238,7 @@ class PostgresSession:
 
     def run(self, statement: str, *arguments: Any) -> None:
         """Execute one statement. `SinkError` with the server's words."""
+        note_statement(statement)
         try:
             self._cursor.execute(statement, arguments or None)
         except adbc_driver_manager.Error as cause:

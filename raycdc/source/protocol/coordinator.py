@@ -29,7 +29,7 @@ from raycdc.source.protocol.api import SplitEnumerator, TableProgress
 from raycdc.source.protocol.coordination import CoordinatorSettings, ManifestWriter, SealTimer, Surroundings
 from raycdc.source.protocol.enumerator_context import EnumeratorContext
 from raycdc.source.protocol.epochs import Epochs, Recovered, Sealing
-from raycdc.source.protocol.job_status import JobStatus, TableStatus
+from raycdc.source.protocol.job_status import JobStatus, SealStatus, TableStatus
 from raycdc.source.protocol.link import read_packet
 from raycdc.source.protocol.live_readers import LiveReader, LiveReaders
 from raycdc.source.protocol.source_event import (
@@ -185,6 +185,7 @@ class SourceCoordinator:
             chunks_waiting=enumerator.chunks_waiting,
             problems={**enumerator.problems, **self._surroundings.acknowledgements.problems},
             readers=self.readers.statuses(),
+            sealing=None if epochs.sealing is None else SealStatus(epochs.sealing.epoch, tuple(epochs.sealing.waiting)),
         )
 
     # --- messages ---------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from raycdc.model import TableId
 from raycdc.source.protocol.api import TableProgress
 from raycdc.source.protocol.metrics import NO_METRICS, NO_PROCESS_METRICS, ProcessMetrics, ReaderMetrics
+from raycdc.stages import Standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +44,20 @@ class TableStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class SealStatus:
+    """The epoch that is being sealed, and the readers that are waited for."""
+
+    epoch: int
+    waiting: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatus:
     """See the module's docstring.
 
     `sealed` and `committed` are the newest epochs of each kind, `final` the run's last, once that is known. `troubles`
-    counts how often the source had to be asked again, and `trouble` says why last.
+    counts how often the source had to be asked again, and `trouble` says why last. `standing` are questions to the
+    source that are not answered.
     """
 
     generation: int
@@ -60,3 +70,5 @@ class JobStatus:
     readers: tuple[ReaderStatus, ...] = ()
     troubles: int = 0
     trouble: str = ""
+    sealing: SealStatus | None = None
+    standing: tuple[Standing, ...] = ()

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from raycdc.model import TableId
+from raycdc.stages import Standing
+
 
 @dataclass(frozen=True, slots=True)
 class LogMetrics:
@@ -39,11 +42,23 @@ class PartitionMetrics:
 
 
 @dataclass(frozen=True, slots=True)
+class HandOffWait:
+    """A chunk that waits for the log's reader, and what for, in words."""
+
+    table: TableId
+    split: str
+    doing: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReaderMetrics:
-    """The figures of one reader: of the log if it reads that, and of partitions if it is a reader of such."""
+    """The figures of one reader: of the log if it reads that, and of partitions if it is a reader of such; and its
+    chunks that wait for the log.
+    """
 
     log: LogMetrics | None = None
     partitions: PartitionMetrics | None = None
+    waits: tuple[HandOffWait, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +74,15 @@ class CutProgress:
 @dataclass(frozen=True, slots=True)
 class ProcessMetrics:
     """The figures of a reader's process since it began: where its `seconds` went, and what its source counts by table
-    (`raycdc.source.connector.Source.statistics`). `sealing` is a cut that takes long.
+    (`raycdc.source.connector.Source.statistics`). `sealing` is a cut that takes long. `standing` is work that does not
+    move, and `moves` counts how often any of it did.
     """
 
     seconds: Mapping[str, float] = field(default_factory=dict)
     source: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     sealing: CutProgress | None = None
+    standing: tuple[Standing, ...] = ()
+    moves: int = 0
 
 
 #: The metrics of a reader that has told none yet.

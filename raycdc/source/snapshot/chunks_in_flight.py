@@ -13,6 +13,7 @@ from typing import assert_never
 
 from raycdc.failpoints import reach
 from raycdc.source.protocol.api import ChunkRead, ChunkSource
+from raycdc.source.protocol.metrics import HandOffWait
 from raycdc.source.protocol.source_event import Message, RequestSplit, SourceEvent, SourceEventWrapper
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.chunk_events import (
@@ -58,6 +59,17 @@ class ChunksInFlight:
 
     def __len__(self) -> int:
         return len(self._chunks)
+
+    @property
+    def waits(self) -> tuple[HandOffWait, ...]:
+        """Those that can go on only with the log's reader."""
+        return tuple(
+            HandOffWait(chunk.split.table, chunk.split.split_id, "waits for the log to pass the end of its reading")
+            if chunk.read is not None
+            else HandOffWait(chunk.split.table, chunk.split.split_id, "waits for the log's reader to open it")
+            for chunk in self._chunks.values()
+            if chunk.document is None or (chunk.read is not None and not chunk.folding)
+        )
 
     def close(self) -> None:
         if self._source is not None:

@@ -74,8 +74,10 @@ class IncrementalReader(SourceReaderBase):
 
     def metrics(self) -> ReaderMetrics:
         if self._log is None:
-            return ReaderMetrics()
-        return ReaderMetrics(log=replace(self._log.metrics(), fetch_lag_ms=self._fetched_lag_ms))
+            return ReaderMetrics(waits=self._chunks.waits)
+        return ReaderMetrics(
+            log=replace(self._log.metrics(), fetch_lag_ms=self._fetched_lag_ms), waits=self._chunks.waits
+        )
 
     @property
     def seal_state(self) -> SealState:

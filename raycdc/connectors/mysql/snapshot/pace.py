@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from raycdc.stages import resting
+
 
 class Pace:
     """At most `rows_per_s` on average. `passed` waits; `end` may come from another thread, and ends all waiting.
@@ -25,7 +27,8 @@ class Pace:
         now = self._now_s()
         self._free_at_s = max(self._free_at_s, now) + rows / self._rows_per_s
         waiting = self._free_at_s - now
-        self._ended.wait(waiting)
+        with resting():
+            self._ended.wait(waiting)
         return waiting
 
     def end(self) -> None:

@@ -45,6 +45,7 @@ from raycdc.connectors.mysql.values.time_loops import FORM_SENT
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import DataError, SourceUnavailableError, TableChangedError
 from raycdc.model import TableId
+from raycdc.stages import note_statement
 
 #: Decode when this much is complete: large enough that a call's cost vanishes, small enough to stay in the cache.
 DECODE_BYTES = 256 << 10
@@ -88,6 +89,7 @@ def stream_query(
     finished = False
     query(connection, "SET character_set_results = NULL")
     try:
+        note_statement(sql)
         statement = _prepare(connection, receiver, sql)
         fields = _execute(connection, receiver, statement)
         yield from _batches(receiver, plan_columns(fields, arena, str(table.id)), arena)

@@ -1,0 +1,206 @@
+"""Where the work of a process is now: which stage of which table and split, in which words, and since when it stands.
+
+A thread says what it begins (`Board.doing`); code below it says what it waits for (`note`), or that something came
+(`moved`), without knowing of the board. All of this is per batch, statement or file, never per row. `Board.standing` is
+what has not moved for a while; readers tell it with their heartbeats, and `raycdc.watchdog` tells people.
+
+| stage | of | does not move while |
+|---|---|---|
+| `open` | a source's log or chunk connection, the sink | the server does not let us in |
+| `ask` | the enumerator's questions | the server does not answer |
+| `log` | the log | a fetch does not return (an idle log returns, with nothing) |
+| `chunk` | a chunk of a table | no batch of it comes |
+| `hand-off` | a chunk of a table | neither the log nor any chunk moves |
+| `seal` | an epoch | no reader reports, and none syncs a file |
+| `look` | a target | the sink does not say what it holds |
+| `schema`, `stage`, `commit` | a target | neither a statement nor a task ends |
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import StrEnum
+
+from raycdc.threads import THREADS, Threads
+
+#: Who stands for less is not told of: heartbeats stay small.
+STANDS_S = 1.0
+#: The most of a note that is kept.
+_NOTE_MAX = 160
+#: The part of a statement from which on it may have values of rows.
+_VALUES = re.compile(r"\s(?:WHERE|VALUES|SET|LIMIT|HAVING)\b.*|['(].*", re.IGNORECASE | re.DOTALL)
+
+
+class Stage(StrEnum):
+    """See the module's docstring. The names are a promise to programs (`raycdc.run_events`)."""
+
+    OPEN = "open"
+    ASK = "ask"
+    LOG = "log"
+    CHUNK = "chunk"
+    HAND_OFF = "hand-off"
+    SEAL = "seal"
+    LOOK = "look"
+    SCHEMA = "schema"
+    STAGE = "stage"
+    COMMIT = "commit"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Work that has not moved for `seconds`: its `stage`, the names of its `table` and `split` (empty: of none), in
+    words what it is `doing`, and in a `note` the statement or trouble (empty: none). A plain value, which messages
+    carry.
+    """
+
+    stage: str
+    table: str
+    split: str
+    doing: str
+    note: str
+    seconds: float
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """Something that a thread does. Only that thread changes it, so that nothing needs a lock."""
+
+    stage: Stage
+    table: str
+    split: str
+    does: str
+    moved_s: float
+    note: str = ""
+    rests: bool = False
+    troubled: bool = False
+
+
+class _Here(threading.local):
+    """The works of a thread, the innermost last, each with the clock of its board."""
+
+    def __init__(self) -> None:
+        self.works: list[tuple[_Work, Threads]] = []
+
+
+_here = _Here()
+
+
+class Board:
+    """The works that are under way in a process, or in one reader of it. For any thread.
+
+    `around` says in words what the process does beside its threads (jobs of Spark); other words are a movement.
+    """
+
+    def __init__(self, threads: Threads = THREADS) -> None:
+        self._threads = threads
+        self._works: set[_Work] = set()
+        self._lock = threading.Lock()
+        self.around: Callable[[], str] = lambda: ""
+        self._around = ""
+        self._around_s = 0.0
+        #: How often something moved: batches of chunks that came, works that ended.
+        self.moves = 0
+
+    def __repr__(self) -> str:
+        return f"Board({[(work.stage, work.table, work.split) for work in self._list()]})"
+
+    @contextmanager
+    def doing(self, stage: Stage, does: str, *, table: str = "", split: str = "") -> Iterator[None]:
+        """The calling thread does this within the block; `does` is a verb with its object, for people."""
+        work = _Work(stage, table, split, does, self._threads.now_s())
+        with self._lock:
+            self._works.add(work)
+        _here.works.append((work, self._threads))
+        try:
+            yield
+        finally:
+            _here.works.pop()
+            with self._lock:
+                self._works.discard(work)
+
+    def came(self) -> None:
+        """A batch came: `moved` for the thread's work, and for who waits for others to move."""
+        self.moves += 1
+        moved()
+
+    def standing(self) -> tuple[Standing, ...]:
+        """The works that have not moved for `STANDS_S`, in any order."""
+        now_s = self._threads.now_s()
+        works = [work for work in self._list() if now_s - work.moved_s >= STANDS_S and not work.rests]
+        if not works:
+            return ()
+        around = self._look_around(now_s)
+        found = []
+        for work in works:
+            words = "; ".join(part for part in (work.note, around) if part)
+            stood_s = now_s - (max(work.moved_s, self._around_s) if around else work.moved_s)
+            if stood_s >= STANDS_S:
+                found.append(Standing(work.stage, work.table, work.split, work.does, words, round(stood_s, 1)))
+        return tuple(found)
+
+    def _look_around(self, now_s: float) -> str:
+        """The words of `around`, with the time when they were others last."""
+        with suppress(Exception):  # of an engine that ends just now
+            if (words := self.around()) != self._around:
+                self._around, self._around_s = words, now_s
+        return self._around
+
+    def _list(self) -> list[_Work]:
+        with self._lock:
+            return list(self._works)
+
+
+def note(words: str) -> None:
+    """Say what the calling thread's work does or waits for from now on; it may be called where nobody has a board."""
+    if _here.works:
+        work, threads = _here.works[-1]
+        if not work.troubled:
+            work.note, work.moved_s = words[:_NOTE_MAX], threads.now_s()
+
+
+def note_statement(sql: str) -> None:
+    """`note` a statement, up to where values of rows may begin."""
+    if _here.works:
+        note(" ".join(_VALUES.sub(" …", sql[: 4 * _NOTE_MAX]).split()))
+
+
+def moved() -> None:
+    """Say that the calling thread's work goes on."""
+    if _here.works:
+        work, threads = _here.works[-1]
+        if not work.troubled:
+            work.moved_s = threads.now_s()
+
+
+def trouble(words: str) -> None:
+    """Say that the calling thread's work failed and is tried again: it stands from here until `over`, whatever of it is
+    done in the meantime.
+    """
+    note(words)
+    if _here.works:
+        _here.works[-1][0].troubled = True
+
+
+def over() -> None:
+    """Say that it succeeded, or is given up."""
+    if _here.works:
+        _here.works[-1][0].troubled = False
+        note("")
+
+
+@contextmanager
+def resting() -> Iterator[None]:
+    """The calling thread waits on purpose within the block, which is no stand-still."""
+    if not _here.works:
+        yield
+        return
+    work, threads = _here.works[-1]
+    work.rests = True
+    try:
+        yield
+    finally:
+        work.rests, work.moved_s = False, threads.now_s()

@@ -1,0 +1,165 @@
+"""What stands still is told, again later and later, and once more when it goes on; what moves or rests is not."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from raycdc import stages
+from raycdc.errors import SinkError, SinkUnavailableError
+from raycdc.model import TableId
+from raycdc.patience import Patience, Trouble
+from raycdc.run_events import StoodStill, WentOn
+from raycdc.source.protocol.job_status import JobStatus, ReaderStatus, SealStatus
+from raycdc.source.protocol.metrics import HandOffWait, LogMetrics, ProcessMetrics, ReaderMetrics
+from raycdc.stages import Board, Stage
+from raycdc.threads import Threads
+from raycdc.watchdog import StandStills
+
+CHUNK = ("chunk", "shop.orders", "shop.orders:12")
+
+
+class Clock(Threads):
+    def __init__(self) -> None:
+        self.s = 0.0
+
+    def now_s(self) -> float:
+        return self.s
+
+    def chance(self) -> float:
+        return 0.0
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        self.s += timeout_s
+        return event.is_set()
+
+
+def told(stand_stills: StandStills, clock: Clock, board: Board, status: JobStatus | None = None) -> list[str]:
+    """What a look tells: ``standing`` or ``moving`` with the seconds."""
+    said = []
+    for event in stand_stills.look(clock.s, board, status):
+        if isinstance(event, StoodStill):
+            said.append(f"standing {event.seconds:.0f}")
+        elif isinstance(event, WentOn):
+            said.append(f"moving {event.stood.seconds:.0f}")
+    return said
+
+
+def test_a_work_is_told_when_it_stands_again_when_twice_as_long_and_when_it_goes_on() -> None:
+    clock = Clock()
+    board, stand_stills, said = Board(clock), StandStills(60.0), {}
+    with board.doing(Stage.COMMIT, "commits epoch 3", table="shop.orders"):
+        for second in range(0, 301, 10):
+            clock.s = float(second)
+            if news := told(stand_stills, clock, board):
+                said[second] = news
+    assert said == {60: ["standing 60"], 120: ["standing 120"], 240: ["standing 240"]}
+    assert told(stand_stills, clock, board) == ["moving 300"]
+    assert told(stand_stills, clock, board) == []
+
+
+def test_whoever_moves_or_rests_stands_nowhere() -> None:
+    clock = Clock()
+    board, stand_stills = Board(clock), StandStills(60.0)
+    with board.doing(Stage.CHUNK, "waits", table="shop.orders"):
+        for _ in range(10):
+            clock.s += 50
+            assert told(stand_stills, clock, board) == []
+            board.came()
+        with stages.resting():
+            clock.s += 500
+            assert board.standing() == ()
+        clock.s += 50
+        assert told(stand_stills, clock, board) == []
+    assert board.moves == 10
+
+
+def test_a_note_says_what_is_waited_for_up_to_where_values_may_begin() -> None:
+    clock = Clock()
+    board = Board(clock)
+    with board.doing(Stage.CHUNK, "waits for the server's answer", table="shop.orders"):
+        stages.note_statement("SELECT `id`, `v`\n FROM `shop`.`orders` WHERE `id` > 'secret' ORDER BY id")
+        clock.s = 73.0
+        assert board.standing()[0].note == "SELECT `id`, `v` FROM `shop`.`orders` …"
+        stages.note_statement("INSERT INTO `t` VALUES ('secret')")
+        assert board.standing() == ()
+        clock.s += 5
+        assert "secret" not in board.standing()[0].note
+    stages.note("nobody has a board here")
+
+
+def test_work_that_is_tried_again_stands_until_it_succeeds() -> None:
+    clock = Clock()
+    board, stood = Board(clock), list[str]()
+
+    def act() -> None:
+        stages.note_statement("BEGIN")  # A try that begins is no movement.
+        stood.extend(f"{one.note} {one.seconds}" for one in board.standing())
+        if clock.s < 20:
+            raise SinkUnavailableError("db1 is away.")
+
+    def away(cause: Exception) -> Trouble:
+        return Trouble(f"The sink is waited for: {cause}", "see that it answers", SinkError)
+
+    with board.doing(Stage.COMMIT, "commits epoch 3"):
+        Patience(tell=lambda _: None, threads=clock)(act, away)
+        assert board.standing() == ()
+    assert stood[-1] == "The sink is waited for: db1 is away. 25.5"
+
+
+def test_jobs_of_an_engine_that_go_on_move_what_waits_for_them() -> None:
+    clock = Clock()
+    board = Board(clock)
+    board.around = lambda: f"Spark: {int(clock.s) // 30} of 8 tasks"
+    with board.doing(Stage.STAGE, "writes an epoch's rows"):
+        for second in range(1, 100):
+            clock.s = float(second)
+            assert all(one.seconds <= 31 for one in board.standing())
+        clock.s = 119.0
+        board.standing()
+        assert board.standing()[0].note == "Spark: 3 of 8 tasks"
+
+
+def status(**changes: object) -> JobStatus:
+    return replace(JobStatus(1, 0, 0, readers=(ReaderStatus(1, 1, 12, "n"),)), **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("moves", ["nothing", "a chunk", "the log"])
+def test_a_chunk_that_waits_for_the_log_stands_while_neither_moves(moves: str) -> None:
+    clock = Clock()
+    stand_stills, board = StandStills(60.0), Board(clock)
+    wait = HandOffWait(TableId("shop", "orders"), "shop.orders:12", "waits for the log's reader to open it")
+    said = []
+    for second in range(0, 100, 10):
+        clock.s = float(second)
+        log = LogMetrics(second if moves == "the log" else 0)
+        reader = ReaderStatus(
+            1,
+            1,
+            12,
+            "n",
+            metrics=ReaderMetrics(log, waits=(wait,)),
+            process=ProcessMetrics(moves=second if moves == "a chunk" else 0),
+        )
+        said += told(stand_stills, clock, board, status(readers=(reader,)))
+    assert said == (["standing 60"] if moves == "nothing" else [])
+
+
+def test_a_seal_that_waits_for_a_reader_names_it() -> None:
+    clock = Clock()
+    stand_stills, board = StandStills(5.0), Board(clock)
+    sealing = status(sealing=SealStatus(7, (1, 2)))
+    assert told(stand_stills, clock, board, sealing) == []
+    clock.s = 5.0
+    (event,) = stand_stills.look(clock.s, board, sealing)
+    assert str(event) == "epoch 7 waits for reader 1, 2 to seal its part since 5 s"
+    assert told(stand_stills, clock, board, status()) == ["moving 5"]
+
+
+def test_the_text_names_table_chunk_and_reader() -> None:
+    event = StoodStill(*CHUNK, 1, "waits for the server's answer", "SELECT …", 73.2)
+    where = "shop.orders, chunk shop.orders:12 on reader 1"
+    assert str(event) == f"{where}: waits for the server's answer since 73 s (SELECT …)"
+    assert str(WentOn(event)) == f"{where}: goes on after 73 s (waits for the server's answer)"

@@ -36,6 +36,7 @@ class EpochRecovery:
         self._sink = parts.sink
         self._ports = parts.ports
         self._works = parts.works
+        self._patience = parts.patience
         self._parked = parts.parked
         self._holdings = parts.holdings
         self._records = parts.records
@@ -50,7 +51,8 @@ class EpochRecovery:
         dropped: list[int] = []
         frozen: list[int] = []
         self._works.start_after(self._store.last_commit())
-        if self._check_record() is not None:
+        lacking = self._check_record() is not None
+        if self._check_fitting() or lacking:
             self._records.write_again()
         self._begin_together()
         for manifest in self._store.manifests(after=self._records.epoch):
@@ -92,6 +94,7 @@ class EpochRecovery:
         before = set(self._parked.entries)
         self._works.look_after(self._store.last_commit())
         asked = self._check_record() or set()
+        self._check_fitting()
         elsewhere: set[str] = set()
         for manifest in self._store.manifests(after=self._records.epoch):
             nodes = {segment.node for segment in manifest.segments} - {STATE_NODE}
@@ -143,6 +146,29 @@ class EpochRecovery:
             else:
                 self._parked.park(name, targets[name], after, gone, held, anyway=name in asked)
         return set(map(str, asked))
+
+    def _check_fitting(self) -> bool:
+        """Park the targets to which somebody did what their next commit would refuse, although they hold what they did;
+        whether there are any. Those that begin again are made anew, or looked at then.
+        """
+        if not self._records.epoch:
+            return False
+        followed = Followed(self._store, self._ports.parking.follows)
+        names = [TableId.parse(name) for name in self._records.vectors]
+        targets = {name: self._records.sources_of(name) for name in names if table_of(name) is None}
+        asked = [
+            name
+            for name, sources in targets.items()
+            if any(map(followed, sources)) and not all(map(followed.is_asked_for, sources))
+        ]
+        asked = [name for name in asked if not self._parked.owes_nothing(name)]
+        unfit = self._patience(partial(self._sink.unfit, asked))
+        if not unfit:
+            return False
+        after = _behind(self._store.manifest(self._records.epoch))
+        for name, error in unfit.items():
+            self._parked.park(name, targets[name], after, error, self._writer.held_of_refused(name))
+        return True
 
     def _begin_together(self) -> None:
         """Targets whose tables are all to be read anew, as they share them, hold nothing from here on."""

@@ -30,6 +30,7 @@ from raycdc.checkpoint.recovery import (
     STEP_TOMBSTONE,
     CommitVector,
 )
+from raycdc.errors import TableRefusedError
 from raycdc.model import Column, TableId, TableSchema
 from raycdc.model.behavior import SchemaChangeBehavior
 from raycdc.model.layout import ANY_LAYOUT, TableLayout
@@ -191,6 +192,12 @@ class Sink(ABC):
         """The vector that `target` holds of this pipeline (by `app_id`); None when none. Reads the
         sink, never a cache.
         """
+
+    def unfit(self, targets: Sequence[TableId]) -> Mapping[TableId, TableRefusedError]:
+        """Those of `targets` to which somebody did what their next commit would refuse, and why: asked at each start of
+        targets that hold what the record says, also of those that get no rows for a long time. Changes nothing.
+        """
+        return {}
 
     @abstractmethod
     def apply_schema(self, work: TableWork) -> None:

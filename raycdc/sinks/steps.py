@@ -178,6 +178,9 @@ class Target(ABC):
     def replace(self, work: TableWork, stamp: Stamp) -> None:
         """Put an empty target of `work` in the place of what lies there."""
 
+    def require_adoptable(self) -> None:  # noqa: B027
+        """`TargetTakenError` for what `adopt` would refuse, as far as that is known without the columns to come."""
+
     @abstractmethod
     def adopt(self, work: TableWork, stamp: Stamp) -> None:
         """Go on with somebody's target, rows and all; refuse where its columns or rows do not allow that."""
@@ -326,8 +329,8 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
     def require_free(self, target: TableId) -> None:
         with self.opened(target, writes=False) as handle:
             standing = handle.standing()
-            if isinstance(standing, Taken):
-                self._on_existing(handle, standing)
+            if isinstance(standing, Taken) and self._on_existing(handle, standing) == "merge":
+                handle.require_adoptable()
 
     def apply_schema(self, work: TableWork) -> None:
         check_changes(work, self._context.rules)

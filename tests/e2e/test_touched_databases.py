@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from raycdc.testing.forked_commands import completed
 from raycdc.testing.jobs import Job, catch_up
 from raycdc.testing.servers import MariaDbServer, PostgresServer
 from tests.e2e.test_jdbc import sink_keys
@@ -16,7 +18,7 @@ from tests.e2e.test_refusing_targets import parked_run
 pytestmark = pytest.mark.server
 
 DATABASE = "touched"
-NAMES = ("adopted", "bent", "healthy", "nul", "remade", "swapped")
+NAMES = ("adopted", "bent", "healthy", "nul", "quiet", "remade", "swapped")
 
 
 def test_a_database_that_others_use_too(mariadb: MariaDbServer, postgres: PostgresServer, tmp_path: Path) -> None:
@@ -50,11 +52,13 @@ def test_a_database_that_others_use_too(mariadb: MariaDbServer, postgres: Postgr
         )
         job = Job(tmp_path, mariadb, DATABASE, (r"\w+",), sink="jdbc", sink_keys=sink_keys(postgres, home), local=True)
         job.pipeline = 'on_existing = "merge"'
+        environment = {**os.environ, "RAYCDC_TEST_PASSWORD": mariadb.cdc_user}
         catch_up(job)
         sink(
             f"CREATE FUNCTION {DATABASE}.bend() RETURNS trigger LANGUAGE plpgsql AS "
             "'BEGIN NEW.v := 0; RETURN NEW; END'",
             f"CREATE TRIGGER bends BEFORE UPDATE ON {DATABASE}.bent FOR EACH ROW EXECUTE FUNCTION {DATABASE}.bend()",
+            f"CREATE TRIGGER bends BEFORE UPDATE ON {DATABASE}.quiet FOR EACH ROW EXECUTE FUNCTION {DATABASE}.bend()",
             f"CREATE UNIQUE INDEX own ON {DATABASE}.swapped (v)",
             f"DROP TABLE {DATABASE}.remade",
             f"CREATE TABLE {DATABASE}.remade {columns}",
@@ -70,7 +74,9 @@ def test_a_database_that_others_use_too(mariadb: MariaDbServer, postgres: Postgr
             "UPDATE swapped SET v = 2 WHERE id = 1",
             "INSERT INTO remade VALUES (3, 3, 'c')",
         )
-        said = parked_run(job, "adopted", "bent", "nul", "remade")
+        checked = completed(("check", str(job.configuration())), environment=environment, folder=tmp_path).stdout
+        assert f"{DATABASE}.quiet in postgresql" in checked
+        said = parked_run(job, "adopted", "bent", "nul", "quiet", "remade")
         assert "has a trigger (bends) before each row" in said
         assert "column t has a NUL, and no text of PostgreSQL has (the row at " in said
         assert "may have rows of others" in said
@@ -79,10 +85,11 @@ def test_a_database_that_others_use_too(mariadb: MariaDbServer, postgres: Postgr
         assert sink(f"SELECT v FROM {DATABASE}.bent ORDER BY id") == [(1,), (2,)]
 
         # The ways out that people are told.
-        sink(f"DROP TRIGGER bends ON {DATABASE}.bent", f"DROP TABLE {DATABASE}.remade")
+        sink(*(f"DROP TRIGGER bends ON {DATABASE}.{name}" for name in ("bent", "quiet")))
+        sink(f"DROP TABLE {DATABASE}.remade")
         source("UPDATE nul SET t = 'c' WHERE id = 3")
         job.pipeline = 'on_existing = "replace"'
-        for name in ("adopted", "bent", "nul", "remade"):
+        for name in ("adopted", "bent", "nul", "quiet", "remade"):
             tables_command(job, "resnapshot", f"{DATABASE}.{name}")
         catch_up(job)
         equal(*NAMES)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from raycdc.errors import TargetTakenError
 from raycdc.model import Column, TableId
-from raycdc.sinks.jdbc.obstacles import Obstacle, Rows, mysql_obstacle, postgres_obstacle
+from raycdc.sinks.jdbc.obstacles import Obstacle, Rows, mysql_look, postgres_obstacle
 
 
 def check_postgres(
@@ -65,7 +65,8 @@ def check_mysql(
 
     `exact` are the collations that tell apart all texts, the best that the server has first.
     """
-    if (obstacle := mysql_obstacle(rows, target, [column.name for column in columns])) is not None:
+    _, obstacle = mysql_look(rows, target, [column.name for column in columns])
+    if obstacle is not None:
         raise obstacle.taken(target, where)
     found = rows(
         "SELECT COLUMN_NAME, DATA_TYPE, COLLATION_NAME, EXTRA, IS_NULLABLE FROM information_schema.COLUMNS "

@@ -35,13 +35,13 @@ class Tables(Protocol):
     def folded(self, app_id: str, target: TableId) -> str | None:
         """Another target of the pipeline that is the same table on this server, whose names ignore case."""
 
-    def exists(self, target: TableId) -> bool: ...
+    def there(self, target: TableId) -> str | None:
+        """What tells the table from a later one of its name, as far as the server can tell (else empty); None where
+        there is no table.
+        """
 
     def marker(self, target: TableId) -> str | None:
         """The mark that `create` or `alter` last left, where DDL may outrun its record; else None."""
-
-    def identity(self, target: TableId) -> str:
-        """What tells the table from a later one of its name, as far as the server can tell; else empty."""
 
     def is_empty(self, target: TableId) -> bool: ...
 
@@ -49,6 +49,9 @@ class Tables(Protocol):
         self, target: TableId, columns: Sequence[Column], key: Sequence[str], marker: str, *, replace: bool
     ) -> None:
         """Make the target; with `replace` in place of the table that is there."""
+
+    def require_adoptable(self, target: TableId) -> None:
+        """`TargetTakenError` where somebody's table would lose or change rows whatever their columns are."""
 
     def adopt(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> None:
         """Make somebody's table fit: add the columns it lacks. `SinkError` for what would lose or change rows in it."""
@@ -58,8 +61,10 @@ class Tables(Protocol):
         `columns`, or refers to it by a foreign key.
         """
 
-    def check_untouched(self, target: TableId, columns: Sequence[Column]) -> None:
-        """`TargetTouchedError` where somebody gave the target what would lose or change the rows that were written."""
+    def untouched(self, target: TableId, columns: Sequence[Column]) -> str | None:
+        """As `there`. `TargetTouchedError` where somebody gave the target what would lose or change the rows that were
+        written.
+        """
 
     def alter(self, target: TableId, present: Sequence[Column], plan: Plan, key: Sequence[str], marker: str) -> None:
         """Carry `plan` out on the target, which has the columns `present`."""
@@ -93,7 +98,7 @@ class Session(Protocol):
         """
 
     def is_prepared(self) -> bool:
-        """Whether there is the commit table: before the first run only `tables.exists` may be asked."""
+        """Whether there is the commit table: before the first run only `tables.there` may be asked."""
 
     def held(self, app_id: str, target: TableId, *, lock: bool = False) -> Held | None:
         """The record of `target`; with `lock` nobody else can commit to it or alter it before this session ends, even

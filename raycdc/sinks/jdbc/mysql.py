@@ -296,7 +296,7 @@ class MySqlSession:
         ]
 
     def is_prepared(self) -> bool:
-        return self.tables.exists(TableId(self._database.address.database, COMMIT_TABLE))
+        return self.tables.there(TableId(self._database.address.database, COMMIT_TABLE)) is not None
 
     def held(self, app_id: str, target: TableId, *, lock: bool = False) -> Held | None:
         if not lock:

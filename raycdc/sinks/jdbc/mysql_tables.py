@@ -14,7 +14,7 @@ from raycdc.model import Column, TableId, TypeKind
 from raycdc.sinks.columns import Plan
 from raycdc.sinks.jdbc.adopt import check_mysql
 from raycdc.sinks.jdbc.database import Database
-from raycdc.sinks.jdbc.obstacles import mysql_obstacle
+from raycdc.sinks.jdbc.obstacles import mysql_look
 from raycdc.sinks.jdbc.plugin import STAGE_PREFIX
 from raycdc.sinks.jdbc.sql import Statements
 from raycdc.sinks.jdbc.types import mysql_type
@@ -40,8 +40,8 @@ class MySqlTables:
         self._database = database
         self._record = record
 
-    def exists(self, target: TableId) -> bool:
-        return self._comment(target) is not None
+    def there(self, target: TableId) -> str | None:
+        return _identity(self._comment(target))
 
     def folded(self, app_id: str, target: TableId) -> str | None:
         if self._rows("SELECT @@lower_case_table_names") == [(0,)]:
@@ -56,12 +56,7 @@ class MySqlTables:
         return str(found[0][0]) if found else None
 
     def marker(self, target: TableId) -> str | None:
-        comment = self._comment(target) or ""
-        return comment.removeprefix(_MARK) if comment.startswith(_MARK) else None
-
-    def identity(self, target: TableId) -> str:
-        # A table that somebody made has no mark.
-        return "marked" if self.marker(target) is not None else ""
+        return _marker(self._comment(target))
 
     def is_empty(self, target: TableId) -> bool:
         return not self._rows(f"SELECT 1 FROM {_name(target)} LIMIT 1")
@@ -97,6 +92,11 @@ class MySqlTables:
         self._change(f"RENAME TABLE {_name(target)} TO {old}, {made} TO {_name(target)}")
         self._change(f"DROP TABLE {old}")
 
+    def require_adoptable(self, target: TableId) -> None:
+        _, obstacle = mysql_look(self._rows, target, ())
+        if obstacle is not None:
+            raise obstacle.taken(target, str(self._database.address))
+
     def adopt(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> None:
         types = self._types(target)
         missing = []
@@ -129,9 +129,11 @@ class MySqlTables:
             return False
         return {name.casefold() for name in self._types(target)} <= {column.name.casefold() for column in columns}
 
-    def check_untouched(self, target: TableId, columns: Sequence[Column]) -> None:
-        if (obstacle := mysql_obstacle(self._rows, target, [column.name for column in columns])) is not None:
+    def untouched(self, target: TableId, columns: Sequence[Column]) -> str | None:
+        comment, obstacle = mysql_look(self._rows, target, [column.name for column in columns])
+        if obstacle is not None:
             raise obstacle.touched(target, str(self._database.address))
+        return _identity(comment)
 
     def alter(self, target: TableId, present: Sequence[Column], plan: Plan, key: Sequence[str], marker: str) -> None:
         if plan.emptied:
@@ -200,6 +202,18 @@ class MySqlTables:
             name: kind if kind == "tinyint(1)" else re.sub(r"^((?:tiny|small|big)?int)\(\d+\)", r"\1", kind)
             for name, kind in found
         }
+
+
+def _marker(comment: str | None) -> str | None:
+    """The mark in a table's comment."""
+    return comment.removeprefix(_MARK) if comment is not None and comment.startswith(_MARK) else None
+
+
+def _identity(comment: str | None) -> str | None:
+    """A table that somebody made has no mark, and a table without comment is none."""
+    if comment is None:
+        return None
+    return "marked" if _marker(comment) is not None else ""
 
 
 def definition(column: Column, key: Sequence[str], collation: str) -> str:

@@ -33,6 +33,24 @@ class Obstacle:
         return TargetTouchedError(f"{target} in {where} {self.does}. Nothing was written. {self.way}.")
 
 
+def postgres_look(rows: Rows, relation: str, columns: Collection[str]) -> tuple[str, Obstacle | None]:
+    """Which table `relation` is (its oid; empty: it is gone), and its first obstacle for rows with these `columns`.
+
+    Asked in each commit, so it looks at what the catalog notes of a table (its manual, "pg_class": that it has, or once
+    had, such a thing), and at the things themselves only where there may be some.
+    """
+    found = rows(
+        "SELECT oid::text, relpersistence <> 'p' OR relrowsecurity OR relhasrules OR relhassubclass OR relhastriggers "
+        "OR EXISTS (SELECT FROM pg_attribute WHERE attrelid = c.oid AND NOT attisdropped "
+        "AND (attgenerated <> '' OR attidentity = 'a')) FROM pg_class c WHERE oid = to_regclass($1)",
+        relation,
+    )
+    if not found:
+        return "", None
+    ((identity, maybe),) = found
+    return identity, postgres_obstacle(rows, relation, columns) if maybe else None
+
+
 def postgres_obstacle(rows: Rows, relation: str, columns: Collection[str]) -> Obstacle | None:
     """The first obstacle of a table, which `relation` names in SQL, for rows with these `columns`."""
     ((persistence, hidden, rule, child, trigger, made),) = rows(
@@ -65,36 +83,46 @@ def postgres_obstacle(rows: Rows, relation: str, columns: Collection[str]) -> Ob
     return _generated((made or "").split(chr(31)), columns)
 
 
-def mysql_obstacle(rows: Rows, target: TableId, columns: Collection[str]) -> Obstacle | None:
-    """The first obstacle of a table for rows with these `columns`. An account sees triggers with the privilege TRIGGER
-    only, which ``raycdc check`` therefore asks for.
+def mysql_look(rows: Rows, target: TableId, columns: Collection[str]) -> tuple[str | None, Obstacle | None]:
+    """The comment of a table (None: it is gone), and its first obstacle for rows with these `columns`. One question, as
+    it is asked in each commit; more only where there is something.
+
+    An account sees triggers with the privilege TRIGGER only, which ``raycdc check`` therefore asks for.
     """
-    ((engine, transactions),) = rows(
-        "SELECT t.ENGINE, e.TRANSACTIONS FROM information_schema.TABLES t "
-        "LEFT JOIN information_schema.ENGINES e ON e.ENGINE = t.ENGINE WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
-        target.db,
-        target.table,
+    place = (target.db, target.table)
+    found = rows(
+        "SELECT TABLE_COMMENT, ENGINE, "
+        "(SELECT MIN(TRIGGER_NAME) FROM information_schema.TRIGGERS "
+        "WHERE EVENT_OBJECT_SCHEMA = %s AND EVENT_OBJECT_TABLE = %s AND ACTION_TIMING = 'BEFORE'), "
+        "(SELECT COUNT(*) FROM information_schema.COLUMNS "
+        f"WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND {_COMPUTED}) "
+        "FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND TABLE_TYPE = 'BASE TABLE'",
+        *place * 3,
     )
-    if transactions != "YES":
-        return Obstacle(
+    if not found:
+        return None, None
+    ((comment, engine, trigger, computed),) = found
+    if engine != "InnoDB" and rows("SELECT TRANSACTIONS FROM information_schema.ENGINES WHERE ENGINE = %s", engine) != [
+        ("YES",)
+    ]:
+        return comment, Obstacle(
             f"is a table of {engine}, which has no transactions: an epoch could be in it in part, or twice",
             "ALTER TABLE … ENGINE=InnoDB",
         )
-    triggers = rows(
-        "SELECT TRIGGER_NAME FROM information_schema.TRIGGERS "
-        "WHERE EVENT_OBJECT_SCHEMA = %s AND EVENT_OBJECT_TABLE = %s AND ACTION_TIMING = 'BEFORE'",
-        target.db,
-        target.table,
-    )
-    if triggers:
-        return _trigger(str(triggers[0][0]))
+    if trigger is not None:
+        return comment, _trigger(str(trigger))
+    if not computed:
+        return comment, None
     made = rows(
         "SELECT COLUMN_NAME FROM information_schema.COLUMNS "
-        "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND EXTRA LIKE '%%GENERATED' AND GENERATION_EXPRESSION <> ''",
-        target.db,
-        target.table,
+        f"WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND {_COMPUTED}",
+        *place,
     )
-    return _generated([str(name) for (name,) in made], columns)
+    return comment, _generated([str(name) for (name,) in made], columns)
+
+
+#: Of ``information_schema.COLUMNS``: columns that the server computes.
+_COMPUTED = "EXTRA LIKE '%%GENERATED' AND GENERATION_EXPRESSION <> ''"
 
 
 def _trigger(name: str) -> Obstacle:

@@ -286,7 +286,7 @@ class PostgresSession:
             raise self._error(cause) from cause
 
     def is_prepared(self) -> bool:
-        return self.tables.exists(TableId("public", COMMIT_TABLE))
+        return self.tables.there(TableId("public", COMMIT_TABLE)) is not None
 
     def held(self, app_id: str, target: TableId, *, lock: bool = False) -> Held | None:
         read = self.commits.locked if lock else self.commits.held

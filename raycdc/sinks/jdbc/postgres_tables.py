@@ -8,7 +8,7 @@ from raycdc.errors import TargetTakenError
 from raycdc.model import Column, TableId, TypeKind
 from raycdc.sinks.columns import Plan
 from raycdc.sinks.jdbc.adopt import check_postgres
-from raycdc.sinks.jdbc.obstacles import postgres_obstacle
+from raycdc.sinks.jdbc.obstacles import postgres_look
 from raycdc.sinks.jdbc.plugin import Address
 from raycdc.sinks.jdbc.sql import Statements
 from raycdc.sinks.jdbc.types import postgres_type
@@ -24,19 +24,20 @@ class PostgresTables:
         self._run, self._rows = statements.run, statements.rows
         self._address = address
 
-    def exists(self, target: TableId) -> bool:
-        return bool(
-            self._rows("SELECT 1 FROM pg_tables WHERE schemaname = $1 AND tablename = $2", target.db, target.table)
+    def there(self, target: TableId) -> str | None:
+        found = self._rows(
+            "SELECT c.oid::text FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace "
+            "WHERE nspname = $1 AND relname = $2 AND relkind IN ('r', 'p')",
+            target.db,
+            target.table,
         )
+        return str(found[0][0]) if found else None
 
     def folded(self, app_id: str, target: TableId) -> str | None:
         return None
 
     def marker(self, target: TableId) -> str | None:
         return None  # table and record are made in one transaction
-
-    def identity(self, target: TableId) -> str:
-        return str(self._rows("SELECT to_regclass($1)::oid::text", quote(target.db, target.table))[0][0] or "")
 
     def is_empty(self, target: TableId) -> bool:
         return not self._rows(f"SELECT 1 FROM {quote(target.db, target.table)} LIMIT 1")
@@ -59,6 +60,11 @@ class PostgresTables:
         if key:
             parts.append(f"PRIMARY KEY ({', '.join(map(quote, key))})")
         self._run(f"CREATE TABLE {quote(target.db, target.table)} ({', '.join(parts)})")
+
+    def require_adoptable(self, target: TableId) -> None:
+        _, obstacle = postgres_look(self._rows, quote(target.db, target.table), ())
+        if obstacle is not None:
+            raise obstacle.taken(target, str(self._address))
 
     def adopt(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> None:
         types = dict(
@@ -91,10 +97,12 @@ class PostgresTables:
         )
         return {name for (name,) in found} <= {column.name for column in columns}
 
-    def check_untouched(self, target: TableId, columns: Sequence[Column]) -> None:
+    def untouched(self, target: TableId, columns: Sequence[Column]) -> str | None:
         names = [column.name for column in columns]
-        if (obstacle := postgres_obstacle(self._rows, quote(target.db, target.table), names)) is not None:
+        identity, obstacle = postgres_look(self._rows, quote(target.db, target.table), names)
+        if obstacle is not None:
             raise obstacle.touched(target, str(self._address))
+        return identity or None
 
     def alter(self, target: TableId, present: Sequence[Column], plan: Plan, key: Sequence[str], marker: str) -> None:
         table = quote(target.db, target.table)

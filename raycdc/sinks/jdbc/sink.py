@@ -25,7 +25,7 @@ is atomic per table, not across tables.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -33,7 +33,7 @@ from typing import ClassVar, Literal
 import pyarrow as pa
 
 from raycdc.checkpoint.folder import private_file
-from raycdc.errors import ColumnsRefusedError, ConfigError, SinkError
+from raycdc.errors import ColumnsRefusedError, ConfigError, SinkError, TableRefusedError
 from raycdc.model import META_COLUMNS, TableId
 from raycdc.sinks.api import CHANGELOG, UPSERT, SinkContext, TargetShape
 from raycdc.sinks.api import TableWork as Work
@@ -108,6 +108,19 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
             parts.append(f"PRIMARY KEY ({', '.join(quoted(name, quote) for name in target.key)})")
         name = f"{quoted(target.name.db, quote)}.{quoted(target.name.table, quote)}"
         return f"CREATE TABLE {name} ({', '.join(parts)})"
+
+    def unfit(self, targets: Sequence[TableId]) -> Mapping[TableId, TableRefusedError]:
+        refused: dict[TableId, TableRefusedError] = {}
+        if not self._prepared:
+            return refused
+        with self._database.session() as session:
+            for target in targets:
+                try:
+                    JdbcSteps(target, session, self._database, self._context, writes=False, prepared=True).look()
+                except TableRefusedError as error:
+                    refused[target] = error
+                    session.rollback()
+        return refused
 
     @contextmanager
     def opened(self, target: TableId, *, writes: bool) -> Iterator[JdbcSteps]:

@@ -66,10 +66,10 @@ class JdbcSteps(Target):
         held = session.held(app_id, self.name, lock=self._writes) if self._prepared else None
         self._held = held
         vector = held.vector if held is not None else None
-        if not tables.exists(self.name):
+        if (identity := tables.there(self.name)) is None:
             return Missing(lost=vector)
         if held is not None and held.columns:
-            if not held.identity or held.identity == tables.identity(self.name):
+            if not held.identity or held.identity == identity:
                 return Ours(vector)
             # Somebody dropped the table and made another one of its name, which has nothing of this pipeline.
             held = vector = None
@@ -93,6 +93,11 @@ class JdbcSteps(Target):
         # Made by an earlier start of this pipeline, with another state, that wrote no row.
         return Begun(vector) if ours and tables.is_empty(self.name) else Taken(vector)
 
+    def look(self) -> None:
+        """`TargetTouchedError` where a target of this pipeline has got what a commit refuses."""
+        if isinstance(self.standing(), Ours) and self._held is not None:
+            self._session.tables.untouched(self.name, self._held.columns)
+
     def create(self, work: Work, stamp: Stamp) -> None:
         self._make(work, stamp, instead=False)
 
@@ -105,6 +110,9 @@ class JdbcSteps(Target):
     def replace(self, work: Work, stamp: Stamp) -> None:
         self._make(work, stamp, instead=True)
         self._session.commits.forget_others(self._context.app_id, self.name)
+
+    def require_adoptable(self) -> None:
+        self._session.tables.require_adoptable(self.name)
 
     def adopt(self, work: Work, stamp: Stamp) -> None:
         columns = target_columns(work.schema, changelog=not self._context.upsert)
@@ -172,16 +180,15 @@ class JdbcSteps(Target):
                 raise
             session.staging.take_out(rows)
             session.staging.put(rows)
-        session.tables.check_untouched(work.target, columns)
-        identity = session.tables.identity(work.target)
-        if held.identity and held.identity != identity:
+        identity = session.tables.untouched(work.target, columns)
+        if identity is None or (held.identity and held.identity != identity):
             raise self.disappeared()
         self._hold(replace(held.written(stamp.vector), identity=identity), stamp)
         reach("in_commit")
 
     def bar(self, work: Work, stamp: Stamp) -> None:
         held = self._held
-        if held is None and self._session.tables.exists(self.name):
+        if held is None and self._session.tables.there(self.name) is not None:
             # Somebody else's table, which the epoch never touched: only the record says that it never will.
             held = Held(CommitVector(0, 0), (), (), created=False)
         if held is None:
@@ -215,7 +222,7 @@ class JdbcSteps(Target):
         self._hold(self._new(work, stamp, created=True), stamp)
 
     def _new(self, work: Work, stamp: Stamp, *, created: bool) -> Held:
-        identity = self._session.tables.identity(self.name)
+        identity = self._session.tables.there(self.name) or ""
         return Held(stamp.vector, work.schema.columns, work.schema.primary_key, created, identity=identity)
 
     def _hold(self, held: Held, stamp: Stamp) -> None:

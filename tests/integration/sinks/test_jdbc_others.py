@@ -105,6 +105,18 @@ def test_what_bends_rows_is_noticed_before_they_are_there(
         assert [row["a"] for row in sorted(story.world.rows(story.table), key=lambda row: row["id"])] == [1, 2]
 
 
+@pytest.mark.parametrize(("kind", "statements", "refusal"), BENT)
+def test_what_bends_rows_is_noticed_at_a_start_although_no_row_is_to_come(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str, statements: tuple[str, ...], refusal: str
+) -> None:
+    story = Story(request, kind, tmp_path)
+    story.seal((1, 1, 1))
+    story.run()
+    story.execute(*statements)
+    with pytest.raises(TargetTouchedError, match=refusal):
+        story.run()
+
+
 @pytest.mark.parametrize("kind", ["postgres-upsert", "mysql-upsert"])
 def test_a_column_that_the_server_computes_is_none_for_a_value_of_the_source(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str

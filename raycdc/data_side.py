@@ -44,6 +44,7 @@ def sink_context(config: PipelineConfig, app_id: str, run_tasks: TaskRunner) -> 
         on_existing=config.pipeline.on_existing,
         schema_change=config.pipeline.schema_change,
         left_out=config.pipeline.schema_changes_left_out,
+        storage=config.storage.settings(),
     )
 
 

@@ -10,7 +10,7 @@ what a run would refuse is what `check` has said, and a refusal that only a run 
 | plug-ins | nothing can be asked of a source or sink whose package is not installed |
 | options | what the sink, Spark or its absence cannot do needs nobody's answer |
 | java, spark | Spark's start takes seconds until it says so |
-| state, sink folder | a folder that cannot be written is not worth reading a server for |
+| state, sink folder or store | what cannot be written is not worth reading a server for |
 | pipeline | what another pipeline's state, or a damaged one, says is of no use |
 
 The questions to the source, its tables, transforms, lookups and the sink's server follow (`raycdc.preflight`,
@@ -34,10 +34,15 @@ from raycdc.errors import ConfigError, RaycdcError, SinkError, StateError
 from raycdc.plugins import PluginGroup, load_plugin, missing_extra
 from raycdc.sinks.api import UPSERT, Sink
 from raycdc.source.checks import CheckResult
+from raycdc.stores.api import StoreError
+from raycdc.stores.url import ObjectPlace, place_of
 from raycdc.transform.plain import is_plain
 
 #: Where a kernel shows itself as files, and nobody may make any, whatever the permissions say.
 _KERNELS = (Path("/proc"), Path("/sys"))
+
+#: A person waits for the answer, so that a store that is away is told of sooner than a run would give up.
+_STORE_TRIES_FOR_S = 10
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,7 @@ class Start:
     @cached_property
     def sink(self) -> Sink:
         sink: Sink = load_plugin(PluginGroup.SINKS, self.config.sink.type).create(self.config.sink)
+        sink.storage = self.config.storage.settings()
         return sink
 
 
@@ -217,6 +223,8 @@ def _pipeline(start: Start) -> Iterator[CheckResult]:
 
 
 def _sink_folder(start: Start) -> Iterator[CheckResult]:
+    if start.has_sink and start.config.sink.store:
+        yield _sink_store(start.config)
     text = start.config.sink.folder if start.has_sink else ""
     if not text:
         return
@@ -226,6 +234,22 @@ def _sink_folder(start: Start) -> Iterator[CheckResult]:
         yield CheckResult("sink folder", f"{folder} cannot be written: {problem}.", fix, error=SinkError)
     else:
         yield CheckResult("sink folder", f"{folder} can be written.", ok=True)
+
+
+def _sink_store(config: PipelineConfig) -> CheckResult:
+    place = place_of(config.sink.store)
+    assert isinstance(place, ObjectPlace), place
+    # Only here, because it loads the library of stores.
+    from raycdc.stores.object_store import ObjectStore, client_of
+    from raycdc.stores.probe import probe
+
+    try:
+        settings = config.storage.settings()
+        probe(ObjectStore(place, client=client_of(place, settings, tries_for_s=_STORE_TRIES_FOR_S)))
+    except StoreError as error:
+        fix = "" if "[storage]" in str(error) else "Look at sink.path and [storage]."
+        return CheckResult("sink store", str(error), fix, error=SinkError)
+    return CheckResult("sink store", f"{place} can be written, and decides who makes an object.", ok=True)
 
 
 def unwritable(folder: Path) -> str:

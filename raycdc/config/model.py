@@ -264,8 +264,15 @@ class SinkConfig(Options):
 
     @property
     def folder(self) -> str:
-        """The folder that its files are written to, if it writes any. ``raycdc check`` and ``raycdc run`` refuse one
-        that cannot be written, before anything is read.
+        """The folder of this machine that its files are written to, if it writes any. ``raycdc check`` and ``raycdc
+        run`` refuse one that cannot be written, before anything is read.
+        """
+        return ""
+
+    @property
+    def store(self) -> str:
+        """In its place the URL of an object store, if its files go to one. ``raycdc check`` and ``raycdc run`` refuse
+        one that cannot be written, or that does not decide conditional puts.
         """
         return ""
 

@@ -39,6 +39,7 @@ from raycdc.sinks.change_rules import ChangeRules
 from raycdc.sinks.plan import Input
 from raycdc.sinks.table_input import TableInput
 from raycdc.source.checks import CheckResult
+from raycdc.stores.settings import LIKE_ANYBODY, StorageSettings
 
 __all__ = [
     "CHANGELOG",
@@ -101,6 +102,7 @@ class SinkContext:
     tasks reach segments. `spark` is a SparkSession, or None where the pipeline runs without Spark. `order_by` names
     the column whose greatest value wins among the rows of a key, and is given to sinks that `keeps_greatest` only.
     `private` is a folder for what tasks must know and their arguments must not say (empty: the system's for such).
+    `storage` is how object stores are reached, for a sink whose place is a URL.
     """
 
     app_id: str
@@ -114,6 +116,7 @@ class SinkContext:
     spark: Any = None
     order_by: str = ""
     private: str = ""
+    storage: StorageSettings = LIKE_ANYBODY
 
     @property
     def upsert(self) -> bool:
@@ -156,6 +159,8 @@ class Sink(ABC):
     merges_origins: ClassVar[bool] = False
     #: Whether the sink leaves a row that has a greater value of ``source.order_by`` than the one that comes.
     keeps_greatest: ClassVar[bool] = False
+    #: How object stores are reached, for `check`, which comes before a sink has a context.
+    storage: StorageSettings = LIKE_ANYBODY
 
     def check(self, targets: Sequence[TableId], *, pipeline: str) -> list[CheckResult]:
         """The findings about the target's server or catalog before a run of `pipeline`, good and bad, for

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from raycdc.errors import ColumnsRefusedError, ConfigError, NameRefusedError, TargetTouchedError
 from raycdc.model import TableId
 from raycdc.model.names import NameRules
+from raycdc.stores.files import AnyPath, FileName, is_there
+
+Folder = TypeVar("Folder", Path, AnyPath)
 
 _FOLDER = NameRules("this sink", folder=True)
 
 
-def table_folder(root: Path, target: TableId) -> Path:
+def table_folder(root: Folder, target: TableId) -> Folder:
     """``ROOT/DB/TABLE``. `SinkError` for a name that would leave the folder or hide in it."""
     if why := _FOLDER.no_table(target):
         raise NameRefusedError(f"{target}: {why}.")
@@ -38,9 +42,9 @@ def is_of_pipeline(app_id: str, ours: str) -> bool:
     return bool(app_id) and app_id.rpartition(":")[0] == ours.rpartition(":")[0]
 
 
-def absent(paths: Iterable[str]) -> list[str]:
+def absent(paths: Iterable[FileName]) -> list[str]:
     """The files that are not there any more."""
-    return [path for path in paths if not Path(path).exists()]
+    return [str(path) for path in paths if not is_there(path)]
 
 
 def lost_files(place: str, epoch: int, paths: Sequence[str]) -> TargetTouchedError:

@@ -7,13 +7,9 @@ names and renames the same content over the same name: harmless.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +22,7 @@ from raycdc.sinks.origins import CLAIMED, ORIGIN, Origins, last_per_origin
 from raycdc.sinks.rows import DELETED, Compacted, last_per_key
 from raycdc.sinks.statistics import delta_statistics
 from raycdc.sinks.table_input import TableInput, TableTask
+from raycdc.stores.files import FileName, StorePath, writing
 
 #: Rows per Parquet row group: large enough to compress well, small enough that a task's memory stays near one batch.
 ROW_GROUP_ROWS = 1 << 17
@@ -79,12 +76,12 @@ class LinesFile:
 class WriteParquet(TableTask[DataFile]):
     """Rows as they are, as events (`changelog`) or as the table's columns, to the file `path`."""
 
-    path: str
+    path: FileName
     changelog: bool
 
     def run(self) -> DataFile:
         arrow = self.table.arrow(changelog=self.changelog)
-        return write_parquet_file(Path(self.path), arrow, self.table.rows(changelog=self.changelog))
+        return write_parquet_file(self.path, arrow, self.table.rows(changelog=self.changelog))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +91,7 @@ class WriteJsonLines(TableTask[LinesFile]):
     path: str
 
     def run(self) -> LinesFile:
-        with _Replaced(Path(self.path)) as file:
+        with writing(self.path) as file:
             rows = write_lines(file, self.table.rows(changelog=True), self.table.schema)
         return LinesFile(self.path, rows)
 
@@ -119,7 +116,7 @@ class Compact(TableTask[CompactedFile]):
             compacted = compacted_origins(self.table, self.origins)
             new = bool(pc.all(compacted.rows.column(CLAIMED)).as_py())
         described = pa.schema([*self.table.schema.arrow(), *flags])
-        write_parquet_file(Path(self.path), described, compacted.rows.to_batches(max_chunksize=ROW_GROUP_ROWS))
+        write_parquet_file(self.path, described, compacted.rows.to_batches(max_chunksize=ROW_GROUP_ROWS))
         return CompactedFile(self.path, compacted.truncated, compacted.rows.nbytes, new)
 
 
@@ -145,16 +142,37 @@ def _changes(table: TableInput, meta: Sequence[tuple[str, pa.DataType]]) -> pa.T
     return pa.Table.from_batches([_as(batch, stored) for batch in table.batches(stored.names)], schema=stored)
 
 
-def write_parquet_file(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch], **options: Any) -> DataFile:
-    """Write `batches` as `path` and describe it; `options` are further ones of `pq.ParquetWriter`."""
+@dataclass(frozen=True, slots=True)
+class WrittenParquet:
+    """A Parquet file as it was written, with its footer."""
+
+    path: FileName
+    rows: int
+    size: int
+    footer: pq.FileMetaData
+
+
+def write_parquet(
+    path: FileName, schema: pa.Schema, batches: Iterable[pa.RecordBatch], **options: Any
+) -> WrittenParquet:
+    """Write `batches` as `path`; `options` are further ones of `pq.ParquetWriter`."""
     rows = 0
-    with _Replaced(path) as file:
-        with pq.ParquetWriter(file, schema, **_PARQUET, **options) as writer:
+    footers: list[pq.FileMetaData] = []
+    with writing(path) as file:
+        with pq.ParquetWriter(file, schema, **_PARQUET, **options, metadata_collector=footers) as writer:
             for group in _row_groups(_as(batch, schema) for batch in batches):
                 writer.write_table(pa.Table.from_batches(group, schema), row_group_size=ROW_GROUP_ROWS)
                 rows += sum(batch.num_rows for batch in group)
         size = file.tell()
-    return DataFile(str(path), rows, size, delta_statistics(pq.read_metadata(path), schema))
+    return WrittenParquet(path if isinstance(path, StorePath) else str(path), rows, size, footers[0])
+
+
+def write_parquet_file(
+    path: FileName, schema: pa.Schema, batches: Iterable[pa.RecordBatch], **options: Any
+) -> DataFile:
+    """As `write_parquet`, with what a table's log says of the file."""
+    written = write_parquet(path, schema, batches, **options)
+    return DataFile(str(written.path), written.rows, written.size, delta_statistics(written.footer, schema))
 
 
 def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -182,35 +200,3 @@ def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBat
             group, rows = [], 0
     if group:
         yield group
-
-
-class _Replaced:
-    """A file written under a temporary name, synced and renamed to its own when the block ends well."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-
-    def __enter__(self) -> IO[bytes]:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._temporary.open("wb")
-        return self._file
-
-    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        try:
-            if error is None:
-                self._file.flush()
-                os.fsync(self._file.fileno())
-        except OSError:
-            self._discard()
-            raise
-        if error is not None:
-            self._discard()
-            return
-        self._file.close()
-        self._temporary.rename(self._path)
-
-    def _discard(self) -> None:
-        with contextlib.suppress(OSError):  # A full disk does not take what is still buffered.
-            self._file.close()
-        self._temporary.unlink(missing_ok=True)

@@ -51,12 +51,7 @@ class ObjectStore:
         self._place = place
         #: Requests by operation, for whoever watches their cost; those that the library repeats count once.
         self.requests: Counter[str] = Counter()
-        try:
-            self._client = client or _client(place, settings or StorageSettings())
-        except ProfileError as cause:
-            raise StoreError(f"{place} cannot be opened: {cause}.", lasting=True) from cause
-        except (ValueError, _any_of_obstore()) as cause:
-            raise StoreError(f"{place} cannot be opened: {shown(cause)}. Is [storage] right?", lasting=True) from cause
+        self._client = client or client_of(place, settings or StorageSettings())
 
     def __repr__(self) -> str:
         return f"ObjectStore({str(self._place)!r})"
@@ -157,7 +152,17 @@ class ObjectStore:
             raise StoreError(f"{place} cannot be {verb}: {shown(cause)}.") from cause
 
 
-def _client(place: ObjectPlace, settings: StorageSettings) -> AnyClient:
+def client_of(place: ObjectPlace, settings: StorageSettings, *, tries_for_s: float = TRIES_FOR_S) -> AnyClient:
+    """A client of the objects below `place`. Raises `StoreError` where the settings cannot be used; asks nobody."""
+    try:
+        return _client_for(place, settings, tries_for_s)
+    except ProfileError as cause:
+        raise StoreError(f"{place} cannot be opened: {cause}.", lasting=True) from cause
+    except (ValueError, _any_of_obstore()) as cause:
+        raise StoreError(f"{place} cannot be opened: {shown(cause)}. Is [storage] right?", lasting=True) from cause
+
+
+def _client_for(place: ObjectPlace, settings: StorageSettings, tries_for_s: float) -> AnyClient:
     from obstore.store import AzureStore, GCSStore, S3Store
 
     client: ClientConfig = {
@@ -171,7 +176,7 @@ def _client(place: ObjectPlace, settings: StorageSettings) -> AnyClient:
             "max_backoff": timedelta(seconds=LONGEST_PAUSE_S),
             "base": 2,
         },
-        "retry_timeout": timedelta(seconds=TRIES_FOR_S),
+        "retry_timeout": timedelta(seconds=tries_for_s),
     }
     prefix = place.prefix or None
     match place.kind:

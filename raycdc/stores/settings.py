@@ -42,6 +42,10 @@ class StorageSettings:
         return bool(self.endpoint) if self.path_style is None else self.path_style
 
 
+#: Nothing said: the environment and the machine's role decide.
+LIKE_ANYBODY = StorageSettings()
+
+
 class ProfileError(ValueError):
     """A profile cannot be used; the text says why, and the way out."""
 

@@ -49,7 +49,7 @@ test-sinks: setup-test ## Every way of writing of every sink, failing at every p
 
 test-stores: ## Object stores: clients that race at S3Mock, moto and Azurite (needs npm), long stories of targets there
 	@.ci/setup stores
-	$(PYTEST) $(SEVERAL) tests/integration/stores
+	$(PYTEST) $(SEVERAL) tests/integration/stores tests/integration/sinks/test_iceberg_stores.py
 
 test-blackbox: setup-test ## Stories of DDL, types, broken surroundings, damaged state: both servers, three sinks
 	$(PYTEST) $(SEVERAL) tests/blackbox

@@ -1,4 +1,5 @@
-"""When a folder's trouble is the whole sink's, and no single table's: its disk is full, broken, read-only or away.
+"""When a lake's trouble is the whole sink's, and no single table's: its disk is full, broken, read-only or away, or its
+object store does not answer or lets nobody in.
 
 Libraries wrap the system's error: Python's and Arrow's are an `OSError`, delta-rs and others say ``os error 28``.
 """
@@ -7,6 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
+
+from raycdc.stores.api import StoreError
 
 _ABSENT = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.ENOTCONN, errno.ENODEV, errno.EHOSTDOWN}
@@ -23,11 +26,47 @@ _IN_TEXT = [
 ]
 
 
+#: How Arrow's filesystems of object stores say that the server answered with an error, or not at all.
+_OF_STORE = ("AWS Error", "google::cloud::Status", "Azure Error", "Azure Exception")
+#: Of these, what nothing but a person changes.
+_LASTING = (
+    "ACCESS_DENIED",
+    "NO_SUCH_BUCKET",
+    "INVALID_ACCESS_KEY_ID",
+    "SIGNATURE_DOES_NOT_MATCH",
+    "EXPIRED_TOKEN",
+    "PERMISSION_DENIED",
+    "UNAUTHENTICATED",
+    "AuthenticationFailed",
+    "AuthorizationFailure",
+    "ContainerNotFound",
+)
+
+
+def is_refused(cause: BaseException | None) -> bool:
+    """Whether an object store lets us not in, or has no such bucket: nothing but a person changes that."""
+    while cause is not None:
+        if isinstance(cause, StoreError) and cause.lasting:
+            return True
+        if _is_of_store(cause) and any(word in str(cause) for word in _LASTING):
+            return True
+        cause = cause.__cause__
+    return False
+
+
+def _is_of_store(cause: BaseException) -> bool:
+    if isinstance(cause, FileNotFoundError) or not isinstance(cause, OSError):
+        return False
+    return any(word in str(cause) for word in _OF_STORE)
+
+
 def is_absent(cause: BaseException | None) -> bool:
     """Whether `cause`, or what led to it, says so."""
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in _ABSENT:
             return True
+        if isinstance(cause, StoreError) or _is_of_store(cause):
+            return not is_refused(cause)
         if any(form in str(cause) for form in _IN_TEXT):
             return True
         cause = cause.__cause__

@@ -33,6 +33,7 @@ from raycdc.model import Column, LogicalType, TableId, TypeKind
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.schema.events import AddColumnEvent
 from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, UPSERT, CommitVector, Sink, SinkContext, TableWork
+from raycdc.stores.settings import LIKE_ANYBODY, StorageSettings
 from raycdc.testing.epochs import EpochScript, Row, ScriptedTable
 
 #: Where a run is stopped by an error: each is reached by the epoch loop, ``in_commit`` by the sink's own verb.
@@ -65,7 +66,9 @@ class Play:
     def sink(self, *, looks: bool = False, run_tasks: TaskRunner = run_in_process, on_existing: str = "fail") -> Sink:
         """A sink of a driver of its own, opened as a run opens it, or as ``raycdc check`` does."""
         sink = self._new_sink(self.folder)
-        context = SinkContext(self.store.app_id, sink.writes[0], run_tasks, on_existing, parallelism=2)
+        context = SinkContext(
+            self.store.app_id, sink.writes[0], run_tasks, on_existing, parallelism=2, storage=sink.storage
+        )
         (sink.look if looks else sink.open)(context)
         return sink
 
@@ -127,7 +130,12 @@ class SinkConformance(ABC):
         settings = self.settings(folder)
         plugin = load_plugin(PluginGroup.SINKS, settings["type"])
         sink: Sink = plugin.create(plugin.config(**settings))
+        sink.storage = self.storage(folder)
         return sink
+
+    def storage(self, folder: Path) -> StorageSettings:
+        """How object stores are reached, for a sink that takes their URLs."""
+        return LIKE_ANYBODY
 
     @abstractmethod
     def rows(self, folder: Path, target: TableId) -> list[Row]:

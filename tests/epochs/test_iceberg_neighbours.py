@@ -23,10 +23,11 @@ from raycdc.errors import FencedError, SinkError
 from raycdc.model import TableId
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.sinks.api import CommitVector, SinkContext
-from raycdc.sinks.iceberg.catalog import HadoopCatalog, local_path, open_catalog
+from raycdc.sinks.iceberg.catalog import HadoopCatalog, open_catalog
 from raycdc.sinks.iceberg.descent import CONFIRMED
 from raycdc.sinks.iceberg.files import StoredColumn
 from raycdc.sinks.iceberg.metadata import iceberg_schema
+from raycdc.sinks.iceberg.places import local_path
 from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions
 from raycdc.sinks.iceberg.sink import IcebergSink
 from tests.epochs.sink_world import World, new_world, play, works_of

@@ -13,39 +13,44 @@ from pyiceberg.catalog import Catalog
 
 from raycdc.errors import SinkError
 from raycdc.model import TableId
-from raycdc.sinks.iceberg.catalog import local_path, open_catalog
+from raycdc.sinks.iceberg.catalog import open_catalog
 from raycdc.sinks.iceberg.descent import Seen
+from raycdc.sinks.iceberg.places import Reach, is_in_store, local_path
 from raycdc.sinks.iceberg.plugin import IcebergSinkConfig
 from raycdc.sinks.iceberg.table import IcebergTarget
 from raycdc.source.checks import CheckResult
+from raycdc.stores.settings import StorageSettings
 
 #: At most so many tables are looked at.
 _TABLES_MAX = 50
 
 
-def check_sink(config: IcebergSinkConfig, tables: Sequence[TableId]) -> list[CheckResult]:
+def check_sink(config: IcebergSinkConfig, tables: Sequence[TableId], storage: StorageSettings) -> list[CheckResult]:
     """All findings; `tables` are the targets that are known now."""
     place = config.place()
-    folder = [_folder(Path(place.warehouse).absolute())] if place.type != "rest" else []
+    # Where it is a store, `raycdc.startup_checks` has looked at that.
+    is_folder = place.type != "rest" and not is_in_store(place.warehouse) and bool(place.warehouse)
+    folder = [_folder(Path(place.warehouse).absolute())] if is_folder else []
     if any(not found.ok for found in folder):
         return folder  # Opening a SQL catalog would make its folder.
     try:
-        catalog = open_catalog(place)
-        there = {table: _found(catalog, table) for table in tables[:_TABLES_MAX]}
+        catalog = open_catalog(place, storage)
+        there = {table: _found(catalog, table, storage) for table in tables[:_TABLES_MAX]}
     except SinkError as cause:
         return [*folder, CheckResult("sink", str(cause), "Correct the [sink] section or the catalog.")]
     answered = CheckResult("sink", f"The {place.type} catalog of Iceberg tables answers.", ok=True)
     return [*folder, answered, *(found for found in there.values() if found is not None)]
 
 
-def _found(catalog: Catalog, table: TableId) -> CheckResult | None:
+def _found(catalog: Catalog, table: TableId, storage: StorageSettings) -> CheckResult | None:
     """The findings about a table that is there already."""
-    target = IcebergTarget(catalog, table, "", seen=Seen())
+    target = IcebergTarget(catalog, table, "", seen=Seen(), reach=Reach(storage))
     if not target.refresh():
         return None
     target.columns()
     target.check_plain()
-    return _folder(local_path(target.table.location()))
+    location = target.table.location()
+    return None if is_in_store(location) else _folder(local_path(location))
 
 
 def _folder(folder: Path) -> CheckResult:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import decimal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raycdc.errors import TargetTouchedError
-from raycdc.sinks.tasks import write_parquet_file
+from raycdc.sinks.tasks import write_parquet
+from raycdc.stores.files import FileName, delete, reading
 
 #: Texts and bytes are cut to so many characters in bounds: Iceberg's own default.
 BOUND_LENGTH_MAX = 16
@@ -80,7 +80,7 @@ class WrittenFile:
     partition as Iceberg has them.
     """
 
-    path: str
+    path: FileName
     rows: int
     size: int
     statistics: Statistics
@@ -120,26 +120,26 @@ def as_stored(batch: pa.RecordBatch, columns: Sequence[StoredColumn]) -> pa.Reco
 
 
 def write_data_file(
-    path: str, columns: Sequence[StoredColumn], batches: Iterable[pa.RecordBatch]
+    path: FileName, columns: Sequence[StoredColumn], batches: Iterable[pa.RecordBatch]
 ) -> WrittenFile | None:
     """Write `batches` (`as_stored`) and describe the file for `table`; None when it has no row."""
     schema = pa.schema([column.field() for column in columns])
-    written = write_parquet_file(Path(path), schema, batches, store_decimal_as_integer=True)
+    written = write_parquet(path, schema, batches, store_decimal_as_integer=True)
     if not written.rows:
-        Path(path).unlink(missing_ok=True)
+        delete([path])
         return None
-    footer = pq.read_metadata(path)
-    return WrittenFile(path, written.rows, written.size, _statistics(footer, columns), _splits(footer))
+    statistics, splits = _statistics(written.footer, columns), _splits(written.footer)
+    return WrittenFile(written.path, written.rows, written.size, statistics, splits)
 
 
 def read_columns(
-    path: Path, columns: Sequence[StoredColumn], *, rows: int, only: bool = False
+    path: FileName, columns: Sequence[StoredColumn], *, rows: int, only: bool = False
 ) -> Iterable[pa.RecordBatch]:
     """The batches of a data file with `columns`, found by their ids and cast; null where the file lacks one.
 
     With `only` nothing but these columns is read. `SinkError` for a file without field ids.
     """
-    with pq.ParquetFile(path) as file:
+    with reading(path) as source, pq.ParquetFile(source) as file:
         names = _names_by_id(file.schema_arrow, path)
         wanted = [names[column.id] for column in columns if column.id in names]
         for batch in file.iter_batches(rows, columns=wanted if only else None):
@@ -152,7 +152,13 @@ def read_columns(
             yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema([column.field() for column in columns]))
 
 
-def _names_by_id(schema: pa.Schema, path: Path) -> dict[int, str]:
+def read_whole(path: FileName, columns: Sequence[str] | None = None) -> pa.Table:
+    """A file of keys or carried values; with the `columns` alone, where they are given."""
+    with reading(path) as source:
+        return pq.read_table(source, columns=None if columns is None else list(columns))
+
+
+def _names_by_id(schema: pa.Schema, path: FileName) -> dict[int, str]:
     if any(_ID not in (field.metadata or {}) for field in schema):
         raise TargetTouchedError(
             f"The data file {path} has no field ids, so its columns cannot be told for certain: somebody added it to "

@@ -19,6 +19,7 @@ from raycdc.model import TableSchema
 from raycdc.model.layout import Kind, PartitionField, TableLayout
 from raycdc.sinks.iceberg.files import StoredColumn, WrittenFile, stored, type_text, write_data_file
 from raycdc.sinks.partitioning import Values, gathered
+from raycdc.stores.files import FileName, StorePath
 
 _WHOLE = ("int", "long", "string")
 _TIMES = ("timestamp", "timestamptz")
@@ -111,7 +112,7 @@ def _numbers(column: pa.Array) -> pa.Array:
 
 
 def write_data_files(
-    path: str,
+    path: FileName,
     columns: Sequence[StoredColumn],
     batches: Iterable[pa.RecordBatch],
     partitions: Sequence[StoredPartition],
@@ -134,9 +135,10 @@ def write_data_files(
 
     files = []
     for number, (values, rows) in enumerate(gathered(batches, keys)):
-        place = Path(path)
-        place = place.parent / _folder(partitions, values) / f"{place.stem}-{number:05d}{place.suffix}"
-        described = write_data_file(str(place), columns, rows)
+        place = path if isinstance(path, StorePath) else Path(path)
+        stem, _, suffix = place.name.rpartition(".")
+        place = place.parent / _folder(partitions, values) / f"{stem}-{number:05d}.{suffix}"
+        described = write_data_file(place, columns, rows)
         assert described is not None, place
         files.append(replace(described, partition=tuple(values)))
     return files

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, UNPARTITIONED_PARTITION_SPEC, PartitionSpec
@@ -14,7 +13,6 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import NestedField
 
 from raycdc.model.layout import TableLayout
-from raycdc.sinks.iceberg.catalog import location_of
 from raycdc.sinks.iceberg.files import StoredColumn, WrittenFile
 from raycdc.sinks.iceberg.layout import partition_name, transform_text
 
@@ -41,12 +39,12 @@ def partition_spec(layout: TableLayout, ids: Mapping[str, int]) -> PartitionSpec
     return PartitionSpec(*fields) if fields else UNPARTITIONED_PARTITION_SPEC
 
 
-def data_file(written: WrittenFile, spec_id: int) -> DataFile:
-    """A file that a task wrote, as a manifest has it."""
+def data_file(written: WrittenFile, location: str, spec_id: int) -> DataFile:
+    """A file that a task wrote, as a manifest has it at `location`."""
     statistics = written.statistics
     return DataFile.from_args(
         content=DataFileContent.DATA,
-        file_path=location_of(Path(written.path)),
+        file_path=location,
         file_format=FileFormat.PARQUET,
         partition=Record(*written.partition),
         record_count=written.rows,

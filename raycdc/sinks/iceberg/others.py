@@ -14,7 +14,6 @@ from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntryStatus
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from raycdc.errors import TargetTouchedError
-from raycdc.sinks.iceberg.catalog import local_path
 from raycdc.sinks.iceberg.descent import CONFIRMED
 from raycdc.sinks.iceberg.files import StoredColumn, read_columns
 from raycdc.sinks.iceberg.table import EPOCH_OF_SNAPSHOT, IcebergTarget, earlier
@@ -62,13 +61,13 @@ def check_files(target: IcebergTarget) -> None:
     manifests = [one for one in made.manifests(io) if one.added_snapshot_id == made.snapshot_id]
     entries = [entry for manifest in manifests for entry in manifest.fetch_manifest_entry(io)]
     added = [
-        str(local_path(entry.data_file.file_path))
+        target.files.path(entry.data_file.file_path)
         for entry in entries
         if entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == made.snapshot_id
     ]
     if gone := absent(added):
         # Somebody may have compacted them since, and removed what nothing names any more.
-        named = {str(local_path(file.file_path)) for file in target.data_files()}
+        named = {str(target.files.path(file.file_path)) for file in target.data_files()}
         if lost := [path for path in gone if path in named]:
             raise lost_files(f"The Iceberg table {target.name}", record.vector.epoch, lost)
 
@@ -105,7 +104,7 @@ def _has_rows_of(
             return counts[1] >= counts[0]
         columns = [column for column in target.columns() if column.name in source]
         names = [column.name for column in columns]
-        return are_kept(_rows(gone, columns), _rows(new, columns), names)
+        return are_kept(_rows(target, gone, columns), _rows(target, new, columns), names)
     except (OSError, pa.ArrowException):
         return _counts_say_so(suspects)  # Files that were replaced are gone.
 
@@ -123,6 +122,8 @@ def _files_of(target: IcebergTarget, snapshot: Snapshot) -> list[DataFile]:
     return [entry.data_file for entry in entries if entry.data_file.content == DataFileContent.DATA]
 
 
-def _rows(files: Sequence[DataFile], columns: Sequence[StoredColumn]) -> Iterator[pa.RecordBatch]:
+def _rows(
+    target: IcebergTarget, files: Sequence[DataFile], columns: Sequence[StoredColumn]
+) -> Iterator[pa.RecordBatch]:
     for file in files:
-        yield from read_columns(local_path(file.file_path), columns, rows=_BATCH_ROWS, only=True)
+        yield from read_columns(target.files.path(file.file_path), columns, rows=_BATCH_ROWS, only=True)

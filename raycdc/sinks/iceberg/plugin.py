@@ -6,22 +6,27 @@ from typing import Any, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from raycdc.config import Folder, Options, Secret, SinkConfig, flattened_texts, option
+from raycdc.config import FolderOrUrl, Options, Secret, SinkConfig, flattened_texts, option
 from raycdc.model import TableSchema
 from raycdc.model.layout import TableLayout
 from raycdc.plugins import Plugin
-from raycdc.stores.url import check_local_path
+from raycdc.stores.url import check_place, is_url
 
 
 class IcebergCatalogOptions(Options):
     """``catalog = { … }``: who keeps the name and the newest metadata of each table."""
 
-    type: Literal["hadoop", "sql", "rest"] = option(
+    type: Literal["hadoop", "sql", "rest", "glue"] = option(
         "hadoop",
-        help="hadoop: the warehouse folder itself; sql: a database, through SQLAlchemy; rest: a REST catalog's server.",
+        help="hadoop: the warehouse folder itself; sql: a database, through SQLAlchemy; rest: a REST catalog's server; "
+        "glue: Amazon's Glue (needs boto3).",
     )
     name: str = option("raycdc", help="Name of the catalog: in a SQL catalog part of every table's key.", min_length=1)
-    warehouse: str = option("", help="Folder of the tables (rest: the server's name for it).", example="./lake")
+    warehouse: str = option(
+        "",
+        help="Folder of the tables, or the URL of a place on an object store (rest: the server's name for it).",
+        example="./lake",
+    )
     uri: Secret = option(
         Secret(""), help="Address of the database or the server, by reference where it holds a password.",
         example="sqlite:////var/lib/lake/catalog.db",
@@ -39,14 +44,17 @@ class IcebergCatalogOptions(Options):
     def _whole(self) -> Self:
         if self.type == "hadoop" and (self.uri or self.properties):
             raise ValueError("a hadoop catalog is a folder: it takes a warehouse, and neither uri nor properties")
-        if self.type != "hadoop" and not self.uri:
+        if self.type in ("sql", "rest") and not self.uri:
             raise ValueError(f"a {self.type} catalog needs a uri")
-        if self.type != "rest" and not self.warehouse:
+        if self.type == "glue" and self.uri:
+            raise ValueError("a glue catalog has no uri; properties may have a glue.endpoint")
+        if self.type in ("hadoop", "sql") and not self.warehouse:
             raise ValueError(f"a {self.type} catalog needs a warehouse")
         if self.type != "rest":
-            path = check_local_path(self.warehouse)
-            if path != self.warehouse:
-                raise ValueError(f'write the warehouse as a path, "{path}"')
+            place = check_place(self.warehouse)
+            if place != self.warehouse:
+                kind = "URL" if is_url(place) else "path"
+                raise ValueError(f'write the warehouse as a {kind}, "{place}"')
         return self
 
 
@@ -54,8 +62,8 @@ class IcebergSinkConfig(SinkConfig):
     """``[sink] type = "iceberg"``: Iceberg tables ``DB.TABLE`` of a catalog."""
 
     type: Literal["iceberg"] = option("iceberg", help="Iceberg tables.")
-    path: Folder = option(
-        "", help="Warehouse folder of a hadoop catalog; short for `catalog`.", example="./lake", init=True
+    path: FolderOrUrl = option(
+        "", help="Warehouse of a hadoop catalog, a folder or a URL; short for `catalog`.", example="./lake", init=True
     )
     catalog: IcebergCatalogOptions | None = option(
         None, help="The catalog.", example={"type": "sql", "uri": "sqlite:///catalog.db", "warehouse": "./lake"}
@@ -70,7 +78,16 @@ class IcebergSinkConfig(SinkConfig):
     @property
     def folder(self) -> str:
         place = self.place()
-        return place.warehouse if place.type != "rest" else ""
+        return "" if place.type == "rest" or is_url(place.warehouse) else place.warehouse
+
+    @property
+    def store(self) -> str:
+        place = self.place()
+        return place.warehouse if place.type != "rest" and is_url(place.warehouse) else ""
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        return ("boto3",) if self.place().type == "glue" else ()
 
     def no_layout(self, layout: TableLayout, schema: TableSchema) -> str:
         from raycdc.sinks.iceberg.layout import no_layout

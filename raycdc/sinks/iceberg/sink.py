@@ -18,6 +18,7 @@ knows. An epoch with both is two commits, append before merge. A truncation repl
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,15 +28,16 @@ from typing import ClassVar
 from pyiceberg.catalog import Catalog
 
 from raycdc.model import TableId
-from raycdc.sinks.api import CHANGELOG, UPSERT, TableWork, TargetShape
+from raycdc.sinks.api import CHANGELOG, UPSERT, SinkContext, TableWork, TargetShape
 from raycdc.sinks.changes import check_key, check_names, check_unmerged, fitted_to
 from raycdc.sinks.iceberg.catalog import open_catalog
 from raycdc.sinks.iceberg.checks import check_sink
 from raycdc.sinks.iceberg.descent import Seen
 from raycdc.sinks.iceberg.files import StoredColumn, stored
+from raycdc.sinks.iceberg.places import Reach
 from raycdc.sinks.iceberg.plugin import IcebergSinkConfig
-from raycdc.sinks.iceberg.table import IcebergTarget, remove
-from raycdc.sinks.iceberg.target import IcebergSteps, Staged, beside, columns_of, place_of, rows_of
+from raycdc.sinks.iceberg.table import IcebergTarget
+from raycdc.sinks.iceberg.target import KEYS, IcebergSteps, Staged, beside, columns_of, place_of, rows_of
 from raycdc.sinks.iceberg.tasks import Compact, WriteRows
 from raycdc.sinks.origins import Origins
 from raycdc.sinks.plan import MERGED_FILE_BYTES_MAX, TASK_BYTES_MAX, Input, share_out, split
@@ -43,6 +45,7 @@ from raycdc.sinks.statements import spark_statement
 from raycdc.sinks.steps import Batch, ExactlyOnceSink
 from raycdc.sinks.targets import table_folder
 from raycdc.source.checks import CheckResult
+from raycdc.stores.files import delete, names_in
 
 
 class IcebergSink(ExactlyOnceSink[IcebergSteps]):
@@ -60,9 +63,18 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
         self._catalog: Catalog | None = None
         self._targets: dict[TableId, IcebergTarget] = {}
         self._seen = Seen()
+        self._reach = Reach(self.storage)
 
     def check(self, targets: Sequence[TableId], *, pipeline: str) -> list[CheckResult]:
-        return check_sink(self._config, targets)
+        return check_sink(self._config, targets, self.storage)
+
+    def open(self, context: SinkContext) -> None:
+        self.look(context)
+        self._reach = Reach(context.storage, Path(context.private or tempfile.gettempdir()))
+
+    def look(self, context: SinkContext) -> None:
+        super().look(context)
+        self._reach = Reach(context.storage)
 
     def statement(self, target: TargetShape) -> str:
         return spark_statement(target, "ICEBERG")
@@ -95,10 +107,11 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
         return staged
 
     def after_commit(self, work: TableWork, staged: Staged) -> None:
-        remove([*(result.keys for result in staged.merge), *staged.beside])
+        delete([*(result.keys for result in staged.merge), *staged.beside])
 
     def close(self) -> None:
         self._targets.clear()
+        self._reach.close()
         if self._catalog is not None:
             self._catalog.close()
 
@@ -118,12 +131,13 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
         table_folder(Path(), target)  # Refuses names that would leave the warehouse.
         with self._opening:
             if self._catalog is None:
-                self._catalog = open_catalog(self._options)
-        return IcebergTarget(self._catalog, target, self._context.app_id, seen=self._seen)
+                self._catalog = open_catalog(self._options, self._context.storage)
+        return IcebergTarget(self._catalog, target, self._context.app_id, seen=self._seen, reach=self._reach)
 
     def _target(self, target: TableId) -> IcebergTarget:
         if target not in self._targets:
             handle = self._targets[target] = self._handle(target)
             if handle.refresh():
-                remove([str(left) for left in handle.staging_folder.glob("keys-*")])
+                own = handle.staging_folder
+                delete(own / name for name in names_in(own) if name.startswith(KEYS))
         return self._targets[target]

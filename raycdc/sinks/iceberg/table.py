@@ -56,9 +56,8 @@ from raycdc.errors import (
 from raycdc.model import TableId
 from raycdc.model.layout import TableLayout
 from raycdc.model.untold import without_quotations
-from raycdc.sinks.absence import is_absent
+from raycdc.sinks.absence import is_absent, is_refused
 from raycdc.sinks.api import CommitVector
-from raycdc.sinks.iceberg.catalog import local_path, sync_file
 from raycdc.sinks.iceberg.descent import (
     CONFIRMED,
     Seen,
@@ -71,9 +70,12 @@ from raycdc.sinks.iceberg.descent import (
 from raycdc.sinks.iceberg.files import StoredColumn, WrittenFile, is_known, type_text
 from raycdc.sinks.iceberg.layout import StoredPartition, transform_text
 from raycdc.sinks.iceberg.metadata import data_file, iceberg_schema, partition_spec
+from raycdc.sinks.iceberg.places import Reach, sync_file
 from raycdc.sinks.library_errors import raised_in
 from raycdc.sinks.ownership import Ownership, nothing_left
 from raycdc.sinks.steps import Stamp, holds
+from raycdc.stores.api import StoreError
+from raycdc.stores.files import AnyPath, StorePath
 
 #: Table property that says which pipeline created (or emptied) the table, so that plain appends are right.
 CREATED_BY = "raycdc.created-by"
@@ -147,13 +149,16 @@ class _Overwrite(_OverwriteFiles):
 class IcebergTarget:
     """See the module's docstring. Errors of pyiceberg become `SinkError` naming the table."""
 
-    def __init__(self, catalog: Catalog, name: TableId, app_id: str, *, seen: Seen) -> None:
+    def __init__(self, catalog: Catalog, name: TableId, app_id: str, *, seen: Seen, reach: Reach) -> None:
         self.name = name
         self._seen = seen
         self._catalog = catalog
         self._identifier = (name.db, name.table)
         self._app_id = app_id
         self._table: Table | None = None
+        #: The table's files, as of the last `refresh`.
+        self.files = reach.files_of("", {})
+        self._reach = reach
         #: What the table held of this pipeline at the last `refresh`.
         self.record: TableRecord | None = None
         #: Whether nobody of this run had looked at the table before the last `refresh`.
@@ -177,7 +182,7 @@ class IcebergTarget:
             if not is_the_tables(cause):
                 raise
             raise self._error("cannot be read", cause) from cause
-        local_path(table.location())
+        self.files = self._reach.files_of(table.location(), table.io.properties)
         self._table = table
         self.record = record_of(table.metadata, self._app_id)
         check_descent(self.name, table.metadata, self.record, earlier(table))
@@ -190,14 +195,14 @@ class IcebergTarget:
         return self._table
 
     @property
-    def data_folder(self) -> Path:
+    def data_folder(self) -> AnyPath:
         properties = self.table.metadata.properties
-        return local_path(properties.get("write.data.path") or f"{self.table.location().rstrip('/')}/data")
+        return self.files.path(properties.get("write.data.path") or f"{self.table.location().rstrip('/')}/data")
 
     @property
-    def staging_folder(self) -> Path:
+    def staging_folder(self) -> AnyPath:
         """Of files that no table is to have: keys of compacted rows, and values that rewritten rows keep."""
-        return local_path(self.table.location()) / "_raycdc"
+        return self.files.path(self.table.location()) / "_raycdc"
 
     def vector(self) -> CommitVector | None:
         """The vector of this pipeline in the metadata of the last `refresh`."""
@@ -340,7 +345,9 @@ class IcebergTarget:
         )
         with producer:
             for written_file in change.add:
-                producer.append_data_file(data_file(written_file, metadata.default_spec_id))
+                producer.append_data_file(
+                    data_file(written_file, self.files.location(written_file.path), metadata.default_spec_id)
+                )
             for gone in change.delete:
                 producer.delete_data_file(gone)
         noted = {vector_property(self._app_id): stamp.text(self._app_id, snapshot=producer.snapshot_id)}
@@ -354,7 +361,7 @@ class IcebergTarget:
         updates: tuple[TableUpdate, ...] = staged._updates
         for location in written:
             sync_file(location)
-        for folder in {Path(file.path).parent for file in change.add}:
+        for folder in {Path(file.path).parent for file in change.add if not isinstance(file.path, StorePath)}:
             sync_folder(folder)
         head = metadata.current_snapshot()
         requirements = (
@@ -367,7 +374,7 @@ class IcebergTarget:
             Catalog._delete_old_metadata(table.io, metadata, response.metadata)
 
     def _error(self, what: str, cause: Exception) -> SinkError:
-        kind = SinkError if is_absent(cause) or is_the_catalogs(cause) else TargetTouchedError
+        kind = SinkError if is_absent(cause) or is_refused(cause) or is_the_catalogs(cause) else TargetTouchedError
         # Arrow quotes values, and SQLAlchemy its statement with them.
         text = without_quotations(str(cause)) if isinstance(cause, pa.ArrowException) else str(cause)
         return kind(
@@ -399,13 +406,6 @@ def check_sources(table: IcebergTarget, columns: Sequence[StoredColumn]) -> None
             )
 
 
-def remove(paths: Sequence[str]) -> None:
-    """Delete files nobody will read; one that cannot be deleted only costs space."""
-    for path in paths:
-        with contextlib.suppress(OSError):
-            Path(path).unlink(missing_ok=True)
-
-
 def _set_columns(staged: Any, columns: Sequence[StoredColumn]) -> None:
     metadata = staged.table_metadata
     wanted = iceberg_schema(columns, number=max(schema.schema_id for schema in metadata.schemas) + 1)
@@ -431,7 +431,7 @@ def is_the_catalogs(error: Exception) -> bool:
 def is_the_tables(error: Exception) -> bool:
     """Whether it is about the table or its catalog and no bug of ours."""
     known = type(error).__module__.startswith(("pyiceberg.", "requests."))
-    if known or isinstance(error, OSError | SQLAlchemyError):
+    if known or isinstance(error, OSError | SQLAlchemyError | StoreError):
         return True
     # Arrow reads the files of a table, which somebody may have damaged; its computing is our own.
     libraries = ("pyiceberg", "pyarrow.parquet", "pyarrow.dataset")

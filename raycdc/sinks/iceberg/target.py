@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile
 
 from raycdc.bridge.tasks import ResultT, StageTask, run_in_process
@@ -19,12 +18,11 @@ from raycdc.failpoints import reach
 from raycdc.sinks.api import STEP_APPEND, STEP_LAST, STEP_MERGE, SinkContext, TableWork
 from raycdc.sinks.changes import fitted_to
 from raycdc.sinks.iceberg import evolution
-from raycdc.sinks.iceberg.catalog import local_path
 from raycdc.sinks.iceberg.evolution import Plan
-from raycdc.sinks.iceberg.files import Bounds, StoredColumn, WrittenFile, stored, type_text
+from raycdc.sinks.iceberg.files import Bounds, StoredColumn, WrittenFile, read_whole, stored, type_text
 from raycdc.sinks.iceberg.layout import StoredPartition
 from raycdc.sinks.iceberg.others import check_files, check_unchanged
-from raycdc.sinks.iceberg.table import CREATED_BY, Change, IcebergTarget, check_sources, remove
+from raycdc.sinks.iceberg.table import CREATED_BY, Change, IcebergTarget, check_sources
 from raycdc.sinks.iceberg.tasks import (
     CarriedInto,
     Carry,
@@ -40,10 +38,14 @@ from raycdc.sinks.ownership import nothing_left
 from raycdc.sinks.rows import changelog_arrow
 from raycdc.sinks.steps import Begun, Missing, Ours, Stamp, Standing, Taken, Target
 from raycdc.sinks.targets import absent, lost_files
+from raycdc.stores.files import AnyPath, FileName, delete
 
 #: Data files up to this size together are written anew in this process, larger ones by tasks: a Spark job costs more
 #: than reading so much.
 REWRITE_IN_PROCESS_BYTES_MAX = 32 << 20
+
+#: The beginning of names of files that no table is to have.
+KEYS = "keys-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class Staged:
     columns: list[StoredColumn] = field(default_factory=list)
     partitions: list[StoredPartition] = field(default_factory=list)
     #: Files that the commit needs and the table never has.
-    beside: list[str] = field(default_factory=list)
+    beside: list[FileName] = field(default_factory=list)
 
     def files(self, step: int) -> list[WrittenFile]:
         """The data files of a step."""
@@ -127,7 +129,7 @@ class IcebergSteps(Target):
         return absent([*(file.path for file in staged.files(step)), *keys])
 
     def skip(self, staged: Staged, step: int) -> None:
-        remove([file.path for file in staged.files(step)])
+        delete([file.path for file in staged.files(step)])
 
     def bar(self, work: TableWork, stamp: Stamp) -> None:
         if self._table.refresh():
@@ -175,7 +177,8 @@ class IcebergSteps(Target):
             return Change()
         keys = [result.keys for result in results]
         key = [column for column in staged.columns if column.name in work.schema.primary_key]
-        touched = pa.concat_tables([pq.read_table(path, columns=[column.name for column in key]) for path in keys])
+        names = [column.name for column in key]
+        touched = pa.concat_tables([read_whole(path, names) for path in keys])
         bounds = Bounds(key, touched)
         old = [file for file in table.data_files() if bounds.may_have(file.lower_bounds, file.upper_bounds)]
         columns = [WantedColumn(column, column.id) for column in table.columns()]
@@ -235,7 +238,7 @@ class IcebergSteps(Target):
         partitions = tuple(self._table.partitions())
         tasks = [
             Rewrite(
-                str(local_path(file.file_path)),
+                self._table.files.path(file.file_path),
                 file.file_size_in_bytes,
                 new_file(self._table, work),
                 tuple(columns),
@@ -297,11 +300,11 @@ def place_of(work: TableWork, table: IcebergTarget, columns: Sequence[StoredColu
     return Place(new_file(table, work), tuple(columns), tuple(table.partitions()))
 
 
-def new_file(table: IcebergTarget, work: TableWork) -> str:
+def new_file(table: IcebergTarget, work: TableWork) -> AnyPath:
     """The path of a data file that nobody else writes."""
-    return str(table.data_folder / f"{work.epoch:010d}-{uuid.uuid4()}.parquet")
+    return table.data_folder / f"{work.epoch:010d}-{uuid.uuid4()}.parquet"
 
 
-def beside(table: IcebergTarget, work: TableWork) -> str:
+def beside(table: IcebergTarget, work: TableWork) -> AnyPath:
     """The path of a file for a commit that no table is to have. The next start removes those that are left."""
-    return str(table.staging_folder / f"keys-{work.epoch:010d}-{uuid.uuid4()}.parquet")
+    return table.staging_folder / f"{KEYS}{work.epoch:010d}-{uuid.uuid4()}.parquet"

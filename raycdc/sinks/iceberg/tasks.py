@@ -8,23 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from raycdc.bridge.tasks import StageTask
 from raycdc.model import key_hashes
 from raycdc.model.constants import constant
 from raycdc.model.keys import comparable
-from raycdc.sinks.iceberg.files import StoredColumn, WrittenFile, as_stored, read_columns
+from raycdc.sinks.iceberg.files import StoredColumn, WrittenFile, as_stored, read_columns, read_whole
 from raycdc.sinks.iceberg.layout import StoredPartition, write_data_files
 from raycdc.sinks.origins import CLAIMED, Origins, same_key
 from raycdc.sinks.rows import alive
 from raycdc.sinks.table_input import TableTask
-from raycdc.sinks.tasks import ROW_GROUP_ROWS, compacted_origins, compacted_rows, write_parquet_file
+from raycdc.sinks.tasks import ROW_GROUP_ROWS, compacted_origins, compacted_rows, write_parquet
+from raycdc.stores.files import FileName
 
 #: Rows of a data file that are in memory at once while it is written anew.
 BATCH_ROWS = 1 << 16
@@ -34,7 +33,7 @@ BATCH_ROWS = 1 << 16
 class Place:
     """Where a task's data files go: their name, with what columns and partitions of the table."""
 
-    path: str
+    path: FileName
     columns: tuple[StoredColumn, ...]
     partitions: tuple[StoredPartition, ...] = ()
 
@@ -55,7 +54,7 @@ class CompactedFiles:
     """
 
     files: list[WrittenFile]
-    keys: str
+    keys: FileName
     touched: int
     truncated: bool
 
@@ -68,7 +67,7 @@ class Rewritten:
 
     gone: int
     files: list[WrittenFile]
-    carried: str = ""
+    carried: FileName = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ class Compact(TableTask[CompactedFiles]):
     """
 
     into: Place
-    keys: str
+    keys: FileName
     origins: Origins | None = None
 
     def run(self) -> CompactedFiles:
@@ -107,7 +106,7 @@ class Compact(TableTask[CompactedFiles]):
         key = [column for column in self.into.columns if column.name in self.table.schema.primary_key]
         touched = pa.table({column.name: changed.column(column.name).cast(column.arrow) for column in key})
         touched = touched.append_column(CLAIMED, claims)
-        write_parquet_file(Path(self.keys), touched.schema, touched.to_batches(max_chunksize=ROW_GROUP_ROWS))
+        write_parquet(self.keys, touched.schema, touched.to_batches(max_chunksize=ROW_GROUP_ROWS))
         return CompactedFiles(written, self.keys, changed.num_rows, compacted.truncated)
 
 
@@ -125,7 +124,7 @@ class Changed:
     """The keys (files of `Compact`) of rows that go from a data file of `target`; `alone`: all are of one table."""
 
     key: tuple[str, ...]
-    files: tuple[str, ...]
+    files: tuple[FileName, ...]
     target: str
     alone: bool
 
@@ -136,17 +135,17 @@ class Carry:
     rows change. They are written with the `key` into the file `path`, which is a table's staging folder's.
     """
 
-    path: str
+    path: FileName
     key: tuple[str, ...]
     columns: tuple[StoredColumn, ...]
 
-    def write(self, file: Path, columns: Sequence[StoredColumn], gone: np.ndarray) -> str:
+    def write(self, file: FileName, columns: Sequence[StoredColumn], gone: np.ndarray) -> FileName:
         """Write them of the rows of a data `file` of `columns` that are `gone`; returns the path."""
         theirs = {column.id for column in self.columns}
         wanted = [column for column in columns if column.name in self.key or column.id in theirs]
         batches = read_columns(file, wanted, rows=BATCH_ROWS, only=True)
         schema = pa.schema([column.field() for column in wanted])
-        write_parquet_file(Path(self.path), schema, _kept(iter(batches), gone))
+        write_parquet(self.path, schema, _kept(iter(batches), gone))
         return self.path
 
 
@@ -158,9 +157,9 @@ class Rewrite(StageTask[Rewritten]):
     as new: it is another source table's, or another row's. Of the rows that go the columns `carry` are kept beside.
     """
 
-    path: str
+    path: FileName
     size: int
-    into: str
+    into: FileName
     columns: tuple[WantedColumn, ...]
     partitions: tuple[StoredPartition, ...] = ()
     changed: Changed | None = None
@@ -174,13 +173,13 @@ class Rewrite(StageTask[Rewritten]):
         into = Place(self.into, tuple(wanted.column for wanted in self.columns), self.partitions)
         kept: np.ndarray | None = None
         if self.changed is not None:
-            kept = _without(Path(self.path), into.columns, self.changed)
+            kept = _without(self.path, into, self.changed)
             if kept.all():
                 return Rewritten(0, [])
-        written = into.write(_kept(_converted(Path(self.path), self.columns), kept))
+        written = into.write(_kept(_converted(self.path, self.columns), kept))
         if kept is None:
             return Rewritten(0, written)
-        carried = self.carry.write(Path(self.path), into.columns, ~kept) if self.carry is not None else ""
+        carried = self.carry.write(self.path, into.columns, ~kept) if self.carry is not None else ""
         return Rewritten(int(len(kept) - np.count_nonzero(kept)), written, carried)
 
 
@@ -194,7 +193,7 @@ class CarriedInto(StageTask[list[WrittenFile]]):
     columns: tuple[StoredColumn, ...]
     into: Place
     key: tuple[str, ...]
-    carried: tuple[str, ...]
+    carried: tuple[FileName, ...]
 
     @property
     def input_bytes(self) -> int:
@@ -204,7 +203,7 @@ class CarriedInto(StageTask[list[WrittenFile]]):
         given = {column.id for column in self.columns}
         theirs = [column for column in self.into.columns if column.id not in given]
         numbers, names = [f"k{at}" for at in range(len(self.key))], [f"v{at}" for at in range(len(theirs))]
-        known = pa.concat_tables([pq.read_table(path) for path in self.carried])
+        known = pa.concat_tables([read_whole(path) for path in self.carried])
         keys = comparable(known, self.key).rename_columns(numbers)
         # Where others wrote a key twice, the first row speaks for it.
         first = keys.append_column("#", pa.array(np.arange(len(keys)))).group_by(numbers, use_threads=False)
@@ -214,7 +213,7 @@ class CarriedInto(StageTask[list[WrittenFile]]):
 
         def whole() -> Iterator[pa.RecordBatch]:
             schema = pa.schema([column.field() for column in self.into.columns])
-            for batch in read_columns(Path(self.file.path), self.columns, rows=BATCH_ROWS):
+            for batch in read_columns(self.file.path, self.columns, rows=BATCH_ROWS):
                 mine = comparable(pa.Table.from_batches([batch]), self.key).rename_columns(numbers)
                 asked = mine.append_column("#", pa.array(np.arange(batch.num_rows)))
                 told = asked.join(known, keys=numbers, join_type="left outer", use_threads=False).sort_by("#")
@@ -224,7 +223,7 @@ class CarriedInto(StageTask[list[WrittenFile]]):
         return self.into.write(whole())
 
 
-def _converted(path: Path, wanted: Sequence[WantedColumn]) -> Iterator[pa.RecordBatch]:
+def _converted(path: FileName, wanted: Sequence[WantedColumn]) -> Iterator[pa.RecordBatch]:
     schema = pa.schema([one.column.field() for one in wanted])
     # Under the position as its name, as one column may be read twice.
     sources = [StoredColumn(one.origin or 0, str(at), one.column.type) for at, one in enumerate(wanted)]
@@ -245,11 +244,11 @@ def _kept(batches: Iterator[pa.RecordBatch], kept: np.ndarray | None) -> Iterato
         at += batch.num_rows
 
 
-def _without(path: Path, columns: Sequence[StoredColumn], changed: Changed) -> np.ndarray:
+def _without(path: FileName, place: Place, changed: Changed) -> np.ndarray:
     """Which rows of a data file are not `changed`. Holds the keys and a byte per row in memory."""
-    key = [column for column in columns if column.name in changed.key]
+    key = [column for column in place.columns if column.name in changed.key]
     names = [column.name for column in key]
-    touched = pa.concat_tables([pq.read_table(file, columns=[*names, CLAIMED]) for file in changed.files])
+    touched = pa.concat_tables([read_whole(file, [*names, CLAIMED]) for file in changed.files])
     claimed = touched.column(CLAIMED)
     numbers = [f"k{number}" for number in range(len(names))]
     keys = comparable(touched, names).rename_columns(numbers)

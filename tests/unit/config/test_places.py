@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from raycdc.checkpoint.store import CheckpointStore
-from raycdc.config import config_from_dict, option
+from raycdc.config import PipelineConfig, config_from_dict, option
 from raycdc.config.keys import declared_models, is_place, keys_of, leaf_types
 from raycdc.errors import ConfigError, StateError
 from raycdc.stores.url import check_local_path
@@ -74,17 +75,31 @@ def test_a_url_is_refused_with_the_way_out(url: str, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "parquet", "iceberg"])
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_every_folder_of_rows_is_checked(kind: str) -> None:
-    section = {"type": kind, "write": "changelog"}
+    with pytest.raises(ConfigError, match=r"not supported here; name a folder of this machine"):
+        configured({"type": kind, "path": "s3://lake/l"})
+
+
+ICEBERG_PLACES: tuple[Callable[[str], dict[str, Any]], ...] = (
+    lambda url: {"path": url},
+    lambda url: {"catalog": {"type": "sql", "uri": "sqlite:///c.db", "warehouse": url}},
+    lambda url: {"catalog": {"type": "glue", "warehouse": url}},
+)
+
+
+@pytest.mark.parametrize("place", ICEBERG_PLACES)
+def test_iceberg_takes_the_urls_of_stores_and_no_others(place: Callable[[str], dict[str, Any]]) -> None:
+    for url in ("s3://lake/l", "gs://lake/l", "abfss://lake@account.dfs.core.windows.net/l"):
+        sink = configured({"type": "iceberg", **place(url)}).sink
+        assert (sink.store, sink.folder) == (url, "")
+    with pytest.raises(ConfigError, match='write "s3://lake/l"'):
+        configured({"type": "iceberg", **place("s3a://lake/l")})
+
+
+def configured(sink: dict[str, Any]) -> PipelineConfig:
     source = {"type": "mysql", "user": "cdc", "tables": ["shop.t"]}
-    for keys in (
-        {"path": "s3://lake/l"},
-        {"catalog": {"type": "sql", "uri": "sqlite:///c.db", "warehouse": "s3://lake/l"}},
-    ):
-        if kind == "iceberg" or "path" in keys:
-            with pytest.raises(ConfigError, match=r"not supported here; name a folder of this machine"):
-                config_from_dict({"pipeline": {"name": "p"}, "source": source, "sink": section | keys})
+    return config_from_dict({"pipeline": {"name": "p"}, "source": source, "sink": {"write": "changelog", **sink}})
 
 
 def test_what_a_refusal_advises_is_taken() -> None:

@@ -59,7 +59,7 @@ def test_values_come_back_and_every_file_may_have_its_keys(kind: str, tmp_path: 
     assert described.rows == len(VALUES[kind]) + 1
     assert described.statistics.nulls == {7: 1}
     renamed = [StoredColumn(8, "other", "int"), StoredColumn(7, "new name", kind)]
-    (read,) = read_columns(path, renamed, rows=100)
+    (read,) = read_columns(str(path), renamed, rows=100)
     assert list(map(str, read.column("new name").to_pylist())) == list(map(str, [*VALUES[kind], None]))
     assert read.column("other").null_count == read.num_rows
     lower, upper = described.statistics.lower, described.statistics.upper

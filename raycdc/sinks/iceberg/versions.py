@@ -1,0 +1,173 @@
+"""The versions of a table's metadata in a warehouse of ``type = hadoop``: ``vN.metadata.json``, ``version-hint.text``.
+
+The hint names a version not much older than the newest one. Version N + 1 comes into being in one step that fails
+when there is one: a ``link`` in a folder, a conditional put on an object store. The hint follows. Whoever reads begins
+at the hint and goes on while there is a next version, so a writer that died between the two loses nothing.
+
+Called by `raycdc.sinks.iceberg.catalog`. Names are below the warehouse; may be used by several threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import uuid
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from pyiceberg.exceptions import CommitFailedException
+
+from raycdc.checkpoint.disk import sync_folder
+from raycdc.stores.api import Store, Taken
+
+_VERSION = re.compile(r"v(\d+)(\.gz)?\.metadata\.json")
+_HINT = "version-hint.text"
+
+
+class Versions(ABC):
+    """See the module's docstring; below are the few operations in which folders and object stores differ."""
+
+    def newest(self, folder: str) -> tuple[int, str] | None:
+        """The newest version of a table and its file; None when there is no table. `folder` is that of its metadata."""
+        version = self._hint(folder)
+        if version is None or self._file_of(folder, version) is None:
+            found = (_VERSION.fullmatch(name) for name in self._names(folder))
+            version = max((int(match[1]) for match in found if match), default=None)
+            if version is None:
+                return None
+        while self._file_of(folder, version + 1) is not None:
+            version += 1
+        name = self._file_of(folder, version)
+        assert name is not None
+        return version, name
+
+    def add(self, folder: str, version: int, data: bytes) -> str:
+        """Make `data` the given version; the name of its file. Raises `CommitFailedException` when there is one."""
+        name = f"{folder}/v{version}.metadata.json"
+        if self._has(f"{folder}/v{version}.gz.metadata.json") or not self._put_if_absent(name, data):
+            raise CommitFailedException(f"Version {version} was committed by another writer: {name}")
+        # Who slept since the version before may find the name free, because old versions are removed.
+        if (newest := self._hint(folder)) is not None and newest > version + 1:
+            self._delete(name)
+            raise CommitFailedException(f"Version {version} is long gone: {name}")
+        self._put(f"{folder}/{_HINT}", str(version).encode())
+        return name
+
+    @abstractmethod
+    def folders(self, folder: str) -> list[str]:
+        """The names of the folders in a folder."""
+
+    def make_folder(self, folder: str) -> None:  # noqa: B027
+        """Make a folder, where there are such."""
+
+    def _hint(self, folder: str) -> int | None:
+        text = self._read(f"{folder}/{_HINT}")
+        with contextlib.suppress(ValueError):
+            return None if text is None else int(text)
+        return None
+
+    def _file_of(self, folder: str, version: int) -> str | None:
+        names = (f"{folder}/v{version}.metadata.json", f"{folder}/v{version}.gz.metadata.json")
+        return next((name for name in names if self._has(name)), None)
+
+    @abstractmethod
+    def _names(self, folder: str) -> list[str]: ...
+
+    @abstractmethod
+    def _has(self, name: str) -> bool: ...
+
+    @abstractmethod
+    def _read(self, name: str) -> bytes | None: ...
+
+    @abstractmethod
+    def _put(self, name: str, data: bytes) -> None: ...
+
+    @abstractmethod
+    def _put_if_absent(self, name: str, data: bytes) -> bool: ...
+
+    @abstractmethod
+    def _delete(self, name: str) -> None: ...
+
+
+class FolderVersions(Versions):
+    """In a folder of this machine, durable."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def folders(self, folder: str) -> list[str]:
+        place = self._root / folder
+        return [entry.name for entry in place.iterdir() if entry.is_dir()] if place.is_dir() else []
+
+    def make_folder(self, folder: str) -> None:
+        (self._root / folder).mkdir(parents=True, exist_ok=True)
+
+    def _names(self, folder: str) -> list[str]:
+        place = self._root / folder
+        return [entry.name for entry in place.iterdir()] if place.is_dir() else []
+
+    def _has(self, name: str) -> bool:
+        return (self._root / name).exists()
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            return (self._root / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def _put(self, name: str, data: bytes) -> None:
+        path = self._root / name
+        temporary = path.with_name(f"{path.stem}.{uuid.uuid4()}.tmp")
+        temporary.write_bytes(data)
+        temporary.rename(path)
+
+    def _put_if_absent(self, name: str, data: bytes) -> bool:
+        path = self._root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f"{uuid.uuid4()}.metadata.json.tmp")
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink()
+        sync_folder(path.parent)
+        return True
+
+    def _delete(self, name: str) -> None:
+        (self._root / name).unlink(missing_ok=True)
+
+
+class StoreVersions(Versions):
+    """On an object store. Raises `StoreError`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def folders(self, folder: str) -> list[str]:
+        return sorted({name.partition("/")[0] for name in self._store.list(folder) if "/" in name})
+
+    def _names(self, folder: str) -> list[str]:
+        return self._store.list(folder)
+
+    def _has(self, name: str) -> bool:
+        return self._store.read(name) is not None
+
+    def _read(self, name: str) -> bytes | None:
+        found = self._store.read(name)
+        return None if found is None else found.data
+
+    def _put(self, name: str, data: bytes) -> None:
+        self._store.put(name, data)
+
+    def _put_if_absent(self, name: str, data: bytes) -> bool:
+        # The snapshot's number, which is drawn, makes the bytes nobody else's.
+        return not isinstance(self._store.put_if_absent(name, data), Taken)
+
+    def _delete(self, name: str) -> None:
+        self._store.delete(name)

@@ -1,0 +1,90 @@
+"""`raycdc run` and `check` with Iceberg tables on an object store: by URL, killed in a commit, also with Spark."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from raycdc.sinks.iceberg.catalog import open_catalog
+from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions
+from raycdc.stores.settings import StorageSettings
+from raycdc.testing.jobs import Job, catch_up
+from raycdc.testing.servers import MariaDbServer, MotoServer, StoreProxy
+from raycdc.testing.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def store(moto: MotoServer) -> Iterator[StoreProxy]:
+    with StoreProxy(moto) as started:
+        yield started
+
+
+def storage(store: StoreProxy) -> StorageSettings:
+    return StorageSettings(
+        endpoint=store.endpoint, region=REGION, access_key_id=ACCESS_KEY, secret_access_key=SECRET_KEY, allow_http=True
+    )
+
+
+def job_of(server: MariaDbServer, store: StoreProxy, folder: Path, *, database: str, local: bool) -> Job:
+    section = f"""
+[storage]
+endpoint = "{store.endpoint}"
+region = "{REGION}"
+access_key_id = "{ACCESS_KEY}"
+secret_access_key = "{SECRET_KEY}"
+allow_http = true
+"""
+    keys = f'path = "s3://{database.replace("_", "-")}/lake"'
+    return Job(
+        folder, server, database, ["orders"], sink="iceberg", local=local, cold=True, sink_keys=keys, sections=section
+    )
+
+
+def rows_of(store: StoreProxy, database: str) -> list[tuple[int, str]]:
+    options = IcebergCatalogOptions(warehouse=f"s3://{database.replace('_', '-')}/lake")
+    table = open_catalog(options, storage(store)).load_table((database, "orders"))
+    return sorted((row["id"], row["name"]) for row in table.scan().to_arrow().to_pylist())
+
+
+def check(job: Job) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "raycdc.cli", "check", str(job.configuration())]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=job.folder)
+
+
+@pytest.mark.parametrize("local", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_a_run_that_is_killed_in_a_commit_goes_on_at_the_store(
+    mariadb: MariaDbServer, store: StoreProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local: bool
+) -> None:
+    database = "at_s3" if local else "at_s3_spark"
+    mariadb.execute(f"CREATE DATABASE {database}", f"USE {database}",
+                    "CREATE TABLE orders (id INT PRIMARY KEY, name VARCHAR(20))",
+                    "INSERT INTO orders SELECT seq, 'read' FROM seq_1_to_500")  # fmt: skip
+    monkeypatch.setenv("RAYCDC_TEST_PASSWORD", "cdc")
+    job = job_of(mariadb, store, tmp_path, database=database, local=local)
+    missing = check(job)
+    assert (missing.returncode, "no such bucket" in missing.stdout + missing.stderr) == (5, True), missing
+    store.create_bucket(database.replace("_", "-"))
+    found = check(job)
+    assert (found.returncode, "can be written" in found.stdout) == (0, True), found.stdout
+    killed = job.start("--until", "caught-up", failpoints="in_commit=kill")
+    assert killed.wait() == -signal.SIGKILL
+    catch_up(job)
+    mariadb.execute(
+        "UPDATE orders SET name = 'new' WHERE id <= 3", "DELETE FROM orders WHERE id = 4", database=database
+    )
+    catch_up(job)
+    changed = {1: "new", 2: "new", 3: "new"}
+    assert rows_of(store, database) == [(n, changed.get(n, "read")) for n in range(1, 501) if n != 4]
+    # Nothing became a folder of this machine.
+    assert {path.name for path in tmp_path.iterdir()} <= {"job.toml", "state", "failpoints", *run_logs(job)}
+
+
+def run_logs(job: Job) -> set[str]:
+    return {run.log.name for run in job.runs}

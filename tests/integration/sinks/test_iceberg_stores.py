@@ -1,0 +1,176 @@
+"""Iceberg on object stores: the suite that each sink is held to, through the catalogs that people have there."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from obstore.store import S3Store
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.types import StringType
+
+from raycdc.model import TableId
+from raycdc.sinks.iceberg.catalog import open_catalog
+from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions
+from raycdc.stores.libraries import iceberg_properties
+from raycdc.stores.settings import LIKE_ANYBODY, StorageSettings
+from raycdc.stores.url import ObjectPlace, StoreKind
+from raycdc.testing.epochs import Row
+from raycdc.testing.servers import MotoServer, StoreProxy
+from raycdc.testing.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY
+from raycdc.testing.sink_conformance import SinkConformance
+from tests.integration.sinks.iceberg_server import Server
+
+pytestmark = pytest.mark.server
+
+#: Of the suite, those that are played in each run of the tests.
+FEW = (
+    "test_every_change_is_there_once",
+    "test_a_replaced_driver_writes_nothing",
+    "test_looking_before_anything_was_written_makes_nothing",
+)
+
+THEIRS = pa.table({"id": pa.array([1], pa.int64()), "name": ["theirs"], "qty": pa.array([1], pa.int32())})
+
+
+@pytest.fixture(scope="module")
+def proxy(moto: MotoServer) -> Iterator[StoreProxy]:
+    with StoreProxy(moto) as started:
+        yield started
+
+
+class OnS3(SinkConformance):
+    """Each test has a bucket of its own."""
+
+    @pytest.fixture(autouse=True)
+    def _store(self, proxy: StoreProxy) -> None:
+        self.proxy = proxy
+        self.buckets: set[str] = set()
+
+    def bucket(self, folder: Path) -> str:
+        name = f"lake-{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"
+        if name not in self.buckets:
+            self.proxy.create_bucket(name)
+            self.buckets.add(name)
+        return name
+
+    def storage(self, folder: Path) -> StorageSettings:
+        return StorageSettings(
+            endpoint=self.proxy.endpoint,
+            region=REGION,
+            access_key_id=ACCESS_KEY,
+            secret_access_key=SECRET_KEY,
+            allow_http=True,
+        )
+
+    def catalog(self, folder: Path) -> Catalog:
+        settings = self.settings(folder)
+        options = settings.get("catalog") or {"warehouse": settings["path"]}
+        return open_catalog(IcebergCatalogOptions(**options), self.storage(folder))
+
+    def rows(self, folder: Path, target: TableId) -> list[Row]:
+        try:
+            table = self.catalog(folder).load_table((target.db, target.table))
+        except NoSuchTableError:
+            return []
+        rows: list[Row] = table.scan().to_arrow().to_pylist()
+        return rows
+
+    def occupy(self, folder: Path, target: TableId) -> None:
+        catalog = self.catalog(folder)
+        catalog.create_namespace_if_not_exists((target.db,))
+        catalog.create_table((target.db, target.table), THEIRS.schema).append(THEIRS)
+
+    def widen(self, folder: Path, target: TableId) -> bool:
+        table = self.catalog(folder).load_table((target.db, target.table))
+        with table.update_schema() as update:
+            update.add_column("note", StringType())
+        rows = table.scan().to_arrow()
+        notes = pa.array(["theirs"] * rows.num_rows)
+        table.overwrite(rows.set_column(rows.schema.get_field_index("note"), "note", notes))
+        return True
+
+    def lose(self, folder: Path, target: TableId) -> None:
+        store = S3Store(
+            self.bucket(folder),
+            endpoint=self.proxy.endpoint,
+            access_key_id=ACCESS_KEY,
+            secret_access_key=SECRET_KEY,
+            region=REGION,
+            client_options={"allow_http": True},
+        )
+        store.delete([meta["path"] for chunk in store.list(f"lake/{target.db}/{target.table}") for meta in chunk])
+
+
+@pytest.mark.long
+class TestFolderOnS3(OnS3):
+    """``path = "s3://…"``: the warehouse of a hadoop catalog."""
+
+    def settings(self, folder: Path) -> dict[str, Any]:
+        return {"type": "iceberg", "path": f"s3://{self.bucket(folder)}/lake"}
+
+
+class OfRest(OnS3):
+    """A catalog that gives the keys of the store with each table: the pipeline's configuration has none."""
+
+    @pytest.fixture(autouse=True)
+    def _catalogs(self) -> Iterator[None]:
+        self.servers: dict[Path, Server] = {}
+        yield
+        for server in self.servers.values():
+            server.close()
+
+    def storage(self, folder: Path) -> StorageSettings:
+        return LIKE_ANYBODY
+
+    def settings(self, folder: Path) -> dict[str, Any]:
+        if folder not in self.servers:
+            own = super().storage(folder)
+            keys = iceberg_properties(ObjectPlace(StoreKind.S3, "any"), own)
+            self.servers[folder] = Server(f"s3://{self.bucket(folder)}/lake", own, vends=keys)
+        properties = {"token": "secret-token"}
+        return {
+            "type": "iceberg",
+            "catalog": {"type": "rest", "uri": self.servers[folder].uri, "properties": properties},
+        }
+
+
+@pytest.mark.long
+class TestRestCatalogOnS3(OfRest):
+    """The whole suite."""
+
+
+class TestRestCatalogOnS3InEachRun(OfRest):
+    """Those of the suite that show most for their time."""
+
+
+for _name in dir(SinkConformance):
+    if _name.startswith("test_") and _name not in FEW:
+        setattr(TestRestCatalogOnS3InEachRun, _name, None)
+
+
+@pytest.mark.long
+class TestGlueOnS3(OnS3):
+    """Amazon's Glue, as moto plays it: one for all tests, which therefore begin with removing what is in it."""
+
+    @pytest.fixture(autouse=True)
+    def _empty(self, _store: None, tmp_path: Path) -> None:
+        catalog = self.catalog(tmp_path)
+        for space in catalog.list_namespaces():
+            for table in catalog.list_tables(space):
+                catalog.drop_table(table)
+
+    def settings(self, folder: Path) -> dict[str, Any]:
+        own = {"endpoint": self.proxy.endpoint, "region": REGION}
+        keys = {"access-key-id": ACCESS_KEY, "secret-access-key": SECRET_KEY}
+        properties = {f"glue.{name}": value for name, value in {**own, **keys}.items()}
+        warehouse = f"s3://{self.bucket(folder)}/lake"
+        return {"type": "iceberg", "catalog": {"type": "glue", "warehouse": warehouse, "properties": properties}}
+
+    def lose(self, folder: Path, target: TableId) -> None:
+        self.catalog(folder).drop_table((target.db, target.table))

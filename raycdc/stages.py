@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -144,9 +144,8 @@ class Board:
 
     def _look_around(self, now_s: float) -> str:
         """The words of `around`, with the time when they were others last."""
-        with suppress(Exception):  # of an engine that ends just now
-            if (words := self.around()) != self._around:
-                self._around, self._around_s = words, now_s
+        if (words := self.around()) != self._around:
+            self._around, self._around_s = words, now_s
         return self._around
 
     def _list(self) -> list[_Work]:

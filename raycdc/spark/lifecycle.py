@@ -27,8 +27,14 @@ def activity(session: Any) -> str:
     """The stages that Spark runs now and how many of their tasks are done, in words; empty without Spark."""
     if session is None:
         return ""
-    tracker = session.sparkContext.statusTracker()
-    stages = [stage for number in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(number)) is not None]
+    from py4j.protocol import Py4JError
+
+    try:
+        tracker = session.sparkContext.statusTracker()
+        found = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
+    except (Py4JError, OSError, AttributeError):  # a session that ends just now
+        return ""
+    stages = [stage for stage in found if stage is not None]
     done, all_tasks = sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)
     return f"Spark: {done} of {all_tasks} tasks of {len(stages)} stages are done" if stages else ""
 

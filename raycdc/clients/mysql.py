@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Iterable
-from contextlib import suppress
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,11 +23,19 @@ from raycdc.clients.mysql_passwords import plugins
 from raycdc.config.tls import TlsMode, is_loopback
 from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
 from raycdc.stages import note_statement
+from raycdc.transform.hidden_texts import without_literals
 from raycdc.tries import TRIES
 
 #: Seconds the server waits for us to read or write before it drops the session: a reader that is held back by the
 #: sink must not lose its result set.
 NET_TIMEOUT_S = 6 * 3600
+#: An answer to one statement is no larger, however many packets a server sends: catalogs of the largest servers have a
+#: third of it. (Rows of tables and the log are received elsewhere.)
+ANSWER_BYTES_MAX = 1 << 30
+#: Of a server's error, for people.
+_TEXT_MAX = 2000
+#: Errors of pymysql, and of the code here that reads packets, where a packet is none of the protocol.
+_NONSENSE = (AssertionError, LookupError, OverflowError, TypeError, ValueError, struct.error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +81,29 @@ def connect(settings: MySqlSettings) -> Connection[Any]:
 
 def _connected(settings: MySqlSettings) -> Connection[Any]:
     try:
+        connection = _opened(settings)
+    except ssl.SSLError as cause:
+        raise SourceError(_tls_message(settings, cause)) from cause
+    except (pymysql.Error, OSError, RuntimeError) as cause:
+        raise translate(settings, cause) from cause
+    try:
+        with sane_answers(settings.address):
+            _ensure_encrypted(connection, settings)
+            _prepare_session(connection)
+    except pymysql.Error as cause:
+        close_quietly(connection)
+        raise translate(settings, cause) from cause
+    except SourceError:
+        close_quietly(connection)
+        raise
+    return connection
+
+
+def _opened(settings: MySqlSettings) -> Connection[Any]:
+    """Logged in; every answer from the greeting on is bounded."""
+    try:
         connection: Connection[Any] = pymysql.connect(
+            defer_connect=True,
             host=settings.host,
             port=settings.port,
             unix_socket=settings.unix_socket,
@@ -87,29 +118,78 @@ def _connected(settings: MySqlSettings) -> Connection[Any]:
             program_name="raycdc",
             **_protection(settings),
         )
-    except ssl.SSLError as cause:
-        raise SourceError(_tls_message(settings, cause)) from cause
+        _bound_answers(connection, settings.address)
+        with sane_answers(settings.address):
+            connection.connect()
     except UnicodeError as cause:  # of a label of its name that is empty or longer than 63 characters
         raise ConfigError(f"{settings.host!r} is no host name: {cause}. Correct the host.") from cause
-    except (pymysql.Error, OSError, RuntimeError) as cause:
-        raise translate(settings, cause) from cause
-    try:
-        _ensure_encrypted(connection, settings)
-        _prepare_session(connection)
-    except pymysql.Error as cause:
-        close_quietly(connection)
-        raise translate(settings, cause) from cause
-    except SourceError:
-        close_quietly(connection)
-        raise
     return connection
+
+
+def _bound_answers(connection: Any, address: str) -> None:
+    """Let `connection` read at most `ANSWER_BYTES_MAX` between two of its commands; then it is closed."""
+    read, write, count = connection._read_bytes, connection._write_bytes, 0
+
+    def read_bytes(size: int) -> bytes:
+        nonlocal count
+        count += size
+        if count > ANSWER_BYTES_MAX:
+            connection._force_close()
+            raise SourceError(
+                f"{address} answered a statement with more than {ANSWER_BYTES_MAX >> 20} MiB, which no catalog has. "
+                "See which server answers at that address."
+            )
+        data: bytes = read(size)
+        return data
+
+    def write_bytes(data: bytes) -> None:
+        nonlocal count
+        count = 0
+        write(data)
+
+    connection._read_bytes, connection._write_bytes = read_bytes, write_bytes
+
+
+@contextmanager
+def sane_answers(address: str) -> Iterator[None]:
+    """Inside, a packet that is none of the protocol is a `SourceError`, and so is a request for a file of this machine.
+
+    Only for code that sends commands and reads answers: an error of its own would be taken for the server's.
+    """
+    try:
+        yield
+    except UnicodeError as cause:
+        if isinstance(cause, UnicodeEncodeError):
+            raise
+        raise _nonsense(address, cause) from cause
+    except _NONSENSE as cause:
+        raise _nonsense(address, cause) from cause
+    except RuntimeError as cause:
+        if "LOAD_LOCAL" not in str(cause):
+            raise
+        raise asks_for_file(address) from cause
+
+
+def asks_for_file(address: str) -> SourceError:
+    """The server answered a statement with a request for a file (LOAD DATA LOCAL INFILE)."""
+    return SourceError(
+        f"{address} answered a statement with a request for a file of this machine, as no server does that was not "
+        "asked to load one. Nothing was sent. See which server answers at that address."
+    )
+
+
+def _nonsense(address: str, cause: Exception) -> SourceError:
+    return SourceError(
+        f"{address} answered with a packet that is none of MySQL's protocol ({type(cause).__name__}). See which "
+        "server, or proxy, answers at that address."
+    )
 
 
 def query(connection: Connection[Any], sql: str, arguments: Iterable[Any] | None = None) -> list[tuple[Any, ...]]:
     """All rows of a small administrative query. Errors come as `SourceError` naming the statement."""
     note_statement(sql)
     try:
-        with connection.cursor() as cursor:
+        with sane_answers(address_of(connection)), connection.cursor() as cursor:
             cursor.execute(sql, None if arguments is None else tuple(arguments))
             return list(cursor.fetchall())
     except pymysql.Error as cause:
@@ -134,7 +214,7 @@ def query_raw(connection: Connection[Any], sql: str) -> list[tuple[Any, ...]]:
 def query_dict(connection: Connection[Any], sql: str) -> dict[str, Any] | None:
     """The first row by column name (``SHOW`` statements differ in column order between servers), or None."""
     try:
-        with connection.cursor() as cursor:
+        with sane_answers(address_of(connection)), connection.cursor() as cursor:
             cursor.execute(sql)
             row = cursor.fetchone()
             names = [d[0] for d in cursor.description or ()]
@@ -167,7 +247,8 @@ def query_error(connection: Connection[Any], sql: str, cause: pymysql.Error) -> 
         return SourceUnavailableError(f"The connection to {where} was lost ({text}). Trying again may help.")
     if code in _TRY_AGAIN:
         return SourceUnavailableError(f"{where} asks to try again (error {code}: {text}).")
-    short = re.sub(r"\s+", " ", sql)[:200]
+    # Without the bounds of a chunk, which are values of rows.
+    short = re.sub(r"\s+", " ", without_literals(sql))[:200]
     if code in _DENIED:
         return SourceError(f"{where} refused a statement: {text}. Grant what `raycdc check` prints. Statement: {short}")
     return SourceError(f"{where} answered error {code} ({text}) to: {short}")
@@ -324,5 +405,5 @@ def _tls_message(settings: MySqlSettings, cause: BaseException) -> str:
 def _code_and_text(cause: BaseException) -> tuple[int, str]:
     arguments = cause.args
     if len(arguments) >= 2 and isinstance(arguments[0], int):
-        return arguments[0], str(arguments[1])
-    return 0, str(cause) or type(cause).__name__
+        return arguments[0], str(arguments[1])[:_TEXT_MAX]
+    return 0, str(cause)[:_TEXT_MAX] or type(cause).__name__

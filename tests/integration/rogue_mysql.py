@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from pymysql.constants import CLIENT
 
@@ -68,25 +70,19 @@ class RogueServer(Listener):
 
     def _talk(self, client: socket.socket) -> None:
         first = b"mysql_native_password" if self._by_switch else self._plugin
-        greeting = b"\x0a8.0.36\0" + struct.pack("<I", 7) + _SALT[:8] + b"\0"
-        greeting += struct.pack("<HBHHB", _CAPABILITIES & 0xFFFF, 45, 2, _CAPABILITIES >> 16, 21)
-        greeting += bytes(10) + _SALT[8:] + b"\0" + first + b"\0"
-        self._send(client, 0, greeting)
+        send(client, 0, greeting(first, _CAPABILITIES))
         number = self._receive(client)
         if self._by_switch:
             prompt = b"\x02Password: " if self._plugin == b"dialog" else _SALT + b"\0"
-            self._send(client, number + 1, b"\xfe" + self._plugin + b"\0" + prompt)
+            send(client, number + 1, b"\xfe" + self._plugin + b"\0" + prompt)
             number = self._receive(client)
         if self._plugin == b"caching_sha2_password":
-            self._send(client, number + 1, b"\x01\x04")  # "I do not know it: send all of it"
+            send(client, number + 1, b"\x01\x04")  # "I do not know it: send all of it"
             number = self._receive(client)
         if self._public_key:
-            self._send(client, number + 1, b"\x01" + self._public_key)
+            send(client, number + 1, b"\x01" + self._public_key)
             number = self._receive(client)
-        self._send(client, number + 1, b"\xff" + struct.pack("<H", 1045) + b"#28000No")
-
-    def _send(self, client: socket.socket, number: int, payload: bytes) -> None:
-        client.sendall(struct.pack("<I", len(payload))[:3] + bytes([number]) + payload)
+        send(client, number + 1, b"\xff" + struct.pack("<H", 1045) + b"#28000No")
 
     def _receive(self, client: socket.socket) -> int:
         """Keep one packet; returns its number. `EOFError` when the client left."""
@@ -118,6 +114,101 @@ class TlsStripper(Listener):
                 server.sendall(data)
             server.shutdown(socket.SHUT_RDWR)
             back.join(10)
+
+
+class Turncoat(Listener):
+    """A proxy of the real server for `honest` connections; all later ones meet a server of the same name without TLS,
+    or with a certificate of another authority in `certificates`. It keeps what these hear.
+    """
+
+    def __init__(self, server_port: int, *, honest: int, certificates: Path | None) -> None:
+        self._server_port, self._honest, self._certificates = server_port, honest, certificates
+        self.betrayed = 0
+        super().__init__()
+
+    def _talk(self, client: socket.socket) -> None:
+        if self._honest:
+            # Side by side: a run holds several connections at once.
+            self._honest -= 1
+            own = client.dup()
+            threading.Thread(target=_relay, args=(own, self._server_port), daemon=True).start()
+            return
+        self.betrayed += 1
+        capabilities = _CAPABILITIES | (CLIENT.SSL if self._certificates else 0)
+        send(client, 0, greeting(b"mysql_clear_password", capabilities))
+        if self._certificates is None:
+            self.received += exactly(client, 1)
+            return
+        exactly(client, 4 + 32)  # SSLRequest: nothing but capabilities
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self._certificates / "server.pem", self._certificates / "server.key")
+        with context.wrap_socket(client, server_side=True) as wrapped:
+            self.received += wrapped.recv(1000)
+
+
+class Meddler(Listener):
+    """A man in the middle of connections without TLS: it answers a command that has `word` in it in the server's place,
+    with each of `answers` in turn, until the client leaves.
+    """
+
+    def __init__(self, server_port: int, word: bytes, answers: Callable[[], Iterator[bytes]]) -> None:
+        self._server_port, self._word, self._answers = server_port, word, answers
+        #: Bytes that clients took of the answers.
+        self.taken = 0
+        super().__init__()
+
+    def _talk(self, client: socket.socket) -> None:
+        threading.Thread(target=self._meddle, args=(client.dup(),), daemon=True).start()
+
+    def _meddle(self, client: socket.socket) -> None:
+        with client, socket.create_connection(("127.0.0.1", self._server_port), 10) as server:
+            back = threading.Thread(target=_copy, args=(server, client), daemon=True)
+            back.start()
+            with contextlib.suppress(OSError, EOFError):
+                client.settimeout(60)
+                while True:
+                    header = exactly(client, 4)
+                    command = exactly(client, int.from_bytes(header[:3], "little"))
+                    if self._word in command:
+                        break
+                    server.sendall(header + command)
+                for answer in self._answers():
+                    client.sendall(answer)
+                    self.taken += len(answer)
+                client.settimeout(10)
+                self.received += client.recv(1 << 16)
+            with contextlib.suppress(OSError):
+                server.shutdown(socket.SHUT_RDWR)
+
+
+def packet(number: int, payload: bytes) -> bytes:
+    """A packet of the protocol."""
+    return struct.pack("<I", len(payload))[:3] + bytes([number]) + payload
+
+
+def send(client: socket.socket, number: int, payload: bytes) -> None:
+    """Send a packet."""
+    client.sendall(packet(number, payload))
+
+
+def greeting(plugin: bytes, capabilities: int) -> bytes:
+    """A server's first packet."""
+    text = b"\x0a8.0.36\0" + struct.pack("<I", 7) + _SALT[:8] + b"\0"
+    text += struct.pack("<HBHHB", capabilities & 0xFFFF, 45, 2, capabilities >> 16, 21)
+    return text + bytes(10) + _SALT[8:] + b"\0" + plugin + b"\0"
+
+
+def _relay(client: socket.socket, server_port: int) -> None:
+    with client, socket.create_connection(("127.0.0.1", server_port), 10) as server:
+        client.settimeout(None)
+        server.settimeout(None)
+        back = threading.Thread(target=_copy, args=(server, client), daemon=True)
+        back.start()
+        _copy(client, server)
+        for end in (server, client):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        back.join(10)
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:

@@ -9,9 +9,12 @@ from __future__ import annotations
 import numpy as np
 
 from raycdc.connectors.mysql.binlog import packet_loops as packets
+from raycdc.errors import CorruptLogError
 
 #: Bytes asked of the socket at a time: a system call per megabyte is nothing, and the buffer stays in the cache.
 _RECEIVE_BYTES = 1 << 20
+#: No event is larger: a server's ``max_allowed_packet`` is 1 GiB at most.
+EVENT_BYTES_MAX = 1 << 30
 
 
 class EventBuffer:
@@ -57,6 +60,8 @@ class EventBuffer:
             code, at = packets.strip_packets(self._raw, at, self._raw_used, self._out, self._state)
             if code != packets.PACKETS_ROOM:
                 break
+            if len(self._out) > EVENT_BYTES_MAX:
+                raise CorruptLogError(f"an event of the log is larger than {EVENT_BYTES_MAX} bytes")
             self._out = np.concatenate([self._out, np.empty_like(self._out)])
         if code == packets.PACKETS_STATUS:
             packet = self._raw[at : self._raw_used].tobytes()

@@ -15,7 +15,7 @@ from typing import Any
 import pymysql
 from pymysql.connections import Connection
 
-from raycdc.clients.mysql import NET_TIMEOUT_S, address_of, query, query_error
+from raycdc.clients.mysql import NET_TIMEOUT_S, address_of, query, query_error, sane_answers
 from raycdc.connectors.mysql.binlog.gtid import MariaDbGtidSet, MySqlGtidSet
 from raycdc.connectors.mysql.binlog.index_loops import FORMAT_DESCRIPTION, ROTATE
 from raycdc.connectors.mysql.binlog.position import READ_ANEW, BinlogOffset
@@ -74,8 +74,9 @@ class LogDump:
             query(connection, statement)
         register = struct.pack("<I", self.server_id) + b"\0\0\0" + struct.pack("<HII", 0, 0, 0)
         try:
-            self._command(_COM_REGISTER_SLAVE, register)
-            connection._read_packet()
+            with sane_answers(self.address):
+                self._command(_COM_REGISTER_SLAVE, register)
+                connection._read_packet()
         except pymysql.Error as cause:
             code = cause.args[0] if cause.args and isinstance(cause.args[0], int) else 0
             if code in _DENIED:

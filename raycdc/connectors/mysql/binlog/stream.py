@@ -131,7 +131,11 @@ class BinlogStream:
             return False
         self._heard_at = time.monotonic()
         self.received_bytes += count
-        packet = self._buffer.received(count)
+        try:
+            packet = self._buffer.received(count)
+        except CorruptLogError as cause:
+            self._failure = CorruptLogError(f"{self._dump.address}: {cause}. See which server answers there.")
+            return False
         if packet is not None:
             self._failure = self._dump.ended_by(packet[4:])
         return True

@@ -133,7 +133,7 @@ class Receiver:
             # Regions may overlap; numpy copies through a temporary where they do.
             self.data[:held] = self.data[self.start : self.end].copy()
         else:
-            if self._capacity > 2 * ROW_BYTES_MAX:
+            if self._capacity > ROW_BYTES_MAX:
                 raise DataError(f"A row sent by {address_of(self._connection)} is larger than {ROW_BYTES_MAX} bytes")
             grown = np.empty(2 * self._capacity + loops.SLACK, np.uint8)
             grown[:held] = self.data[self.start : self.end]

@@ -25,7 +25,7 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import COMMAND, FIELD_TYPE, FLAG
 
-from raycdc.clients.mysql import address_of, query, query_error
+from raycdc.clients.mysql import address_of, asks_for_file, query, query_error, sane_answers
 from raycdc.connectors.mysql.binlog.plan import Scratch
 from raycdc.connectors.mysql.snapshot import resultset_loops as loops
 from raycdc.connectors.mysql.snapshot.packets import Receiver
@@ -49,6 +49,10 @@ from raycdc.stages import note_statement
 
 #: Decode when this much is complete: large enough that a call's cost vanishes, small enough to stay in the cache.
 DECODE_BYTES = 256 << 10
+#: The first byte of a request for a file (Protocol::LOCAL_INFILE_Request).
+_LOCAL_FILE = 0xFB
+#: COM_STMT_PREPARE_OK up to its count of parameters; the end of a Protocol::ColumnDefinition41.
+_PREPARED_BYTES_MIN, _DEFINITION_BYTES_MIN = 9, 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +94,9 @@ def stream_query(
     query(connection, "SET character_set_results = NULL")
     try:
         note_statement(sql)
-        statement = _prepare(connection, receiver, sql)
-        fields = _execute(connection, receiver, statement)
+        with sane_answers(address_of(connection)):
+            statement = _prepare(connection, receiver, sql)
+            fields = _execute(connection, receiver, statement)
         yield from _batches(receiver, plan_columns(fields, arena, str(table.id)), arena)
         finished = True
     except pymysql.Error as cause:
@@ -215,7 +220,11 @@ def _undecodable(arena: TableArena, rows: int, *, failed: bool) -> DataError:
 def _prepare(connection: Connection[Any], receiver: Receiver, sql: str) -> int:
     """COM_STMT_PREPARE; the statement's id. Its parameter and column definitions are skipped."""
     connection._execute_command(COMMAND.COM_STMT_PREPARE, sql)
-    begin, _ = receiver.next_packet()
+    begin, stop = receiver.next_packet()
+    if receiver.data[begin] == _LOCAL_FILE and stop > begin:
+        raise asks_for_file(address_of(connection))
+    if stop - begin < _PREPARED_BYTES_MIN:
+        raise ValueError("the answer to PREPARE is cut short")
     _, statement, column_count, parameter_count = struct.unpack("<BIHH", receiver.data[begin : begin + 9].tobytes())
     for count in (parameter_count, column_count):
         if count:
@@ -228,11 +237,17 @@ def _execute(connection: Connection[Any], receiver: Receiver, statement: int) ->
     connection._execute_command(COMMAND.COM_STMT_EXECUTE, struct.pack("<IBI", statement, 0, 1))
     begin, stop = receiver.next_packet()
     count = int(receiver.data[begin])
+    if count == _LOCAL_FILE:
+        raise asks_for_file(address_of(connection))
+    if stop - begin < 1 + 2 * (count == 0xFC):
+        raise ValueError("the count of columns is missing")
     if count == 0xFC:
         count = int.from_bytes(receiver.data[begin + 1 : begin + 3].tobytes(), "little")
     fields = []
     for _ in range(count):
         begin, stop = receiver.next_packet()
+        if stop - begin < _DEFINITION_BYTES_MIN:
+            raise ValueError("a definition of a column is cut short")
         # The definition ends in type (1), flags (2), decimals (1), filler (2), behind names of any length.
         type_code = int(receiver.data[stop - 6])
         flags = int.from_bytes(receiver.data[stop - 5 : stop - 3].tobytes(), "little")

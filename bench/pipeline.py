@@ -123,8 +123,8 @@ class Bench:
 
     def spark_jdbc(self) -> Measurement:
         """The peer on the same table."""
+        from raycdc.spark.artifacts import fetch
         from raycdc.spark.session import delta_jars
-        from raycdc.testing.artifacts import fetch
         from raycdc.testing.cache import build_once
 
         def download(into: Path) -> None:

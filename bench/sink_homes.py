@@ -27,7 +27,7 @@ class Home:
 
 def jars(coordinates: str) -> tuple[str, ...]:
     """The jars of one artifact, downloaded once."""
-    from raycdc.testing.artifacts import fetch
+    from raycdc.spark.artifacts import fetch
     from raycdc.testing.cache import build_once
 
     def download(into: Path) -> None:

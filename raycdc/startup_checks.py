@@ -191,7 +191,7 @@ def _spark(start: Start) -> Iterator[CheckResult]:
     spark = start.config.spark
     check_settings(spark.conf)
     if not delta_jars():
-        text = f"There are no Delta jars here: Spark fetches {DELTA_PACKAGE} from the network when it starts."
+        text = f"There are no Delta jars here: {DELTA_PACKAGE} is fetched from the network when Spark starts."
         fix = "Run make setup, or set RAYCDC_JARS to a folder that has them."
         yield CheckResult("spark", text, fix, required=False)
     if not start.config.spark.is_here:

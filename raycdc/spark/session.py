@@ -12,13 +12,15 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any
 
 from raycdc.errors import ConfigError
-from raycdc.spark import class_archive
+from raycdc.spark import artifacts, class_archive
 
 #: The Spark that works with the Delta jars below; others fail late and obscurely.
 PYSPARK_SERIES = "4.1"
@@ -46,6 +48,9 @@ _TRIED = re.compile(r"-X(mx|ms|mn|ss)\S+|-XX:([+-]\w+|\w+=[\w%.]+)")
 #: Where Spark's settings become options of the JVM that it starts.
 _JAVA_OPTIONS = ("spark.driver.memory", "spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
 
+#: Settings by which somebody says where Spark's jars come from.
+_JARS_GIVEN = {"spark.jars", "spark.jars.packages"}
+
 _LOCAL = re.compile(r"local(?:\[(\*|\d+)\])?$")
 
 
@@ -56,6 +61,8 @@ def spark_session(master: str, scratch: Path, conf: Mapping[str, str] | None = N
     """
     java = check_java()
     check_pyspark()
+    if not _JARS_GIVEN & (conf or {}).keys():
+        fetch_delta_jars()
     from py4j.protocol import Py4JError
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
@@ -126,13 +133,42 @@ def effective_master(master: str) -> str:
 
 
 def delta_jars() -> list[Path]:
-    """The Delta jars, from ``$RAYCDC_JARS`` or else ``.cache/jars`` beside the package; empty when there are none."""
+    """The Delta jars, from ``$RAYCDC_JARS``, ``.cache/jars`` beside the package, or where `fetch_delta_jars` put them;
+    empty when there are none.
+    """
     configured = os.environ.get("RAYCDC_JARS")
     folder = Path(configured) if configured else _PROJECT / ".cache" / "jars"
     jars = sorted(folder.glob("*.jar"))
     if configured and not jars:
         raise ConfigError(f"RAYCDC_JARS is {configured}, but there are no jars. Unset it or run make setup.")
-    return jars
+    return jars or sorted(_fetched().glob("*.jar"))
+
+
+def fetch_delta_jars() -> None:
+    """Fetch the Delta jars into the user's cache, once, where there are none; `ConfigError` where that fails.
+
+    They have the hashes that this version of raycdc knows (`raycdc.spark.artifacts`), and are compared with them again
+    at each start, because others may be able to write where they lie.
+    """
+    folder = _fetched()
+    try:
+        if not delta_jars():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=f"{folder.name}-", dir=folder.parent) as scratch:
+                artifacts.fetch(Path(scratch, "jars"), [DELTA_PACKAGE])
+                # Another process may have been faster.
+                with suppress(OSError):
+                    Path(scratch, "jars").rename(folder)
+        artifacts.verify([jar for jar in delta_jars() if jar.parent == folder])
+    except (artifacts.ArtifactError, OSError) as cause:
+        raise ConfigError(
+            f"Spark has no Delta jars: {cause} Run make setup, or set RAYCDC_JARS to a folder that has them."
+        ) from cause
+
+
+def _fetched() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "raycdc" / f"jars-{DELTA_PACKAGE.rpartition(':')[2]}"
 
 
 def _settings(master: str, scratch: Path, java: str) -> dict[str, str]:
@@ -174,9 +210,6 @@ def _settings(master: str, scratch: Path, java: str) -> dict[str, str]:
         settings["spark.driver.extraClassPath"] = os.pathsep.join(jars)
     elif jars:
         settings["spark.jars"] = ",".join(jars)
-    else:
-        # An Ivy folder of our own: a pom without its jar in ~/.m2 breaks resolution, and Ivy remembers that.
-        settings |= {"spark.jars.packages": DELTA_PACKAGE, "spark.jars.ivy": str(scratch / "ivy")}
     return settings
 
 

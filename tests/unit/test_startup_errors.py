@@ -84,6 +84,7 @@ FOUND_BY = {
     "spark/session.py: check_java": "java",
     "spark/session.py: check_pyspark": "java",
     "spark/session.py: delta_jars": "java",
+    "spark/session.py: fetch_delta_jars": "spark",
     "spark/session.py: check_settings": "spark",
     "spark/session.py: spark_session": "check_transforms",
     "epochs/epoch_recovery.py: EpochRecovery.run": "check_targets",

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from raycdc.testing.artifacts import fetch, java_command
+from raycdc.spark.artifacts import fetch, java_command
 from raycdc.testing.cache import build_once
 from raycdc.testing.servers.certificates import write_certificates
 from raycdc.testing.servers.private import PrivateServer

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import pymysql
 
-from raycdc.testing.artifacts import fetch
+from raycdc.spark.artifacts import fetch
 from raycdc.testing.cache import build_once
 from raycdc.testing.servers.process import ServerError
 from raycdc.testing.servers.server import DatabaseServer

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from raycdc.testing.artifacts import fetch, java_command
+from raycdc.spark.artifacts import fetch, java_command
 from raycdc.testing.cache import build_once
 from raycdc.testing.servers.private import PrivateServer
 from raycdc.testing.servers.process import ServerError, free_port

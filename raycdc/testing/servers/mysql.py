@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from raycdc.testing.artifacts import fetch
+from raycdc.spark.artifacts import fetch
 from raycdc.testing.cache import build_once
 from raycdc.testing.servers.process import ServerError
 from raycdc.testing.servers.server import DatabaseServer

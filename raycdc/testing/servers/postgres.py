@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Self
 import adbc_driver_manager
 import adbc_driver_postgresql.dbapi as postgresql
 
-from raycdc.testing.artifacts import fetch
+from raycdc.spark.artifacts import fetch
 from raycdc.testing.cache import build_once
 from raycdc.testing.servers.certificates import write_certificates
 from raycdc.testing.servers.private import PrivateServer

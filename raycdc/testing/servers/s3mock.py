@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar, Self
 
-from raycdc.testing.artifacts import fetch, java_command
+from raycdc.spark.artifacts import fetch, java_command
 from raycdc.testing.cache import build_once
 from raycdc.testing.servers.private import PrivateServer
 from raycdc.testing.servers.process import free_port

@@ -1,19 +1,25 @@
 """Fetches Java artifacts by coordinates through the Ivy inside Spark, so that no build tool of Java's is needed.
 
-``python -m raycdc.testing.artifacts FOLDER GROUP:NAME:VERSION…`` puts the named artifacts and what they need into
+``python -m raycdc.spark.artifacts FOLDER GROUP:NAME:VERSION…`` puts the named artifacts and what they need into
 FOLDER, leaving out libraries that Spark itself ships (the newer of two on one class path is a matter of luck). A mirror
 of one's own goes into an Ivy settings file named by ``RAYCDC_IVY_SETTINGS``.
+
+Each jar must have the SHA-256 that ``artifacts.lock`` beside this module has for it, whatever the mirror sent. After a
+version was raised, ``python -m raycdc.spark.artifacts --pin GROUP:NAME:VERSION…`` fetches the artifacts and adds their
+hashes to that file; lines of versions that nobody fetches any more are taken out by hand.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from raycdc.errors import RaycdcError
@@ -29,11 +35,13 @@ for pair in sys.argv[1:]:
 launch_gateway(conf=conf).shutdown()
 """
 _RESOLVE_TIMEOUT_S = 900
+#: Lines of a SHA-256 and the name of a jar, as ``sha256sum`` prints and checks them.
+LOCK = Path(__file__).with_name("artifacts.lock")
 _LOG_LINES = 25
 
 
 class ArtifactError(RaycdcError):
-    """A Java artifact could not be had; the text ends with the resolver's own words."""
+    """A Java artifact could not be had, or is another one than it should be."""
 
 
 def java_command() -> str:
@@ -61,8 +69,56 @@ def fetch(
     """Put the jars of `coordinates` and of what they depend on into `into`; returns those that match `only`.
 
     Downloads; blocks up to minutes. `exclude` names dependencies (``group:name``) to do without. Jars of libraries
-    that Spark ships are left out, unless `complete`: for a program with a class path of its own.
+    that Spark ships are left out, unless `complete`: for a program with a class path of its own. `ArtifactError` when
+    one cannot be had, or has not the hash of `LOCK`; `into` then gets none.
     """
+    with _resolved(coordinates, exclude) as jars:
+        shipped = set() if complete else _shipped_with_spark()
+        kept = [jar for jar in jars if jar.match(only) and _library(jar.name.split("_", 1)[1]) not in shipped]
+        verify(kept)
+        into.mkdir(parents=True, exist_ok=True)
+        return [Path(shutil.move(jar, into / jar.name)) for jar in kept]
+
+
+def verify(jars: Sequence[Path]) -> None:
+    """`ArtifactError` for the first jar that has not the hash of `LOCK`."""
+    known = _locked()
+    for jar in jars:
+        found = _digest(jar)
+        if jar.name not in known:
+            raise ArtifactError(
+                f"{jar.name} is not in {LOCK.name}, so nobody knows what it should be. If it is meant, pin it with: "
+                "python -m raycdc.spark.artifacts --pin GROUP:NAME:VERSION"
+            )
+        if found != known[jar.name]:
+            raise ArtifactError(
+                f"{jar.name} has the SHA-256 {found}, and should have {known[jar.name]}: it was changed at the mirror, "
+                "on the way or here, and is not used. Fetch it from another mirror (an Ivy settings file named by "
+                "RAYCDC_IVY_SETTINGS)."
+            )
+
+
+def pin(coordinates: Sequence[str], *, exclude: Sequence[str] = ()) -> list[str]:
+    """Fetch the artifacts and add the hashes of all their jars to `LOCK`; returns the names of the jars."""
+    with _resolved(coordinates, exclude) as jars:
+        found = {jar.name: _digest(jar) for jar in jars}
+    LOCK.write_text("".join(f"{digest}  {name}\n" for name, digest in sorted((_locked() | found).items())))
+    return list(found)
+
+
+def _locked() -> dict[str, str]:
+    lines = LOCK.read_text().splitlines() if LOCK.exists() else []
+    return {name: digest for digest, name in (line.split() for line in lines)}
+
+
+def _digest(jar: Path) -> str:
+    with jar.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def _resolved(coordinates: Sequence[str], exclude: Sequence[str]) -> Iterator[list[Path]]:
+    """The jars of `coordinates` and of what they depend on, until the block ends."""
     java_command()
     with tempfile.TemporaryDirectory(prefix="raycdc-ivy-") as scratch:
         settings = {
@@ -91,10 +147,7 @@ def fetch(
             words = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
             tail = "\n".join(words[-_LOG_LINES:])
             raise ArtifactError(f"{', '.join(coordinates)} could not be fetched. The resolver said:\n{tail}")
-        shipped = set() if complete else _shipped_with_spark()
-        into.mkdir(parents=True, exist_ok=True)
-        kept = [jar for jar in jars if jar.match(only) and _library(jar.name.split("_", 1)[1]) not in shipped]
-        return [Path(shutil.move(jar, into / jar.name)) for jar in kept]
+        yield jars
 
 
 def _library(file_name: str) -> str:
@@ -109,10 +162,17 @@ def _shipped_with_spark() -> set[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """``FOLDER COORDINATES…``: fetch, print what was fetched."""
-    folder, *coordinates = arguments
+    """``FOLDER COORDINATES…`` or ``--pin COORDINATES…``: fetch, print what was fetched; one that begins with a minus
+    (``-GROUP:NAME``) is a dependency to do without.
+    """
+    folder, *words = arguments
+    coordinates = [word for word in words if not word.startswith("-")]
+    exclude = [word[1:] for word in words if word.startswith("-")]
     try:
-        jars = fetch(Path(folder), coordinates)
+        if folder == "--pin":
+            print(f"{len(pin(coordinates, exclude=exclude))} jars are pinned in {LOCK.name}")
+            return 0
+        jars = fetch(Path(folder), coordinates, exclude=exclude)
     except ArtifactError as error:
         print(error, file=sys.stderr)
         return 1

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from types import FrameType
 
 from raycdc.errors import ExitCode, RaycdcError, UnexpectedError
 from raycdc.plugins import missing_extra, third_parties
@@ -21,10 +24,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line (default: the process's) and return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     verbose = "--verbose" in words
-    from raycdc.cli.app import run_app
-
     try:
-        return run_app(words)
+        # Only a run is a service; another command that is ended so has not done what it was asked for.
+        with _ended_by_sigterm() if words[:1] == ["run"] else contextlib.nullcontext():
+            from raycdc.cli.app import run_app
+
+            return run_app(words)
+    except _TerminatedError:
+        return int(ExitCode.DONE)
     except RaycdcError as error:
         if verbose:
             _print_traceback(error)
@@ -53,6 +60,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _print_traceback(error)
         print(_bug(), file=sys.stderr)
         return int(ExitCode.BUG)
+
+
+class _TerminatedError(BaseException):
+    """SIGTERM came before there was anything to end in order, or after. Nobody may take it for an error."""
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends the command well at any moment, as it does while the pipeline runs, which has its own handler."""
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise _TerminatedError
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _print_traceback(error: BaseException) -> None:

@@ -12,6 +12,8 @@ _SETTINGS = {
     # An actor that was killed is our supervisor's business; Ray would print its traceback as well.
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # SIGTERM is ours: Ray's C++ would take it for a crash of its own, from its start on.
+    "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",
     # Seconds after which Ray's C++ ends this process when the head is gone; `ray_head` sees it earlier, and says so.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "180",
 }

@@ -57,13 +57,14 @@ def start_ray(address: str, *, workers: int) -> None:
     logging.getLogger("ray").setLevel(logging.ERROR)
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address != "local":
-        ray.init(address=address, **common)
+        with own_sigterm():
+            ray.init(address=address, **common)
         return
     folder = ray_private.folder()
     ray_private.sweep(folder)
     for attempt in range(1, START_ATTEMPTS + 1):
         try:
-            with lean_nodes(), ray_private.on_loopback():
+            with lean_nodes(), ray_private.on_loopback(), own_sigterm():
                 # Ray starts a worker per CPU ahead of the first actor. Our actors ask for no CPU: it means only that.
                 # Without an address Ray would join one that runs here already, another job's for instance.
                 ray.init(
@@ -101,6 +102,22 @@ def head_of_ray(*, private: bool) -> RayHead:
 
 
 @contextmanager
+def own_sigterm() -> Iterator[None]:
+    """A Ray that is started or joined inside the block leaves SIGTERM to us. Left alone it ends the process at once,
+    with an exit code that service managers take for a failure.
+    """
+    from ray._private import utils
+
+    module: Any = utils
+    kept = module.set_sigterm_handler
+    module.set_sigterm_handler = _nothing
+    try:
+        yield
+    finally:
+        module.set_sigterm_handler = kept
+
+
+@contextmanager
 def lean_nodes() -> Iterator[None]:
     """Nodes started inside the block have nothing of `_DISPENSABLE`, and stand-ins for agents."""
     from ray._private import services
@@ -121,7 +138,7 @@ def lean_nodes() -> Iterator[None]:
 
 
 def _nothing(_node: Any, *_args: Any, **_options: Any) -> None:
-    """In place of a method of `Node` that would start a process."""
+    """In place of what Ray would do beside what it is asked for: start a process, take a signal."""
 
 
 def _with_stand_ins(start: Callable[..., Any], command: list[str], *args: Any, **options: Any) -> Any:

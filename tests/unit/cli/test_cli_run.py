@@ -282,3 +282,13 @@ def test_a_package_that_is_missing_is_no_bug_wherever_it_is_imported(
     errors = capfd.readouterr().err
     assert "pip install 'raycdc[kafka]'" in errors
     assert "Traceback" not in errors
+
+
+def test_sigterm_before_the_pipeline_runs_is_a_clean_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run, "load_config", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    before = signal.getsignal(signal.SIGTERM)
+    assert main(["run", str(tmp_path / "shop.toml"), "--json"]) == 0
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert capsys.readouterr().out == ""

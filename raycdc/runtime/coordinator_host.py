@@ -11,12 +11,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from raycdc.checkpoint.store import CheckpointStore
-from raycdc.errors import FencedError
+from raycdc.errors import FencedError, StateError
 from raycdc.runtime.background_calls import BackgroundCalls
 from raycdc.source.connector import Source
 from raycdc.source.parking import Refusal
@@ -29,6 +30,9 @@ from raycdc.source.protocol.job_status import JobStatus
 TICK_S = 0.02
 #: Work of the core that takes longer is no silence of the readers.
 BUSY_S = 0.1
+#: How often a coordinator looks whether there is a newer generation: one that seals nothing would not hear of it, and
+#: its readers would keep their connections beside the successor's.
+SUCCESSOR_LOOK_S = 5.0
 #: Longest the end of a run waits until the source has heard of the last commit.
 ACKNOWLEDGE_S = 5.0
 
@@ -73,6 +77,7 @@ class CoordinatorHost:
         for manifest in store.manifests(start.committed):
             self._core.epochs.adopt(manifest)
         self._core.start()
+        self._look_for_successor(store, start.generation)
         self._thread = threading.Thread(target=self._tick, name="coordinator", daemon=True)
         self._thread.start()
 
@@ -145,6 +150,18 @@ class CoordinatorHost:
             self._core.readers.shutdown(reason)
             self._condition.notify_all()
             self._condition.wait_for(lambda: self._error is not None or self._acknowledgements.idle, ACKNOWLEDGE_S)
+
+    def _look_for_successor(self, store: CheckpointStore, own: int) -> None:
+        """End the job once another driver has taken over; called with the lock held, or before the thread runs."""
+
+        def look() -> None:
+            # A disk that fails now is for who needs it to tell.
+            with suppress(StateError):
+                if store.generations.newest() > own:
+                    store.generations.require_newest(own, "the coordinator")
+
+        again = partial(self._look_for_successor, store, own)
+        self._calls.call_async(look, lambda _: again(), SUCCESSOR_LOOK_S)
 
     def close(self) -> None:
         with self._condition:

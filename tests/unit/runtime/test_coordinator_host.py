@@ -14,8 +14,9 @@ from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.opaque import Position, SealedSplit
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import SourceConfig
-from raycdc.errors import SourceError, SourceUnavailableError
+from raycdc.errors import FencedError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
+from raycdc.runtime import coordinator_host
 from raycdc.runtime.coordinator_host import BUSY_S, CoordinatorHost, CoordinatorStart
 from raycdc.source.connector import Source, SourceFindings, SourceTable
 from raycdc.source.protocol.acknowledging import Acknowledgements
@@ -139,6 +140,17 @@ def test_a_call_for_later_is_made_then_and_its_handler_may_ask_again(tmp_path: P
             again("first")
         assert thrice.wait(timeout=30)
     assert all(name.startswith("enumerator") for name in made[1:])
+
+
+def test_a_coordinator_that_has_nothing_to_seal_hears_of_its_successor_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator_host, "SUCCESSOR_LOOK_S", 0.01)
+    with hosted(tmp_path, Dialect()) as host:
+        host.status()
+        CheckpointStore(tmp_path).generations.next()
+        with pytest.raises(FencedError, match="the coordinator carries generation 1, but 2 is the newest"):
+            host.next_sealed(0, wait_s=30)
 
 
 def test_what_the_coordinator_waits_for_itself_is_told_as_no_silence_of_its_readers(

@@ -45,7 +45,7 @@ class DataFile:
     `partition` are the values of a partitioned table's columns, as its log has them.
     """
 
-    path: str
+    path: FileName
     rows: int
     size: int
     statistics: str
@@ -58,7 +58,7 @@ class CompactedFile:
     have any of the keys yet; in memory the rows have `memory_bytes`.
     """
 
-    path: str
+    path: FileName
     truncated: bool
     memory_bytes: int
     new: bool = False
@@ -103,7 +103,7 @@ class Compact(TableTask[CompactedFile]):
     Of several `origins` (`raycdc.sinks.origins`) with `CLAIMED`, too, and refused where two have one key.
     """
 
-    path: str
+    path: FileName
     order_by: str = ""
     origins: Origins | None = None
 
@@ -172,7 +172,7 @@ def write_parquet_file(
 ) -> DataFile:
     """As `write_parquet`, with what a table's log says of the file."""
     written = write_parquet(path, schema, batches, **options)
-    return DataFile(str(written.path), written.rows, written.size, delta_statistics(written.footer, schema))
+    return DataFile(written.path, written.rows, written.size, delta_statistics(written.footer, schema))
 
 
 def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

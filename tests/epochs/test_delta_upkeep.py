@@ -223,7 +223,7 @@ def test_it_is_done_when_it_is_time_also_across_starts(tmp_path: Path) -> None:
         Upkeep(options, upsert=True, clock=lambda now=began + minutes * 60: now).after_commit(target, 1)  # type: ignore[misc]
         done.append(operations(world).count("OPTIMIZE"))
     assert done == [0, 0, 0, 1]
-    files = len(list(target.path.rglob("*.parquet")))
+    files = len(list(Path(str(target.path)).rglob("*.parquet")))
     assert files > len(table_of(world).file_uris()), "nothing is deleted unless a retention is given"
 
 

@@ -12,11 +12,8 @@ made against. Two things are done here, because delta-rs does not do them:
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -28,9 +25,11 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from raycdc.failpoints import reach
 from raycdc.model.layout import ANY_LAYOUT, TableLayout
+from raycdc.sinks.absence import is_absent, is_refused
 from raycdc.sinks.delta.admission import Admission
 from raycdc.sinks.delta.demands import Demands
 from raycdc.sinks.delta.layout import set_by_us
+from raycdc.sinks.delta.places import is_table, storage_options
 from raycdc.sinks.delta.reading import Rewritten, rewritten_batches, staged_batches
 from raycdc.sinks.delta.rewrite import rewrite
 from raycdc.sinks.delta.table import (
@@ -47,6 +46,7 @@ from raycdc.sinks.statistics import for_table, properties
 from raycdc.sinks.steps import Stamp, holds
 from raycdc.sinks.targets import absent, lost_files
 from raycdc.sinks.tasks import DataFile
+from raycdc.stores.files import delete, reading, relative
 
 #: How often a commit that lost against another writer of the table (OPTIMIZE, say) is tried again.
 CONFLICT_RETRIES = 5
@@ -70,6 +70,7 @@ class DeltaCommits:
         def run() -> None:
             DeltaTable.create(
                 str(self._target.path),
+                storage_options=storage_options(self._target.path),
                 schema=schema,
                 mode="overwrite" if replace else "error",
                 partition_by=list(layout.columns),
@@ -82,8 +83,20 @@ class DeltaCommits:
                 commit_properties=self._properties(stamp, next_version=True, made=True),
             )
 
-        self._guarded("cannot be created", run)
-        self._target.renew()
+        for attempt in range(CONFLICT_RETRIES + 1):
+            try:
+                run()
+                break
+            except Exception as cause:
+                if not is_the_tables(cause):
+                    raise
+                # A store may have made it and say otherwise, or nothing; or it refused although nothing was there.
+                if self._is_made(stamp):
+                    break
+                if attempt == CONFLICT_RETRIES or not _is_conflict(cause) or is_table(self._target.path):
+                    raise self._target.error("cannot be created", cause) from cause
+        self._target.forget()
+        self._target.refresh()
 
     def add_columns(self, fields: Sequence[pa.Field], stamp: Stamp) -> None:
         """Add nullable columns at the end. Commits without a vector: whoever is interrupted here simply adds what is
@@ -102,8 +115,10 @@ class DeltaCommits:
             note = CommitProperties(custom_metadata={"userMetadata": stamp.text(self._target.app_id)})
             self._target.table.alter.add_columns(added, commit_properties=note)
 
-        self._guarded("cannot get new columns", run)
-        self._target.refresh()
+        def done() -> bool:
+            return {field.name for field in fields} <= {*self._target.arrow().names}
+
+        self._guarded("cannot get new columns", run, done)
 
     def set_options(self, options: Mapping[str, str]) -> None:
         """Give the table these properties, if it has others, in a commit of their own that says nothing of epochs."""
@@ -111,8 +126,8 @@ class DeltaCommits:
             self._guarded(
                 f"cannot have the properties {', '.join(changed)}",
                 lambda: self._target.table.alter.set_table_properties(changed, raise_if_not_exists=False),
+                lambda: not self._target.lacking(changed),
             )
-            self._target.refresh()
 
     def fill(self, defaults: Mapping[str, str], stamp: Stamp) -> None:
         """Give each column (just added, null everywhere) its value, as SQL by column name, in one commit."""
@@ -156,7 +171,7 @@ class DeltaCommits:
         configuration = self._target.table.metadata().configuration
         actions: list[AddAction | RemoveAction] = [
             AddAction(
-                path=os.path.relpath(file.path, self._target.path),
+                path=relative(file.path, self._target.path),
                 size=file.size,
                 partition_values=dict(file.partition),
                 modification_time=time.time_ns() // 1_000_000,
@@ -263,7 +278,8 @@ class DeltaCommits:
         """Add the rows of staged files, file by file, in one commit."""
 
         def run() -> None:
-            schema = self._admission.written(demands, [*pq.read_schema(files[0].path).names, *files[0].partition])
+            with reading(files[0].path) as first:
+                schema = self._admission.written(demands, [*pq.read_schema(first).names, *files[0].partition])
             write_deltalake(
                 self._target.table,
                 pa.RecordBatchReader.from_batches(schema, staged_batches(files, schema)),
@@ -272,9 +288,7 @@ class DeltaCommits:
             )
 
         self._committed(stamp, "cannot take an append", run)
-        for file in files:
-            with contextlib.suppress(OSError):  # One that stays only costs space.
-                Path(file.path).unlink(missing_ok=True)
+        delete(file.path for file in files)
 
     def _committed(self, stamp: Stamp, what: str, run: Callable[[], Any]) -> None:
         """Run a commit until it is in the table, unless its vector is already; a lost race is tried again.
@@ -301,16 +315,30 @@ class DeltaCommits:
             # A merge or update that changes nothing commits nothing; the vector must be written all the same.
             self.append([], stamp)
 
+    def _is_made(self, stamp: Stamp) -> bool:
+        """Whether a table is there that this commit made."""
+        self._target.forget()
+        return self._target.refresh() and self._target.ownership.created_by_us and self._holds(stamp)
+
     def _holds(self, stamp: Stamp) -> bool:
         return holds(self._target.vector(), stamp.vector, self._target.name)
 
-    def _guarded(self, what: str, run: Callable[[], Any]) -> None:
-        try:
-            run()
-        except Exception as cause:
-            if not is_the_tables(cause):
-                raise
-            raise self._target.error(what, cause) from cause
+    def _guarded(self, what: str, run: Callable[[], Any], done: Callable[[], bool]) -> None:
+        """Run a commit without a vector until the table is as it was to be; a lost race is tried again. A store may
+        have made the commit and say otherwise.
+        """
+        for attempt in range(CONFLICT_RETRIES + 1):
+            try:
+                run()
+                self._target.refresh()
+                return
+            except Exception as cause:
+                if not is_the_tables(cause):
+                    raise
+                if self._target.refresh() and done():
+                    return
+                if attempt == CONFLICT_RETRIES or not isinstance(cause, CommitFailedError):
+                    raise self._target.error(what, cause) from cause
 
     def _configuration(self, schema: pa.Schema, partition_by: Sequence[str]) -> dict[str, str]:
         """Properties of a table that we make."""
@@ -327,6 +355,11 @@ class DeltaCommits:
             app_transactions=[Transaction(self._target.app_id, vector_to_version(stamp.vector)), *marks],
             custom_metadata={"userMetadata": stamp.text(self._target.app_id)},
         )
+
+
+def _is_conflict(cause: Exception) -> bool:
+    """Whether a store said that somebody else was faster: of a table's first commit delta-rs has no class for it."""
+    return not (is_absent(cause) or is_refused(cause))
 
 
 def _is_wide(arrow: pa.DataType) -> bool:

@@ -13,7 +13,6 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -26,6 +25,7 @@ from raycdc.sinks.delta.layout import folder_of, value_text
 from raycdc.sinks.delta.rewrite import Action, SnapshotFile, in_types, is_plain, snapshot_files
 from raycdc.sinks.statistics import for_table
 from raycdc.sinks.tasks import write_parquet_file
+from raycdc.stores.files import AnyPath, reading, relative
 
 #: A file of more than this share of the wanted size is large enough.
 LARGE = 0.75
@@ -45,7 +45,7 @@ class Compaction:
     whole: bool
 
 
-def compaction(table: DeltaTable, folder: Path, *, target_bytes: int, data_change: bool) -> Compaction | None:
+def compaction(table: DeltaTable, folder: AnyPath, *, target_bytes: int, data_change: bool) -> Compaction | None:
     """Write the files that take the place of small ones in the snapshot of `table`; None where its files are not
     simply its rows. A commit that fails leaves files that nobody reads.
     """
@@ -74,7 +74,7 @@ def compaction(table: DeltaTable, folder: Path, *, target_bytes: int, data_chang
             for file in group
         ]
         added = AddAction(
-            path=str(path.relative_to(folder)),
+            path=relative(path, folder),
             size=written.size,
             partition_values=dict(values),
             modification_time=now_ms,
@@ -112,8 +112,11 @@ def _chosen(files: Sequence[SnapshotFile], target_bytes: int) -> tuple[list[list
     return taken, True
 
 
-def _rows(folder: Path, files: Sequence[SnapshotFile], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _rows(folder: AnyPath, files: Sequence[SnapshotFile], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for file in files:
-        with pq.ParquetFile(folder / unquote(file.path), coerce_int96_timestamp_unit="us") as parquet:
+        with (
+            reading(folder / unquote(file.path)) as source,
+            pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as parquet,
+        ):
             for batch in parquet.iter_batches(BATCH_ROWS):
                 yield from in_types(pa.Table.from_batches([batch]), schema).to_batches()

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict, cast
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -19,14 +20,24 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from raycdc.checkpoint.disk import sync_folder
+from raycdc.sinks.delta.places import table_at
 from raycdc.sinks.delta.reading import file_batches, has_vectors
 from raycdc.sinks.kept_rows import COMPARED_BYTES_MAX, are_kept
+from raycdc.stores.files import AnyPath, content, identity, is_there
 
 #: How many commits a new watch looks back for the pipeline's last one, one number after the other; None is all.
 _LOOKS: tuple[int | None, ...] = (10, 1_000, None)
 
 #: Operations that put other rows in the place of those that they remove, or none, whatever their counts say.
 _REPLACING = frozenset({"DELETE", "TRUNCATE", "OVERWRITE", "CREATE OR REPLACE TABLE", "REPLACE TABLE"})
+
+
+class CommitInfo(TypedDict, total=False):
+    """The keys of a commit's ``commitInfo`` that are looked at; any writer may leave any of them out."""
+
+    operation: str | None
+    operationParameters: dict[str, str] | None
+    userMetadata: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +74,19 @@ class Losses:
 class LogWatch:
     """One per handle of a table. `app_id` is the pipeline's, as its commits carry it."""
 
-    def __init__(self, path: Path, app_id: str) -> None:
+    def __init__(self, path: AnyPath, app_id: str) -> None:
         self._path = path
         self._app_id = app_id
         self._seen: int | None = None
         #: The file of the newest commit that was seen, by what the file system says of it.
-        self._file: tuple[int, int] | None = None
+        self._file: tuple[object, ...] | None = None
         #: Commits of others by which rows may have been changed, until somebody who knows the columns looks at them.
         self._doubted: list[Commit] = []
         #: Files of the pipeline's last commit before the first look that were not there then: whoever made that commit
         #: may have died before it looked for them itself.
         self.lost: list[str] = []
+        #: Commits of a store that were just read, and will be looked at.
+        self._read: dict[int, list[str]] = {}
 
     def is_another(self) -> bool:
         """Whether the log is not the one of the last look any more: the table was deleted, or made anew. Also where
@@ -90,6 +103,7 @@ class LogWatch:
             return None
         known = self._since_ours(table) if self._seen is None else self._history(table, version - self._seen)
         commits = [self._synced(entry) for entry in reversed(known)]
+        self._read.clear()
         if self._seen is None and known and known[-1].ours and (gone := self._absent(commits[0].added)):
             self.lost = sorted(gone & _files(table).keys())
         self._seen, self._file = version, self._identity(version)
@@ -115,16 +129,12 @@ class LogWatch:
         return ""
 
     def _absent(self, paths: Collection[str]) -> set[str]:
-        return {path for path in paths if not (self._path / path).exists()}
+        return {path for path in paths if not is_there(self._path / path)}
 
-    def _identity(self, version: int) -> tuple[int, int] | None:
-        try:
-            status = self._log_file(version).stat()
-        except OSError:
-            return None
-        return status.st_ino, status.st_mtime_ns
+    def _identity(self, version: int) -> tuple[object, ...] | None:
+        return identity(self._log_file(version))
 
-    def _log_file(self, version: int) -> Path:
+    def _log_file(self, version: int) -> AnyPath:
         return self._path / "_delta_log" / f"{version:020d}.json"
 
     def _since_ours(self, table: DeltaTable) -> Sequence[_Entry]:
@@ -140,28 +150,41 @@ class LogWatch:
         return entries
 
     def _history(self, table: DeltaTable, count: int | None) -> list[_Entry]:
-        entries = []
-        for commit in table.history(count):
-            operation = str(commit.get("operation") or "").upper()
-            mode = str((commit.get("operationParameters") or {}).get("mode") or "").upper()
-            note = _note(commit.get("userMetadata"))
-            ours = note.get("pipeline") == self._app_id
-            of_raycdc = bool({"pipeline", "raycdc"} & note.keys())
-            replaces = operation == "WRITE" and mode == "OVERWRITE"
-            entries.append(_Entry(commit["version"], mode if replaces else operation, of_raycdc, ours))
+        if isinstance(self._path, Path):
+            return [self._entry(commit["version"], cast("CommitInfo", commit)) for commit in table.history(count)]
+        # delta-rs' history keeps all threads of the process waiting while it asks a store (deltalake 1.6).
+        newest, entries = table.version(), []
+        for version in range(newest, -1 if count is None else max(-1, newest - count), -1):
+            try:
+                lines = self._read[version] = content(self._log_file(version)).decode().split("\n")
+            except FileNotFoundError:
+                break  # Cleaned up, and so are those before it.
+            infos = [json.loads(line)["commitInfo"] for line in lines if line.startswith('{"commitInfo"')]
+            entries.append(self._entry(version, infos[0] if infos else CommitInfo()))
         return entries
+
+    def _entry(self, version: int, info: CommitInfo) -> _Entry:
+        """A commit as its ``commitInfo`` describes it."""
+        operation = str(info.get("operation") or "").upper()
+        mode = str((info.get("operationParameters") or {}).get("mode") or "").upper()
+        note = _note(info.get("userMetadata"))
+        ours = note.get("pipeline") == self._app_id
+        of_raycdc = bool({"pipeline", "raycdc"} & note.keys())
+        replaces = operation == "WRITE" and mode == "OVERWRITE"
+        return _Entry(version, mode if replaces else operation, of_raycdc, ours)
 
     def _synced(self, entry: _Entry) -> Commit:
         """A commit, which is on the disk now with the files that it added, whoever wrote them."""
         log = self._log_file(entry.version)
         try:
             # Texts in it may have line separators of Unicode, at which `splitlines` would cut, too.
-            lines = log.read_text(encoding="utf-8").split("\n")
+            lines = self._read.pop(entry.version, None) or content(log).decode().split("\n")
         except FileNotFoundError:
             return Commit(entry.version, entry.operation, entry.of_raycdc)  # Cleaned up: it is part of a checkpoint.
         added = [json.loads(line)["add"] for line in lines if line.startswith('{"add"')]
         removed = [json.loads(line)["remove"] for line in lines if line.startswith('{"remove"')]
-        self._sync(log, [self._path / unquote(action["path"]) for action in added])
+        if isinstance(log, Path) and isinstance(self._path, Path):
+            self._sync(log, [self._path / unquote(action["path"]) for action in added], self._path)
         counts = [_rows_of(action.get("stats")) for action in added if action.get("dataChange", True)]
         return Commit(
             entry.version,
@@ -172,13 +195,14 @@ class LogWatch:
             None if None in counts else sum(count or 0 for count in counts),
         )
 
-    def _sync(self, log: Path, files: Sequence[Path]) -> None:
+    def _sync(self, log: Path, files: Sequence[Path], table: Path) -> None:
+        """What a store answered is kept; a folder of this machine keeps what was synced."""
         for path in [log, *files]:
             with suppress(FileNotFoundError), path.open("rb") as file:  # Vacuumed meanwhile.
                 os.fsync(file.fileno())
         # Folders of partitions may be new, and so may the folders they are in.
-        folders = {parent for path in files for parent in path.parents if parent.is_relative_to(self._path)}
-        for parent in {log.parent, self._path, *folders}:
+        folders = {parent for path in files for parent in path.parents if parent.is_relative_to(table)}
+        for parent in {log.parent, table, *folders}:
             with suppress(FileNotFoundError):
                 sync_folder(parent)
 
@@ -202,7 +226,7 @@ class LogWatch:
         more, or rewrote too much for that, is believed.
         """
         try:
-            old, new = (DeltaTable(str(self._path), version=commit.version - back) for back in (1, 0))
+            old, new = (table_at(self._path, commit.version - back) for back in (1, 0))
             if has_vectors(new) or _bytes(old, commit.removed) + _bytes(new, commit.added) > COMPARED_BYTES_MAX:
                 return True
             before, after = (pa.schema(table.schema().to_arrow()) for table in (old, new))
@@ -224,7 +248,7 @@ class LogWatch:
     def _rows_at(self, version: int) -> Mapping[str, int | None]:
         """The data files of an older version, with their numbers of rows; none where nobody knows any more."""
         try:
-            return _files(DeltaTable(str(self._path), version=version))
+            return _files(table_at(self._path, version))
         except (DeltaError, OSError):
             return {"": None}
 

@@ -6,7 +6,6 @@ For tables that this pipeline alone writes to. A row group costs its key columns
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from raycdc.errors import TargetTouchedError
 from raycdc.model import key_hashes
 from raycdc.sinks.delta.rewrite import in_types, snapshot_files
 from raycdc.sinks.delta.table import DeltaTarget
+from raycdc.stores.files import AnyPath, reading
 
 
 def rows_with(target: DeltaTarget, keys: pa.Table) -> pa.Table:
@@ -37,9 +37,9 @@ def rows_with(target: DeltaTarget, keys: pa.Table) -> pa.Table:
     return pa.concat_tables(found)
 
 
-def _of_file(path: Path, names: Sequence[str], hashes: np.ndarray, bounds: Any, schema: pa.Schema) -> list[pa.Table]:
+def _of_file(path: AnyPath, names: Sequence[str], hashes: np.ndarray, bounds: Any, schema: pa.Schema) -> list[pa.Table]:
     found = []
-    with pq.ParquetFile(path) as file:
+    with reading(path) as source, pq.ParquetFile(source) as file:
         first = file.schema_arrow.get_field_index(names[0])
         for group in range(file.num_row_groups):
             if _beside(file.metadata.row_group(group).column(first).statistics, bounds):

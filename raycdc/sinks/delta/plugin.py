@@ -8,12 +8,17 @@ from typing import Literal
 
 from pydantic import field_validator
 
-from raycdc.config import Duration, Folder, Options, PipelineOptions, SinkConfig, Size, option
+from raycdc.config import Duration, FolderOrUrl, Options, PipelineOptions, SinkConfig, Size, option
 from raycdc.model import TableSchema
 from raycdc.model.layout import TableLayout
 from raycdc.plugins import Plugin
+from raycdc.stores.url import is_url
 
 NO_SPARK_ORDER = "sink.optimize.z_order: Spark puts rows in order, and --local runs without it."
+NO_SPARK_AT_STORES = (
+    "{}: Spark does that, and Delta's Spark writes to an object store in a way in which two writers overwrite each "
+    "other's commit. Leave it out."
+)
 #: Readers that began before may still read what a vacuum deletes.
 VACUUM_MIN = timedelta(hours=1)
 
@@ -45,22 +50,34 @@ class DeltaSinkConfig(SinkConfig):
     """``[sink] type = "delta"``: one Delta table per source table in ``PATH/DB/TABLE``."""
 
     type: Literal["delta"] = option("delta", help="Delta Lake tables.")
-    path: Folder = option(help="Folder of the lake.", example="./lake", min_length=1)
+    path: FolderOrUrl = option(
+        help="Folder of the lake, or its URL in an object store: s3://, gs://, az:// or abfss:// (see [storage]).",
+        example="./lake",
+        min_length=1,
+    )
     optimize: OptimizeOptions | None = option(
         None, help="Upkeep on a schedule. Without it there is none.", example={"every": "1h", "target_file": "128MiB"}
     )
 
     @property
     def folder(self) -> str:
-        return self.path
+        return "" if is_url(self.path) else self.path
+
+    @property
+    def store(self) -> str:
+        return self.path if is_url(self.path) else ""
 
     def problems(self, pipeline: PipelineOptions, *, local: bool) -> Iterator[str]:
-        if local and self.optimize is not None and self.optimize.z_order:
+        if self.store and self.optimize is not None and self.optimize.z_order:
+            yield NO_SPARK_AT_STORES.format("sink.optimize.z_order")
+        elif local and self.optimize is not None and self.optimize.z_order:
             yield NO_SPARK_ORDER
 
     def no_layout(self, layout: TableLayout, schema: TableSchema) -> str:
-        from raycdc.sinks.delta.layout import no_layout
+        from raycdc.sinks.delta.layout import BY_SPARK, no_layout
 
+        if self.store and (by_spark := BY_SPARK & dict(layout.options).keys()):
+            return NO_SPARK_AT_STORES.format(f"table_options: {', '.join(sorted(by_spark))}")
         return no_layout(layout, schema)
 
 

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, QueryBuilder
 
 from raycdc.sinks.tasks import DataFile
+from raycdc.stores.files import reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def rewritten_batches(table: DeltaTable, columns: Sequence[Rewritten]) -> Iterat
 def staged_batches(files: Sequence[DataFile], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of staged files, with the columns `schema` and the values of their partitions."""
     for file in files:
-        with pq.ParquetFile(file.path) as parquet:
+        with reading(file.path) as source, pq.ParquetFile(source) as parquet:
             for batch in parquet.iter_batches():
                 columns = []
                 for field in schema:

@@ -17,7 +17,6 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import unquote
 
 import numpy as np
@@ -34,6 +33,7 @@ from raycdc.sinks.partitioning import Values, split
 from raycdc.sinks.rows import alive
 from raycdc.sinks.statistics import for_table
 from raycdc.sinks.tasks import write_parquet_file
+from raycdc.stores.files import AnyPath, reading, relative
 
 Action = AddAction | RemoveAction
 
@@ -60,7 +60,7 @@ _PLAIN_NAME = re.compile(r"(?:[A-Za-z0-9_.=~\-]|%25)+(/(?:[A-Za-z0-9_.=~\-]|%25)
 _SPECIAL_SETTINGS = ("delta.constraints.", "delta.columnMapping.mode", "delta.enable", "delta.appendOnly")
 
 
-def rewrite(table: DeltaTable, folder: Path, changes: pa.Table, key: Sequence[str]) -> list[Action] | None:
+def rewrite(table: DeltaTable, folder: AnyPath, changes: pa.Table, key: Sequence[str]) -> list[Action] | None:
     """The rewrite that merges compacted `changes` (with `DELETED`) into the snapshot of `table`; None: not in this way.
 
     Rows of a partition are rewritten by themselves; one that moves to another leaves its file and is in a new one. A
@@ -158,14 +158,14 @@ def _described(found: pa.Table, partition_by: Sequence[str]) -> list[SnapshotFil
 
 
 def _written(
-    folder: Path, rows: pa.Table, partition: Mapping[str, str | None], settings: Mapping[str, str]
+    folder: AnyPath, rows: pa.Table, partition: Mapping[str, str | None], settings: Mapping[str, str]
 ) -> AddAction:
     """A new file with `rows`."""
     stored = rows.drop_columns(list(partition))
     path = folder / folder_of(partition) / f"part-{uuid.uuid4()}.snappy.parquet"
     written = write_parquet_file(path, stored.schema, stored.to_batches())
     return AddAction(
-        path=str(path.relative_to(folder)),
+        path=relative(path, folder),
         size=written.size,
         partition_values=dict(partition),
         modification_time=time.time_ns() // 1_000_000,
@@ -218,11 +218,12 @@ def _chosen(found: pa.Table, keys: pa.ChunkedArray, first: str, partition_by: Se
     return np.flatnonzero(wanted)
 
 
-def _read(folder: Path, files: Sequence[SnapshotFile], schema: pa.Schema, partition_by: Sequence[str]) -> pa.Table:
+def _read(folder: AnyPath, files: Sequence[SnapshotFile], schema: pa.Schema, partition_by: Sequence[str]) -> pa.Table:
     tables = [schema.empty_table()]
     for file in files:
         # Spark's old timestamps have nanoseconds, which would end in the year 2262.
-        rows = pq.ParquetFile(folder / unquote(file.path), coerce_int96_timestamp_unit="us").read()
+        with reading(folder / unquote(file.path)) as source:
+            rows = pq.ParquetFile(source, coerce_int96_timestamp_unit="us").read()
         for name, value in zip(partition_by, file.values, strict=True):
             # The log's word counts, whatever the file has.
             rows = rows.drop_columns([name] if name in rows.column_names else [])

@@ -18,11 +18,9 @@ An epoch with both is two commits, append before merge. A truncation replaces al
 
 from __future__ import annotations
 
-import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import ClassVar
 
 from raycdc.checkpoint.manifest import STATE_NODE
@@ -33,15 +31,17 @@ from raycdc.sinks.changes import check_key, check_unmerged, fitted_to
 from raycdc.sinks.delta.columns import check_columns
 from raycdc.sinks.delta.plugin import DeltaSinkConfig
 from raycdc.sinks.delta.table import DeltaTarget
-from raycdc.sinks.delta.target import DeltaSteps, Staged, columns_of, delete, order_column
+from raycdc.sinks.delta.target import DeltaSteps, Staged, columns_of, order_column
 from raycdc.sinks.delta.tasks import WritePartitioned
 from raycdc.sinks.delta.upkeep import Upkeep
+from raycdc.sinks.lakes import Lake
 from raycdc.sinks.origins import Origins
 from raycdc.sinks.plan import MERGED_FILE_BYTES_MAX, TASK_BYTES_MAX, Input, share_out, split
 from raycdc.sinks.statements import spark_statement
 from raycdc.sinks.steps import Batch, ExactlyOnceSink
 from raycdc.sinks.targets import table_folder
 from raycdc.sinks.tasks import Compact, WriteParquet
+from raycdc.stores.files import AnyPath, delete, delete_table, names_in
 
 #: Log rows of a table, as they are in segments, up to this size are read and compacted only when they are merged. A
 #: segment has some kilobytes for a single row; a file in between costs as much as reading a megabyte.
@@ -62,7 +62,7 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
     def __init__(self, config: DeltaSinkConfig) -> None:
         super().__init__()
         self._config = config
-        self.root = Path(config.path).absolute()
+        self._lake = Lake(config.path)
         self.small_bytes_max = SMALL_BYTES_MAX
         self._upkeep: Upkeep | None = None
         self._targets: dict[TableId, DeltaTarget] = {}
@@ -73,8 +73,18 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
 
     def open(self, context: SinkContext) -> None:
         self.look(context)
+        self._lake.keep_secrets(context.private)
         if self._config.optimize is not None:
             self._upkeep = Upkeep(self._config.optimize, upsert=self._upsert, spark=context.spark)
+
+    def look(self, context: SinkContext) -> None:
+        super().look(context)
+        self._lake.reach(context.storage)
+
+    @property
+    def root(self) -> AnyPath:
+        """The folder of the lake; of a store, until it is opened, nobody knows how it is reached."""
+        return self._lake.root
 
     @contextmanager
     def opened(self, target: TableId, *, writes: bool) -> Iterator[DeltaSteps]:
@@ -112,13 +122,14 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
 
     def discard(self, target: TableId) -> None:
         """Delete a table with all its versions: for one that is nobody's but the pipeline's."""
-        shutil.rmtree(table_folder(self.root, target), ignore_errors=True)
+        delete_table(table_folder(self.root, target), "_delta_log")
         for known in (self._targets, self._appendable, self._partitions, self._reached):
             known.pop(target, None)
         self._with_options.discard(str(target))
 
     def close(self) -> None:
         self._targets.clear()
+        self._lake.close()
 
     def _fitted(self, work: TableWork) -> TableWork:
         """`work` with the columns that the target takes."""
@@ -159,16 +170,16 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         path = self._target(work.target).path / f"part-{work.epoch:010d}-{uuid.uuid4()}.snappy.parquet"
         table, changelog = self._context.table_input(work, inputs), not self._upsert
         if partition_by := self._partition_by(work):
-            task = WritePartitioned(table, str(path), changelog, partition_by, str(work.target))
+            task = WritePartitioned(table, path, changelog, partition_by, str(work.target))
             batch.add(task, staged.append.extend)
         else:
-            batch.add(WriteParquet(table, str(path), changelog), staged.append.append)
+            batch.add(WriteParquet(table, path, changelog), staged.append.append)
 
     def _merge_task(self, work: TableWork, inputs: list[Input]) -> Compact:
         path = self._target(work.target).path / "_raycdc" / f"merge-{work.epoch:010d}-{uuid.uuid4()}.parquet"
         # Rows of several tables have no order between them.
         order_by = "" if work.merged else order_column(work, self._context)
-        return Compact(self._context.table_input(work, inputs), str(path), order_by, Origins.of(work))
+        return Compact(self._context.table_input(work, inputs), path, order_by, Origins.of(work))
 
     def _handle(self, target: TableId) -> DeltaTarget:
         return DeltaTarget(table_folder(self.root, target), target, self._context.app_id)
@@ -176,6 +187,7 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
     def _target(self, target: TableId) -> DeltaTarget:
         if target not in self._targets:
             handle = self._handle(target)
-            delete((handle.path / "_raycdc").glob("merge-*"))
+            own = handle.path / "_raycdc"
+            delete(own / name for name in names_in(own) if name.startswith("merge-"))
             self._targets[target] = handle
         return self._targets[target]

@@ -20,7 +20,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -32,16 +31,18 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from raycdc.errors import SinkError, TargetGoneError, TargetTouchedError
 from raycdc.model import META_COLUMNS, TableId, key_hashes
 from raycdc.model.layout import TableLayout
-from raycdc.sinks.absence import is_absent
+from raycdc.sinks.absence import is_absent, is_refused
 from raycdc.sinks.api import CommitVector
 from raycdc.sinks.delta.demands import Demands, without_values
 from raycdc.sinks.delta.layout import ABSENT
 from raycdc.sinks.delta.log import LogWatch, Losses
+from raycdc.sinks.delta.places import is_table, table_at
 from raycdc.sinks.delta.reading import key_batches
 from raycdc.sinks.library_errors import raised_in
 from raycdc.sinks.origins import Key
 from raycdc.sinks.ownership import Ownership
 from raycdc.sinks.targets import lost_files
+from raycdc.stores.files import AnyPath
 
 #: Table property that says which pipeline created (or emptied) the table, so that plain appends are right.
 CREATED_BY = "raycdc.created_by"
@@ -85,7 +86,7 @@ class _Record:
 class DeltaTarget:
     """See the module's docstring. Errors of delta-rs become `SinkError` naming the table."""
 
-    def __init__(self, path: Path, name: TableId, app_id: str) -> None:
+    def __init__(self, path: AnyPath, name: TableId, app_id: str) -> None:
         self.path = path
         self.name = name
         self.app_id = app_id
@@ -111,9 +112,9 @@ class DeltaTarget:
                 # delta-rs would go on with what it read of the table that was.
                 self._forget()
             if self._table is None:
-                if not DeltaTable.is_deltatable(str(self.path)):
+                if not is_table(self.path):
                     return False
-                self._table = DeltaTable(str(self.path))
+                self._table = table_at(self.path)
             else:
                 self._table.update_incremental()
             losses = self.log.look(self._table)
@@ -131,11 +132,10 @@ class DeltaTarget:
             self._check_whole(losses)
         return True
 
-    def renew(self) -> None:
-        """Refresh after this pipeline made the table: whichever one was there before counts no more."""
+    def forget(self) -> None:
+        """For who makes the table: whichever one was there counts no more, and the next `refresh` finds what is."""
         self._forget()
         self._id = ""
-        self.refresh()
 
     def _forget(self) -> None:
         self._table, self._record, self.log = None, None, LogWatch(self.path, self.app_id)
@@ -252,7 +252,7 @@ class DeltaTarget:
 
     def error(self, what: str, cause: Exception) -> SinkError:
         """The table `what`, as `cause` says, which is an error of `is_the_tables`."""
-        kind = SinkError if is_absent(cause) else TargetTouchedError
+        kind = SinkError if is_absent(cause) or is_refused(cause) else TargetTouchedError
         text = without_values(str(cause))
         demands = str(Demands.of(self.table)) if text != str(cause) and self._table else ""
         return kind(f"{self.place} {what}: {text}{demands and f' The table demands: {demands}.'}")

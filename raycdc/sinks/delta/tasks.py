@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -15,6 +14,7 @@ from raycdc.sinks.delta.layout import folder_of, partition_values
 from raycdc.sinks.partitioning import gathered
 from raycdc.sinks.table_input import TableTask
 from raycdc.sinks.tasks import DataFile, write_parquet_file
+from raycdc.stores.files import AnyPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +24,18 @@ class WritePartitioned(TableTask[list[DataFile]]):
     Those that rows lack are NULL. `path` is the table's folder and the name from which those of the files are made.
     """
 
-    path: str
+    path: AnyPath
     changelog: bool
     partition_by: Sequence[str]
     target: str
 
     def run(self) -> list[DataFile]:
         arrow, rows = self.table.arrow(changelog=self.changelog), self.table.rows(changelog=self.changelog)
-        return write_files(Path(self.path), arrow, rows, self.partition_by, target=self.target)
+        return write_files(self.path, arrow, rows, self.partition_by, target=self.target)
 
 
 def write_files(
-    path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch], partition_by: Sequence[str], *, target: str
+    path: AnyPath, schema: pa.Schema, batches: Iterable[pa.RecordBatch], partition_by: Sequence[str], *, target: str
 ) -> list[DataFile]:
     """Write `batches` of `schema`, each partition's rows into files of its own beside the name `path`.
 

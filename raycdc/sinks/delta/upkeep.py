@@ -17,7 +17,6 @@ import math
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from deltalake import CommitProperties
@@ -25,13 +24,14 @@ from deltalake.exceptions import CommitFailedError
 
 from raycdc.errors import ConfigError, SinkError, TargetTouchedError
 from raycdc.failpoints import reach
-from raycdc.sinks.absence import is_absent
+from raycdc.sinks.absence import is_absent, is_refused
 from raycdc.sinks.delta import spark_merge
 from raycdc.sinks.delta.compaction import compaction
 from raycdc.sinks.delta.demands import without_values
 from raycdc.sinks.delta.plugin import NO_SPARK_ORDER, OptimizeOptions
 from raycdc.sinks.delta.table import DeltaTarget, is_the_tables
 from raycdc.sinks.statistics import has_bounds
+from raycdc.stores.files import AnyPath, modified, touch
 
 
 class Upkeep:
@@ -71,21 +71,19 @@ class Upkeep:
         except Exception as cause:
             if not is_the_tables(cause):
                 raise
-            raise (SinkError if is_absent(cause) else TargetTouchedError)(
+            raise (SinkError if is_absent(cause) or is_refused(cause) else TargetTouchedError)(
                 f"{target.place} cannot be optimised: {without_values(str(cause))}. Leave sink.optimize out to "
                 "go on without."
             ) from cause
         if done:
-            mark.touch()
+            touch(mark)
 
-    def _is_time(self, mark: Path) -> bool:
-        try:
-            last = mark.stat().st_mtime
-        except FileNotFoundError:
+    def _is_time(self, mark: AnyPath) -> bool:
+        last = modified(mark)
+        if last is None:
             # The first look: from here on.
-            mark.parent.mkdir(parents=True, exist_ok=True)
-            mark.touch()
-            last = mark.stat().st_mtime
+            touch(mark)
+            last = modified(mark) or self._clock()
         return self._clock() - last >= self._options.every.total_seconds()
 
     def _optimize(self, target: DeltaTarget) -> bool:

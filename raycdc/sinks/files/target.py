@@ -84,7 +84,7 @@ class FileSteps(Target):
         self._accept()
 
     def write(self, work: TableWork, staged: Sequence[Part], step: int, stamp: Stamp) -> None:
-        parts = [Path(part.path) for part in staged]
+        parts = [Path(str(part.path)) for part in staged]
         for name in self._writers.of_barred(self._visible()):
             (self.folder / name).unlink(missing_ok=True)
         self._accept()

@@ -17,6 +17,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import ClassVar, Self
 
+from raycdc.stores.settings import StorageSettings
 from raycdc.testing.cache import build_once
 from raycdc.testing.servers.private import PrivateServer
 from raycdc.testing.servers.process import ServerError, free_port
@@ -50,6 +51,11 @@ class AzuriteServer(PrivateServer):
             "AZURE_ENDPOINT": self.endpoint,
             "AZURE_ALLOW_HTTP": "true",
         }
+
+    @property
+    def settings(self) -> StorageSettings:
+        """``[storage]`` for this server."""
+        return StorageSettings(endpoint=self.endpoint, account=ACCOUNT, account_key=KEY, allow_http=True)
 
     def prepare(self) -> None:
         """Install it, once per machine. May take a minute; later calls are free. `ServerError` without npm."""

@@ -6,6 +6,7 @@ import http.client
 import socket
 from contextlib import closing
 
+from raycdc.stores.settings import StorageSettings
 from raycdc.testing.servers.process import ServerError
 
 _TIMEOUT_S = 20.0
@@ -34,6 +35,29 @@ class S3Server:
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_ALLOW_HTTP": "true",
         }
+
+    @property
+    def settings(self) -> StorageSettings:
+        """``[storage]`` for this server."""
+        return StorageSettings(
+            endpoint=self.endpoint,
+            region=REGION,
+            access_key_id=ACCESS_KEY,
+            secret_access_key=SECRET_KEY,
+            allow_http=True,
+        )
+
+    @property
+    def section(self) -> str:
+        """The same as TOML."""
+        return f"""
+[storage]
+endpoint = "{self.endpoint}"
+region = "{REGION}"
+access_key_id = "{ACCESS_KEY}"
+secret_access_key = "{SECRET_KEY}"
+allow_http = true
+"""
 
     def create_bucket(self, name: str) -> str:
         """Make an empty bucket; returns its name."""

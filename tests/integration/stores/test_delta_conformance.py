@@ -1,0 +1,109 @@
+"""The suite that sinks of others are held to, for Delta tables in an object store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Schema, write_deltalake
+
+from raycdc.model import TableId
+from raycdc.sinks.delta.places import is_table, table_at
+from raycdc.stores.files import Access, StorePath, any_path, delete_table
+from raycdc.stores.settings import StorageSettings
+from raycdc.testing.epochs import Row
+from raycdc.testing.servers import AzuriteServer, MotoServer, S3MockServer, StoreProxy
+from raycdc.testing.sink_conformance import SinkConformance
+
+pytestmark = pytest.mark.server
+
+THEIRS = pa.table({"id": pa.array([1], pa.int64()), "name": ["theirs"], "qty": pa.array([1], pa.int32())})
+
+
+class DeltaInStore(SinkConformance):
+    """Each test has a prefix of its own: the name of its folder."""
+
+    url = ""
+    access: Access
+
+    def storage(self, folder: Path) -> StorageSettings:
+        return self.access.settings
+
+    def settings(self, folder: Path) -> dict[str, Any]:
+        return {"type": "delta", "path": f"{self.url}/{folder.parent.name}/{folder.name}"}
+
+    def rows(self, folder: Path, target: TableId) -> list[Row]:
+        place = self.place(folder, target)
+        rows: list[Row] = table_at(place).to_pyarrow_table().to_pylist() if is_table(place) else []
+        return rows
+
+    def lose(self, folder: Path, target: TableId) -> None:
+        delete_table(self.place(folder, target), "_delta_log")
+
+    def occupy(self, folder: Path, target: TableId) -> None:
+        write_deltalake(str(self.place(folder, target)), THEIRS, storage_options=self.options(folder, target))
+
+    def widen(self, folder: Path, target: TableId) -> bool:
+        table = DeltaTable(str(self.place(folder, target)), storage_options=self.options(folder, target))
+        table.alter.add_columns([*Schema.from_arrow(pa.schema([("note", pa.string())])).fields])
+        table.update({"note": "'theirs'"})
+        return True
+
+    def place(self, folder: Path, target: TableId) -> StorePath:
+        root = any_path(self.settings(folder)["path"], self.access)
+        assert isinstance(root, StorePath)
+        return root / target.db / target.table
+
+    def options(self, folder: Path, target: TableId) -> dict[str, str]:
+        from raycdc.sinks.delta.places import storage_options
+
+        return storage_options(self.place(folder, target)) or {}
+
+
+@pytest.mark.long
+class TestMoto(DeltaInStore):
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def server(cls, moto: MotoServer) -> Iterator[None]:
+        url = f"s3://{moto.create_bucket('conformance')}"
+        with StoreProxy(moto) as proxy:
+            cls.url, cls.access = url, Access(proxy.settings)
+            yield
+
+
+@pytest.mark.long
+class TestS3Mock(DeltaInStore):
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def server(cls) -> Iterator[None]:
+        with S3MockServer() as s3mock, StoreProxy(s3mock) as proxy:
+            cls.url = f"s3://{s3mock.create_bucket('conformance')}"
+            cls.access = Access(proxy.settings)
+            yield
+
+
+@pytest.mark.long
+class TestAzurite(DeltaInStore):
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def server(cls) -> Iterator[None]:
+        with AzuriteServer() as azurite:
+            cls.url = f"az://{azurite.create_container('conformance')}"
+            cls.access = Access(azurite.settings)
+            yield
+
+
+#: Played in each run of the tests; all of them take a minute.
+IN_EACH_RUN = ("test_every_change_is_there_once", "test_a_replaced_driver_writes_nothing")
+
+
+@pytest.mark.parametrize("story", IN_EACH_RUN)
+def test_on_moto_in_each_run(moto: MotoServer, tmp_path: Path, story: str) -> None:
+    bucket = moto.create_bucket(f"brief-{IN_EACH_RUN.index(story)}")
+    with StoreProxy(moto) as proxy:
+        suite = DeltaInStore()
+        suite.url, suite.access = f"s3://{bucket}", Access(proxy.settings)
+        getattr(suite, story)(tmp_path)

@@ -152,7 +152,7 @@ def next_manifest(store: CheckpointStore, supervisor: Supervisor, after: int, wa
     epoch, _ = supervisor.next_sealed(after, wait_s=wait_s)
     if epoch is None:
         return None
-    sealed = store.sealed_epochs(after)
-    if not sealed:
-        raise StateError(f"Epoch {epoch} was sealed, but its manifest is not in {store.path}. Is the folder shared?")
-    return store.manifest(sealed[0])
+    manifest = store.manifest_after(after)
+    if manifest is None:
+        raise StateError(f"Epoch {epoch} was sealed, but its manifest is not in {store.place}. Is the folder shared?")
+    return manifest

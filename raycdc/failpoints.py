@@ -63,6 +63,9 @@ POINTS = (
     "after_record",
     # Every file of a state that is written in several parts.
     "half_written",
+    # A state on an object store: what the root will name is there, and then the root.
+    "before_root",
+    "after_root",
     # The supervisor, before it ends a reader that the coordinator gave up.
     "end_fenced",
     # Migrations of the MongoDB sink.

@@ -19,6 +19,7 @@ from typing import Any
 
 from raycdc.checkpoint.bad_rows import bad_rows
 from raycdc.checkpoint.changelog import FullBy
+from raycdc.checkpoint.place import state_of
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.checkpoint.term import DriverTerm
 from raycdc.config import PipelineConfig, PipelineOptions, SinkConfig, SourceConfig
@@ -204,7 +205,7 @@ class Pipeline:
             with ExitStack() as stack:
                 begin(start)
                 options = self.config.pipeline
-                store = CheckpointStore(options.state, pipeline=options.name)
+                store = CheckpointStore(state_of(self.config), pipeline=options.name)
                 tenure = take(stack, store, reporter, standby=standby, stopped=self._stopped_early)
                 try:
                     yield _Run(stack, tenure, reporter)

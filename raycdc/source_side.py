@@ -62,7 +62,7 @@ def job_spec(
     """The description from which every process of the run is made. Its token is new, so it is this run's alone."""
     options = config.pipeline
     return JobSpec(
-        state=store.path,
+        state=store.place,
         make_source=settled.make_source,
         refused=settled.refused,
         settings=CoordinatorSettings(

@@ -28,6 +28,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from raycdc.checkpoint.place import StatePlace, state_of
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import PipelineConfig
 from raycdc.errors import ConfigError, RaycdcError, SinkError, StateError
@@ -113,6 +114,11 @@ def require_known_rows(start: Start) -> None:
         raise ConfigError(
             'source.changelog = "full" keeps rows beside the state, which needs a Spark on this machine: '
             'spark.master = "local[*]".'
+        )
+    if state_of(start.config).on_store:
+        raise ConfigError(
+            'source.changelog = "full" keeps rows beside the state, which must be in a folder for that; give this '
+            "pipeline a pipeline.state of that kind, or leave source.changelog out."
         )
 
 
@@ -204,20 +210,46 @@ def _spark(start: Start) -> Iterator[CheckResult]:
 
 
 def _state(start: Start) -> Iterator[CheckResult]:
-    folder = Path(start.config.pipeline.state).absolute()
-    if problem := unwritable(folder):
-        fix = "Choose another pipeline.state, or let this user write there."
-        yield CheckResult("state", f"The state folder {folder} cannot be written: {problem}.", fix, error=StateError)
+    place = state_of(start.config)
+    key, what = ("work", "folder beside the state") if place.on_store else ("state", "state folder")
+    if problem := unwritable(place.work):
+        fix = f"Choose another pipeline.{key}, or let this user write there."
+        yield CheckResult("state", f"The {what} {place.work} cannot be written: {problem}.", fix, error=StateError)
+    elif place.on_store:
+        yield _state_on_store(place)
+        for kept in _kept_in_folders(start.config):
+            fix = "Leave it out, or give this pipeline a pipeline.state in a folder, which has it inside."
+            text = f"{kept} cannot be kept beside a state on an object store."
+            yield CheckResult("state", text, fix, error=ConfigError)
     else:
-        yield CheckResult("state", f"The state folder {folder} can be written.", ok=True)
+        yield CheckResult("state", f"The state folder {place.work} can be written.", ok=True)
+
+
+def _kept_in_folders(config: PipelineConfig) -> Iterator[str]:
+    """What is lost with a machine, although nobody could make it again."""
+    if config.lookups:
+        yield "[[lookup]]: the answers of an epoch that is not committed yet"
+    if config.pipeline.on_bad_record == "dead-letter":
+        yield 'pipeline.on_bad_record = "dead-letter": rows that are left out'
+
+
+def _state_on_store(place: StatePlace) -> CheckResult:
+    try:
+        place.open().require_usable()
+    except StateError as error:
+        return CheckResult(
+            "state", str(error), "Mend what it says, or choose another pipeline.state.", error=StateError
+        )
+    return CheckResult("state", f"The state in {place} can be read and written.", ok=True)
 
 
 def _pipeline(start: Start) -> Iterator[CheckResult]:
     """Whose state it is, if there is one: what it says is of no use otherwise."""
     options = start.config.pipeline
-    if unwritable(Path(options.state).absolute()):
+    place = state_of(start.config)
+    if unwritable(place.work):
         return
-    store = CheckpointStore.there(options.state, pipeline=options.name)
+    store = CheckpointStore.there(place, pipeline=options.name)
     text = "There is no state yet." if store is None else f"The state is that of {options.name}."
     yield CheckResult("pipeline", text, ok=True)
 

@@ -34,7 +34,9 @@ class Tenure:
         self._lock = threading.Lock()
         self._ends: list[Callable[[FencedError], None]] = []
         self._lost: FencedError | None = None
-        self._pulse = Pulse(store.generations, term.generation, lease=lease, on_lost=self._end)
+        self._pulse = Pulse(
+            store.generations, term.generation, lease=lease, on_lost=self._end, lock=store.lock.identity
+        )
 
     def __repr__(self) -> str:
         return f"Tenure({self.term}, {self._pulse})"
@@ -86,13 +88,13 @@ def take(
 def lease_if_free(store: CheckpointStore) -> Lease | None:
     """The state's lock, or None where another process has it."""
     with suppress(StateError):
-        return store.lease()
+        return store.lock.take()
     return None
 
 
 def _waited(store: CheckpointStore, reporter: ProgressReporter, stopped: Callable[[], bool]) -> DriverTerm:
     """A term that began when nobody else had the state any more."""
-    watch = Watch(store.generations, store.driver)
+    watch = Watch(store.generations, store.lock.holder, lock=store.lock.identity)
     told, pause = "", threading.Event()
     while True:
         found = watch.look()
@@ -104,7 +106,7 @@ def _waited(store: CheckpointStore, reporter: ProgressReporter, stopped: Callabl
                 return DriverTerm(store, own)
         elif found != told:
             told = found
-            reporter.waiting(found, str(store.path))
+            reporter.waiting(found, str(store.place))
         for _ in range(round(LOOK_S / STOP_S)):
             if stopped():
                 raise StoppedWaitingError

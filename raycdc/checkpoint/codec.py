@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from raycdc.checkpoint.folder import LocalFolder
 from raycdc.checkpoint.manifest import MANIFEST_VERSION, STATE_NODE, Manifest
+from raycdc.checkpoint.state_folder import StateFolder
 from raycdc.errors import StateError
 
 Document = dict[str, Any]
@@ -91,13 +91,13 @@ def decode_manifest(data: bytes, *, origin: str) -> Manifest:
         raise _damaged(origin, f"a field is missing or malformed ({cause!r})") from cause
 
 
-def read(folder: LocalFolder, name: str) -> Document | None:
+def read(folder: StateFolder, name: str) -> Document | None:
     """The document `name` of a state's folder, in whatever version; None where there is none."""
     data = folder.read(name)
     return None if data is None else decode(data, origin=origin_of(folder, name))
 
 
-def read_current(folder: LocalFolder, name: str) -> Document | None:
+def read_current(folder: StateFolder, name: str) -> Document | None:
     """`read` for the documents other than manifests and commit records, upgraded to the current version."""
     document = read(folder, name)
     if document is None:
@@ -106,9 +106,9 @@ def read_current(folder: LocalFolder, name: str) -> Document | None:
     return upgrade(document, origin=origin, current=DOCUMENT_VERSION, upgrades=DOCUMENT_UPGRADES)
 
 
-def origin_of(folder: LocalFolder, name: str) -> str:
-    """The path by which errors name the file `name`."""
-    return str(folder.path / name)
+def origin_of(folder: StateFolder, name: str) -> str:
+    """The path or URL by which errors name the document `name`."""
+    return folder.origin(name)
 
 
 def upgrade(

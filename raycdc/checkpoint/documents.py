@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from raycdc.checkpoint import codec
-from raycdc.checkpoint.folder import LocalFolder
 from raycdc.checkpoint.generations import Generations
 from raycdc.checkpoint.kinds import kind_of
+from raycdc.checkpoint.state_folder import StateFolder
 
 #: What was asked of the tables while nothing ran (`raycdc.source.parking.Requests`); the next start carries it out.
 REQUESTS = "requests.json"
@@ -20,7 +20,7 @@ REQUESTS = "requests.json"
 class DriverDocuments:
     """See the module's docstring. Written under the lease only."""
 
-    def __init__(self, folder: LocalFolder, generations: Generations) -> None:
+    def __init__(self, folder: StateFolder, generations: Generations) -> None:
         self._folder = folder
         self._generations = generations
 
@@ -31,5 +31,10 @@ class DriverDocuments:
     def write(self, name: str, document: Mapping[str, Any]) -> None:
         """Replace the document `name`, durably. `FencedError` where another driver took over."""
         assert kind_of(name), f"{name} is none of the kinds of files in raycdc.checkpoint.kinds"
-        self._generations.require_own(name)
-        self._folder.write(name, codec.encode({"version": codec.DOCUMENT_VERSION, **document}))
+        data = codec.encode({"version": codec.DOCUMENT_VERSION, **document})
+
+        def act() -> None:
+            self._generations.require_own(name)
+            self._folder.write(name, data)
+
+        self._folder.atomically(act)

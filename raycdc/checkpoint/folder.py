@@ -1,7 +1,7 @@
-"""A local folder of small durable documents, the storage below `CheckpointStore`.
+"""A local folder of small durable documents: the storage below `CheckpointStore`, where the state is in a folder.
 
-An object store needs the same few operations (read, whole write, list, rename away, delete, lease), with conditional
-writes in place of the lock. Files are 0600, folders 0700: positions, schemas and spool belong to the pipeline alone.
+On an object store the same operations are those of `raycdc.checkpoint.rooted`. Files are 0600, folders 0700: positions,
+schemas and spool belong to the pipeline alone.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from raycdc.checkpoint.disk import DISK, Disk
 from raycdc.errors import StateError
+
+_Result = TypeVar("_Result")
 
 #: Begins the names of files that other processes of this user read, and nobody else.
 _PRIVATE = "private-"
@@ -56,6 +58,29 @@ class LocalFolder:
     def __init__(self, path: Path, disk: Disk = DISK) -> None:
         self.path = path
         self._disk = disk
+
+    @property
+    def where(self) -> str:
+        """The folder's path, for people."""
+        return str(self.path)
+
+    def origin(self, name: str) -> str:
+        """The path by which errors name the file `name`."""
+        return str(self.path / name)
+
+    def atomically(self, act: Callable[[], _Result]) -> _Result:
+        """`act`. A document is atomic; several are not, which recovery is made for."""
+        return act()
+
+    def require_usable(self) -> None:
+        """Every file system has what is needed."""
+
+    def sweep(self, generation: int) -> None:
+        """Whatever has its name counts; what was interrupted before has none."""
+
+    def has_remains(self) -> bool:
+        """Whether there are epochs or commits, although the state's identity may be lost."""
+        return bool(self.list("epochs") or self.list("commits"))
 
     def create(self, *folders: str) -> None:
         try:

@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable
-from pathlib import Path
 from typing import NewType
 
 from raycdc.checkpoint import codec
-from raycdc.checkpoint.folder import LocalFolder
 from raycdc.checkpoint.pulse import Holder
+from raycdc.checkpoint.state_folder import StateFolder
 from raycdc.errors import FencedError
 
 #: A generation that a driver claimed for itself, and did not look up: what it writes must carry its own.
@@ -27,18 +26,22 @@ _PULSE = "generations/{:010d}.pulse.json"
 class Generations:
     """See the module's docstring. `raycdc.checkpoint.term` is a driver's own."""
 
-    def __init__(self, folder: LocalFolder) -> None:
+    def __init__(self, folder: StateFolder) -> None:
         self._folder = folder
         self._driver: Callable[[], OwnGeneration] | None = None
 
     def __repr__(self) -> str:
-        return f"Generations({str(self._folder.path)!r})"
+        return f"Generations({self._folder.where!r})"
 
     def newest(self) -> int:
         """The newest generation, whoever has it; 0 before the first start. Never to be written as one's own."""
-        document = codec.read(self._folder, "gen")
-        written = 0 if document is None else int(document["generation"])
-        return max([written, *self._claims()])
+
+        def act() -> int:
+            document = codec.read(self._folder, "gen")
+            written = 0 if document is None else int(document["generation"])
+            return max([written, *self._claims()])
+
+        return self._folder.atomically(act)
 
     def next(self) -> OwnGeneration:
         """Claim a generation, durably, for a driver that starts; every writer with an older one is fenced from now on.
@@ -60,14 +63,14 @@ class Generations:
         """Claim the next generation for the driver that has `own`; `FencedError` when another one has a newer one."""
         self.require_newest(own, "the driver")
         if not self._claim(own + 1):
-            raise FencedError(_fenced("the driver", own, own + 1, self._folder.path))
+            raise FencedError(_fenced("the driver", own, own + 1, self._folder.where))
         return OwnGeneration(own + 1)
 
     def require_newest(self, generation: int, what: str) -> None:
         """`FencedError` where `what` carries a generation that is not the newest: another driver took over."""
         newest = self.newest()
         if generation != newest:
-            raise FencedError(_fenced(what, generation, newest, self._folder.path))
+            raise FencedError(_fenced(what, generation, newest, self._folder.where))
 
     def require_driver(self, driver: Callable[[], OwnGeneration], what: str) -> None:
         """`require_newest` for `what` the `driver` does now, whose number may just rise by its own act."""
@@ -84,15 +87,24 @@ class Generations:
         """Have everything that a driver writes by the store refused once its generation is not the newest any more."""
         self._driver = driver
 
+    def sweep(self, own: OwnGeneration) -> None:
+        """Delete what older drivers wrote that nobody can read; for the driver of generation `own`, which begins."""
+        self._folder.sweep(own)
+
+    def write_as_it_is(self) -> None:
+        """`write_as` for whoever changes a state while no driver has it: once one begins, its writes are refused."""
+        newest = OwnGeneration(self.newest())
+        self.write_as(lambda: newest)
+
     def require_own(self, what: str) -> None:
         """`FencedError` where the driver that writes by the store (`write_as`) is not the newest any more."""
         if self._driver is not None:
             self.require_driver(self._driver, what)
 
     @property
-    def path(self) -> Path:
-        """The folder of the state."""
-        return self._folder.path
+    def where(self) -> str:
+        """The folder or URL of the state, for people."""
+        return self._folder.where
 
     def holder(self, generation: int) -> Holder | None:
         """The driver of `generation`, as it said last; None for one of a raycdc that gave no signs of life."""
@@ -112,22 +124,28 @@ class Generations:
         holder = Holder.myself().to_json()
         claim = codec.encode({"version": codec.DOCUMENT_VERSION, "driver": uuid.uuid4().hex, "holder": holder})
         self._folder.create("generations")
-        self._folder.create_once(name, claim)
-        if self._folder.read(name) != claim:
-            return False
-        self._folder.write("gen", codec.encode({"version": codec.DOCUMENT_VERSION, "generation": generation}))
-        for older in self._claims():
-            if older < generation:
-                self._folder.delete(_PULSE.format(older))
-                self._folder.delete(f"generations/{older:010d}.json")
-        return True
+
+        def act() -> list[int] | None:
+            self._folder.create_once(name, claim)
+            if self._folder.read(name) != claim:
+                return None
+            self._folder.write("gen", codec.encode({"version": codec.DOCUMENT_VERSION, "generation": generation}))
+            older = [one for one in self._claims() if one < generation]
+            for one in older:
+                self._folder.delete(f"generations/{one:010d}.json")
+            return older
+
+        replaced = self._folder.atomically(act)
+        for one in replaced or ():
+            self._folder.delete(_PULSE.format(one))
+        return replaced is not None
 
     def _claims(self) -> list[int]:
         return [int(found[1]) for name in self._folder.list("generations") if (found := _GENERATION_FILE.match(name))]
 
 
-def _fenced(what: str, generation: int, newest: int, path: Path) -> str:
+def _fenced(what: str, generation: int, newest: int, where: str) -> str:
     return (
-        f"{what} carries generation {generation}, but {newest} is the newest in {path}: another driver took over. This "
-        "one must stop; nothing of it was accepted."
+        f"{what} carries generation {generation}, but {newest} is the newest in {where}: another driver took over. "
+        "This one must stop; nothing of it was accepted."
     )

@@ -26,7 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 from raycdc.errors import FencedError, RaycdcError, StateError
 from raycdc.threads import THREADS, Threads
@@ -49,12 +49,14 @@ class HolderJson(TypedDict):
     beat: int
     locked: bool
     ended: bool
+    lock: NotRequired[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
     """A driver as it says itself: where it runs, how often it has said so, whether it has the state's lock, whether it
-    has ended. `machine` is the same for all processes of one kernel since it started.
+    has ended. `machine` is the same for all processes of one kernel since it started. `lock` says which file is locked,
+    where that is not in the state's own folder.
     """
 
     host: str
@@ -63,17 +65,19 @@ class Holder:
     beat: int = 0
     locked: bool = False
     ended: bool = False
+    lock: str = ""
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
-    @property
-    def is_here(self) -> bool:
-        """Whether it runs, or ran, where a lock of ours would meet its own."""
+    def shares(self, lock: str) -> bool:
+        """Whether it runs, or ran, where our lock (`lock`, as `Holder.lock`) would meet its own."""
+        if self.lock or lock:
+            return self.lock == lock
         return self.host == socket.gethostname() or bool(self.machine and self.machine == _machine())
 
     def to_json(self) -> HolderJson:
-        return HolderJson(
+        document = HolderJson(
             host=self.host,
             machine=self.machine,
             pid=self.pid,
@@ -81,10 +85,14 @@ class Holder:
             locked=self.locked,
             ended=self.ended,
         )
+        if self.lock:
+            document["lock"] = self.lock
+        return document
 
     @classmethod
     def from_json(cls, data: HolderJson) -> Holder:
-        return cls(data["host"], data["machine"], data["pid"], data["beat"], data["locked"], data["ended"])
+        said = data["host"], data["machine"], data["pid"], data["beat"], data["locked"], data["ended"]
+        return cls(*said, data.get("lock", ""))
 
     @classmethod
     def myself(cls) -> Holder:
@@ -96,7 +104,7 @@ class Pulse:
     """A driver's own side: renews its document from a thread of its own, and finds out that it was replaced.
 
     `lease` tries to get the state's lock, which a process that was stopped may still have. `on_lost` is called once, by
-    that thread. A disk that fails is for those who need it to tell.
+    that thread. A disk that fails is for those who need it to tell. `lock` is `Holder.lock`.
     """
 
     def __init__(
@@ -106,6 +114,7 @@ class Pulse:
         *,
         lease: Callable[[], Lease | None],
         on_lost: Callable[[FencedError], None],
+        lock: str = "",
         threads: Threads = THREADS,
     ) -> None:
         self._generations = generations
@@ -115,7 +124,7 @@ class Pulse:
         self._on_lost = on_lost
         self._threads = threads
         self._closed = threading.Event()
-        self._holder = replace(Holder.myself(), locked=self._held is not None)
+        self._holder = replace(Holder.myself(), locked=self._held is not None, lock=lock)
         self.lost: FencedError | None = None
         self._renew()
         self._thread = threads.start(self._run, "pulse")
@@ -168,7 +177,7 @@ class Pulse:
             other = self._generations.holder(newest)
         who = f", {other}," if other is not None else ""
         return FencedError(
-            f"Another driver{who} took over the state in {self._generations.path}: generation {newest} is the newest, "
+            f"Another driver{who} took over the state in {self._generations.where}: generation {newest} is the newest, "
             f"and this one has {own}. Nothing more of this one is accepted; it ends."
         )
 
@@ -183,15 +192,23 @@ class Vacancy:
 
 class Watch:
     """The waiting side; see the module's table. `locked_by` is the process on this machine with the state's lock, or
-    empty.
+    empty; `lock` is ours, as `Holder.lock`.
     """
 
     def __init__(
-        self, generations: Generations, locked_by: Callable[[], str], clock: Callable[[], float] = time.monotonic
+        self,
+        generations: Generations,
+        locked_by: Callable[[], str],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        lock: str = "",
     ) -> None:
         self._generations = generations
         self._locked_by = locked_by
         self._clock = clock
+        self._lock = lock
+        #: How often the holder was seen to change, the first look included.
+        self.changes = 0
         self._seen: tuple[int, Holder | None] | None = None
         self._since_s = clock()
 
@@ -203,16 +220,39 @@ class Watch:
         holder, now_s = self._generations.holder(newest), self._clock()
         if (newest, holder) != self._seen:
             self._seen, self._since_s = (newest, holder), now_s
+            self.changes += 1
         if holder is None:
             locked_by = self._locked_by()
             return f"process {locked_by}" if locked_by else Vacancy(newest, "nobody has it")
         if holder.ended:
             return Vacancy(newest, f"{holder} has ended")
-        if holder.locked and holder.is_here and not self._locked_by():
+        if holder.locked and holder.shares(self._lock) and not self._locked_by():
             return Vacancy(newest, f"{holder} is gone")
         if now_s - self._since_s >= SILENT_S:
             return Vacancy(newest, f"{holder} gave no sign of life for {now_s - self._since_s:.0f} s")
         return str(holder)
+
+
+def require_vacant(generations: Generations, where: str, *, lock: str, threads: Threads = THREADS) -> None:
+    """Wait until it is known that no driver has the state at `where`. `StateError` where one has. For whoever has the
+    `lock` already, because only that keeps out another of this machine.
+    """
+    watch = Watch(generations, lambda: "", threads.now_s, lock=lock)
+    while not isinstance(found := watch.look(), Vacancy):
+        if watch.changes > 1:
+            raise StateError(
+                f"The state in {where} is in use by {found}. Stop that one first (two drivers on one state would "
+                "commit twice), or give this pipeline its own pipeline.state."
+            )
+        threads.wait(threading.Event(), 1.0)
+
+
+def lock_of(file: Path) -> str:
+    """Which file that is, among all of all machines since they started; empty where there is none."""
+    with suppress(OSError):
+        found = file.stat()
+        return f"{_machine()} {found.st_dev}:{found.st_ino}"
+    return ""
 
 
 @cache

@@ -39,9 +39,11 @@ from raycdc.checkpoint.folder import Lease, LocalFolder
 from raycdc.checkpoint.generations import Generations
 from raycdc.checkpoint.manifest import STATE_NODE, Manifest
 from raycdc.checkpoint.parked import ParkedTarget, ParkedTargetJson
+from raycdc.checkpoint.place import StateLock, StatePlace
+from raycdc.checkpoint.pulse import require_vacant
+from raycdc.checkpoint.state_folder import StateFolder
 from raycdc.errors import StateError
 from raycdc.model import TableSchema
-from raycdc.stores.url import check_local_path
 
 #: Version of a commit record that has parked targets, and upgrades of older ones.
 COMMIT_VERSION = 2
@@ -160,24 +162,29 @@ class CommitRecord:
 class CheckpointStore:
     """See the module's docstring. Methods block on disk only; `StateError` names the file in trouble."""
 
-    def __init__(self, path: Path | str, *, pipeline: str = "", create: bool = True, disk: Disk = DISK) -> None:
+    def __init__(
+        self, path: StatePlace | Path | str, *, pipeline: str = "", create: bool = True, disk: Disk = DISK
+    ) -> None:
         """Open the store at `path`, creating it when nothing is there and `create` is set.
 
         A folder with epochs but without a readable ``meta.json`` is an error, never a first start. A `pipeline` name
         other than the one the state was created for is an error too. Its documents are on `disk`.
         """
-        try:
-            self.path = Path(check_local_path(str(path))).absolute()
-        except ValueError as cause:
-            raise StateError(f"The state cannot be there: {cause}.") from cause
-        self._folder = LocalFolder(self.path, disk)
+        self.place = path if isinstance(path, StatePlace) else StatePlace.of(path)
+        #: The folder of this machine for segments, files of processes and the like: the state's own where it has one.
+        self.path = self.place.work
+        self._folder = self.place.open(disk)
         #: Segments of readers on this node; the folder exists after the store was created.
         self.spool = self.path / "spool"
         self.generations = Generations(self._folder)
+        #: Of this machine; on others nobody meets it, unless they share the folder.
+        self.lock = StateLock(self.place)
         self.documents = DriverDocuments(self._folder, self.generations)
         #: Documents that are not to be synced again.
         self._durable: set[str] = set()
         meta = _identity(self._folder, pipeline, create=create)
+        if create and self.place.on_store:
+            LocalFolder(self.path).create("spool")
         self.pipeline = meta["pipeline"]
         #: Identity of this checkpoint: part of every sink commit, so that deleted state never looks committed.
         self.checkpoint = meta["checkpoint"]
@@ -185,21 +192,22 @@ class CheckpointStore:
         self.app_id = f"raycdc:{self.pipeline}:{self.checkpoint}"
         if pipeline and self.pipeline and pipeline != self.pipeline:
             raise StateError(
-                f"The state in {self.path} belongs to pipeline {self.pipeline!r}, not {pipeline!r}. "
+                f"The state in {self.place} belongs to pipeline {self.pipeline!r}, not {pipeline!r}. "
                 f"Give each pipeline its own pipeline.state."
             )
 
     @classmethod
-    def there(cls, path: Path | str, *, pipeline: str = "") -> CheckpointStore | None:
+    def there(cls, path: StatePlace | Path | str, *, pipeline: str = "") -> CheckpointStore | None:
         """The store at `path`, as a start would find it, with its errors; None where a start would make one."""
-        folder = LocalFolder(Path(path).absolute())
+        place = path if isinstance(path, StatePlace) else StatePlace.of(path)
+        folder = place.open()
         if folder.read("meta.json") is None:
             _require_identity(folder)
             return None
         return cls(path, pipeline=pipeline, create=False)
 
     def __repr__(self) -> str:
-        return f"CheckpointStore({str(self.path)!r}, pipeline={self.pipeline!r}, checkpoint={self.checkpoint!r})"
+        return f"CheckpointStore({str(self.place)!r}, pipeline={self.pipeline!r}, checkpoint={self.checkpoint!r})"
 
     def needed_segments(self) -> set[str]:
         """Names of the segments, on whatever node, that an uncommitted epoch refers to."""
@@ -218,11 +226,14 @@ class CheckpointStore:
 
     def lease(self) -> Lease:
         """Take the state for this process until `Lease.release`. `StateError` names the process that has it."""
-        return self._folder.lease("lease")
-
-    def driver(self) -> str:
-        """The pid of the process on this host that has the lease; empty where none has it."""
-        return self._folder.holder("lease")
+        lock = self.lock.take()
+        try:
+            if self.place.on_store:
+                require_vacant(self.generations, str(self.place), lock=self.lock.identity)
+        except BaseException:
+            lock.release()
+            raise
+        return lock
 
     # -- manifests --------------------------------------------------------------------------------------------------
 
@@ -231,14 +242,18 @@ class CheckpointStore:
 
         `FencedError` when its generation is not the newest, `StateError` when its number is used already.
         """
-        self.generations.require_newest(manifest.generation, f"epoch {manifest.epoch}")
         name = _epoch_name("epochs", manifest.epoch)
         data = codec.encode_manifest(manifest)
-        if manifest.epoch >= self.next_epoch():
-            # Of two writers that both got this far, the second finds the number taken.
-            self._folder.create_once(name, data)
-        if self._folder.read(name) != data:
-            raise StateError(f"Epoch {manifest.epoch} in {self.path} exists already; epoch numbers are used once.")
+
+        def act() -> None:
+            self.generations.require_newest(manifest.generation, f"epoch {manifest.epoch}")
+            if manifest.epoch >= self.next_epoch():
+                # Of two writers that both got this far, the second finds the number taken.
+                self._folder.create_once(name, data)
+            if self._folder.read(name) != data:
+                raise StateError(f"Epoch {manifest.epoch} in {self.place} exists already; epoch numbers are used once.")
+
+        self._folder.atomically(act)
 
     def manifest(self, epoch: int) -> Manifest:
         """The manifest of `epoch`; `StateError` when it is not there (never sealed, dropped or pruned).
@@ -259,6 +274,15 @@ class CheckpointStore:
         """Numbers of the sealed epochs greater than `after`, ascending."""
         return [e for e, dropped in _numbers(self._folder, "epochs") if e > after and not dropped]
 
+    def manifest_after(self, after: int) -> Manifest | None:
+        """The first sealed epoch greater than `after`; None where there is none."""
+
+        def act() -> Manifest | None:
+            sealed = self.sealed_epochs(after)
+            return self.manifest(sealed[0]) if sealed else None
+
+        return self._folder.atomically(act)
+
     def manifests(self, after: int = -1) -> Iterator[Manifest]:
         """The sealed epochs greater than `after`, ascending, read one at a time.
 
@@ -271,50 +295,54 @@ class CheckpointStore:
 
     def last_manifest(self) -> Manifest | None:
         """The newest sealed epoch, where reading goes on after recovery; None at a first start."""
-        sealed = self.sealed_epochs()
-        return self.manifest(sealed[-1]) if sealed else None
+
+        def act() -> Manifest | None:
+            sealed = self.sealed_epochs()
+            return self.manifest(sealed[-1]) if sealed else None
+
+        return self._folder.atomically(act)
 
     def next_epoch(self) -> int:
         """The first number no epoch had yet, dropped ones included; 1 at a first start."""
-        used = [e for folder in ("epochs", "commits") for e, _ in _numbers(self._folder, folder)]
-        return max(used, default=0) + 1
+
+        def act() -> int:
+            used = [e for folder in ("epochs", "commits") for e, _ in _numbers(self._folder, folder)]
+            return max(used, default=0) + 1
+
+        return self._folder.atomically(act)
 
     def drop_after(self, epoch: int) -> list[int]:
         """Rename all manifests greater than `epoch` away (newest first) and return their numbers."""
-        self.generations.require_own("the end of later epochs")
-        dropped = self.sealed_epochs(epoch)
-        for number in reversed(dropped):
-            name = _epoch_name("epochs", number)
-            self._folder.rename(name, name + ".dropped")
-        return dropped
+
+        def act() -> list[int]:
+            self.generations.require_own("the end of later epochs")
+            dropped = self.sealed_epochs(epoch)
+            for number in reversed(dropped):
+                name = _epoch_name("epochs", number)
+                self._folder.rename(name, name + ".dropped")
+            return dropped
+
+        return self._folder.atomically(act)
 
     # -- commits ----------------------------------------------------------------------------------------------------
 
     def write_commit(self, record: CommitRecord) -> None:
         """Record that the sink holds `record.epoch`, then prune what is older than `KEEP_COMMITTED` epochs."""
-        self.generations.require_newest(record.generation, f"the commit of epoch {record.epoch}")
-        self._folder.write(_epoch_name("commits", record.epoch), codec.encode(record.to_json()))
-        _prune(self._folder)
+        data = codec.encode(record.to_json())
+
+        def act() -> None:
+            self.generations.require_newest(record.generation, f"the commit of epoch {record.epoch}")
+            self._folder.write(_epoch_name("commits", record.epoch), data)
+            _prune(self._folder)
+
+        self._folder.atomically(act)
 
     def last_commit(self) -> CommitRecord | None:
         """The newest commit record; None when no epoch was committed yet.
 
         Whoever wrote it may have died before it was durable: then whoever relies on it would be the only one to know.
         """
-        numbers = [e for e, _ in _numbers(self._folder, "commits")]
-        if not numbers:
-            return None
-        self._folder.sync("commits")
-        name = _epoch_name("commits", max(numbers))
-        document = codec.read(self._folder, name)
-        if document is None:
-            raise StateError(
-                f"{codec.origin_of(self._folder, name)} disappeared while it was read; is another process deleting it?"
-            )
-        current: Any = codec.upgrade(
-            document, origin=codec.origin_of(self._folder, name), current=COMMIT_VERSION, upgrades=_COMMIT_UPGRADES
-        )
-        return CommitRecord.from_json(current)
+        return self._folder.atomically(lambda: _newest_commit(self._folder))
 
     # -- schemas ----------------------------------------------------------------------------------------------------
 
@@ -348,16 +376,17 @@ class CheckpointStore:
         return document
 
 
-def _identity(folder: LocalFolder, pipeline: str, *, create: bool) -> _Identity:
+def _identity(folder: StateFolder, pipeline: str, *, create: bool) -> _Identity:
     """The content of ``meta.json``, which is made where a state begins."""
     identity = codec.read_current(folder, "meta.json") or _created(folder, pipeline, create=create)
     return cast("_Identity", identity)
 
 
-def _created(folder: LocalFolder, pipeline: str, *, create: bool) -> codec.Document:
+def _created(folder: StateFolder, pipeline: str, *, create: bool) -> codec.Document:
     if not create:
-        raise StateError(f"There is no raycdc state in {folder.path}. Is pipeline.state right?")
+        raise StateError(f"There is no raycdc state in {folder.where}. Is pipeline.state right?")
     _require_identity(folder)
+    folder.require_usable()
     folder.create("epochs", "commits", "schemas", "spool")
     meta = {"version": codec.DOCUMENT_VERSION, "checkpoint": uuid.uuid4().hex, "pipeline": pipeline}
     folder.create_once("meta.json", codec.encode(meta))
@@ -367,7 +396,21 @@ def _created(folder: LocalFolder, pipeline: str, *, create: bool) -> codec.Docum
     return created
 
 
-def _prune(folder: LocalFolder) -> None:
+def _newest_commit(folder: StateFolder) -> CommitRecord | None:
+    numbers = [e for e, _ in _numbers(folder, "commits")]
+    if not numbers:
+        return None
+    folder.sync("commits")
+    name = _epoch_name("commits", max(numbers))
+    origin = codec.origin_of(folder, name)
+    document = codec.read(folder, name)
+    if document is None:
+        raise StateError(f"{origin} disappeared while it was read; is another process deleting it?")
+    current: Any = codec.upgrade(document, origin=origin, current=COMMIT_VERSION, upgrades=_COMMIT_UPGRADES)
+    return CommitRecord.from_json(current)
+
+
+def _prune(folder: StateFolder) -> None:
     """Delete what is older than the last `KEEP_COMMITTED` committed epochs."""
     committed = sorted(e for e, _ in _numbers(folder, "commits"))
     kept = committed[-KEEP_COMMITTED:]
@@ -377,17 +420,17 @@ def _prune(folder: LocalFolder) -> None:
                 folder.delete(_epoch_name(name, epoch) + (".dropped" if dropped else ""))
 
 
-def _numbers(folder: LocalFolder, name: str) -> list[tuple[int, bool]]:
+def _numbers(folder: StateFolder, name: str) -> list[tuple[int, bool]]:
     """The epochs that the folder `name` of a state has files of, ascending, and whether each was dropped."""
     matches = (_EPOCH_FILE.match(entry) for entry in folder.list(name))
     return sorted((int(m[1]), m[2] is not None) for m in matches if m)
 
 
-def _require_identity(folder: LocalFolder) -> None:
+def _require_identity(folder: StateFolder) -> None:
     """`StateError` where a folder without ``meta.json`` had a state. Another first start may make one meanwhile."""
-    if (folder.list("epochs") or folder.list("commits")) and folder.read("meta.json") is None:
+    if folder.has_remains() and folder.read("meta.json") is None:
         raise StateError(
-            f"{folder.path} has epochs but no meta.json, so its identity is lost. Restore meta.json, or start under "
+            f"{folder.where} has epochs but no meta.json, so its identity is lost. Restore meta.json, or start under "
             f"another pipeline.state with a new snapshot."
         )
 

@@ -26,6 +26,7 @@ class DriverTerm:
         self._used = False
         store.generations.write_as(self.generation)
         sweep_private(store.path / "private")
+        store.generations.sweep(self._generation)
 
     def __repr__(self) -> str:
         return f"DriverTerm({self._generation})"

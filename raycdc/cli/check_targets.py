@@ -46,7 +46,7 @@ def check_targets(config: PipelineConfig, tables: Collection[TableId], *, again:
     if not sink.durable:
         return []
     store = known_store(config)
-    if store is not None and (pid := store.driver()):
+    if store is not None and (pid := store.lock.holder()):
         text = (
             f"The state is in use by process {pid}, so the targets were not compared with it: they move on with that "
             "run, which compared them when it began. Another run is refused meanwhile."

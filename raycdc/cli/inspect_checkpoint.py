@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from raycdc.checkpoint.opaque import Position
+from raycdc.checkpoint.place import StatePlace, state_place
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.cli.places import PlaceText, place_text_of
+from raycdc.config.load import state_sections
 from raycdc.errors import ConfigError, ExitCode, StateError
 from raycdc.printable import printable, printable_json
+from raycdc.stores.url import is_url
 
 
 def print_checkpoint(path: Path, *, one_line: bool, summary: bool) -> int:
     """Print the state in (or named by the configuration at) `path`. `StateError` when there is none to read."""
-    store = CheckpointStore(state_folder(path), create=False)
+    store = CheckpointStore(place_of_state(path), create=False)
     document = checkpoint_document(store)
     if summary:
         print(_summary(document, place_text_of(store)))
@@ -26,19 +29,25 @@ def print_checkpoint(path: Path, *, one_line: bool, summary: bool) -> int:
     return int(ExitCode.DONE)
 
 
-def state_folder(path: Path) -> Path:
-    """`path` itself, or the state folder that a configuration file names; the rest of the file need not be valid."""
+def place_of_state(path: Path) -> StatePlace:
+    """`path` itself, or the state that a configuration file names. Of the rest of the file, ``[storage]`` must be valid
+    where the state is on an object store.
+    """
     if path.suffix == ".toml" and not path.exists():
         raise ConfigError(f"{path} cannot be read: No such file or directory.")
     if not path.is_file():
-        return path
+        return StatePlace.of(path)
     try:
-        pipeline = tomllib.loads(path.read_text(encoding="utf-8")).get("pipeline", {})
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        pipeline = document.get("pipeline", {})
     except (OSError, ValueError) as cause:
         raise StateError(f"{path} is neither a state folder nor a readable configuration: {cause}") from cause
     if not isinstance(pipeline, dict) or not (pipeline.get("state") or pipeline.get("name")):
         raise StateError(f"{path} names no state: pipeline.state and pipeline.name are missing")
-    return Path(str(pipeline.get("state") or f"./state/{pipeline['name']}"))
+    state = str(pipeline.get("state") or f"./state/{pipeline['name']}")
+    if "${" not in state and not is_url(state):
+        return StatePlace.of(state)
+    return state_place(*state_sections(document))
 
 
 def checkpoint_document(store: CheckpointStore) -> dict[str, Any]:
@@ -46,7 +55,7 @@ def checkpoint_document(store: CheckpointStore) -> dict[str, Any]:
     manifest = store.last_manifest()
     commit = store.last_commit()
     return {
-        "state": str(store.path),
+        "state": str(store.place),
         "pipeline": store.pipeline,
         "checkpoint": store.checkpoint,
         "generation": store.generations.newest(),

@@ -11,9 +11,10 @@ from typing import Any
 from raycdc.bridge.bad_rows import DEAD_LETTER, SKIP
 from raycdc.checkpoint.changelog import FullBy
 from raycdc.checkpoint.names import column_names
+from raycdc.checkpoint.place import state_of
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import PipelineConfig
-from raycdc.errors import RaycdcError, SchemaError
+from raycdc.errors import RaycdcError, SchemaError, StateError
 from raycdc.model import TableId, TableSchema
 from raycdc.model.names import claimed
 from raycdc.model.transform import Transforms
@@ -62,11 +63,13 @@ def transformed_tables(config: PipelineConfig) -> Iterator[TransformedTables]:
 
 def known_store(config: PipelineConfig) -> CheckpointStore | None:
     """The state, where there is one."""
-    state = Path(config.pipeline.state)
+    place = state_of(config)
     try:
-        return CheckpointStore(state, create=False) if (state / "meta.json").exists() else None
-    except OSError:
+        if place.open().read("meta.json") is None:
+            return None
+    except StateError:
         return None  # The check of the state reports the reason.
+    return CheckpointStore(place, create=False)
 
 
 def known_naming(config: PipelineConfig) -> Naming:

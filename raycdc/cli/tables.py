@@ -11,7 +11,7 @@ from typing import Any, assert_never
 from raycdc.checkpoint.bad_rows import bad_rows
 from raycdc.checkpoint.opaque import Position
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord
-from raycdc.cli.inspect_checkpoint import state_folder
+from raycdc.cli.inspect_checkpoint import place_of_state
 from raycdc.cli.places import place_text_of
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.model import TableId
@@ -42,7 +42,7 @@ _ACTIONS = {
 
 def print_tables(config: Path, *, as_json: bool) -> int:
     """Print each table's phase, and why one is not followed."""
-    store = CheckpointStore(state_folder(config), create=False)
+    store = CheckpointStore(place_of_state(config), create=False)
     tables, place_text = table_list(store), place_text_of(store)
     if as_json:
         for table in tables:
@@ -113,8 +113,9 @@ def _with_refusals(state: StreamState, record: CommitRecord | None) -> StreamSta
 def change_table(config: Path, name: str, action: str) -> int:
     """Ask for `action` on the table called `name`, under the state's lease: the pipeline must not run."""
     asked, done = _ACTIONS[action]
-    store = CheckpointStore(state_folder(config), create=False)
+    store = CheckpointStore(place_of_state(config), create=False)
     with store.lease():
+        store.generations.write_as_it_is()
         state = _with_refusals(stream_state(store.last_manifest()), store.last_commit())
         table = _table_called(name, state)
         now = state.named(table)

@@ -15,12 +15,14 @@ from raycdc.config.model import (
     COMMON_SECTIONS,
     REPEATED_SECTIONS,
     PipelineConfig,
+    PipelineOptions,
     SinkConfig,
     SourceConfig,
     repeated_problems,
 )
 from raycdc.config.problems import planned_problems, problems_of, show_value
 from raycdc.config.references import Place, Resolver, show_place
+from raycdc.config.storage import StorageOptions
 from raycdc.config.toml import TomlTable
 from raycdc.errors import ConfigError
 from raycdc.plugins import PluginGroup, did_you_mean, load_plugin
@@ -69,6 +71,13 @@ def config_from_dict(data: Mapping[str, Any], *, environment: Mapping[str, str] 
     return _Loader(data, os.environ if environment is None else environment).load()
 
 
+def state_sections(
+    data: TomlTable, *, environment: Mapping[str, str] | None = None
+) -> tuple[PipelineOptions, StorageOptions]:
+    """The sections that say where the state is; the rest need not be valid. Raises `ConfigError`."""
+    return _Loader(data, os.environ if environment is None else environment).state_sections()
+
+
 class _Loader:
     def __init__(self, data: TomlTable, environment: Mapping[str, str]) -> None:
         self._resolver = Resolver(environment)
@@ -98,6 +107,13 @@ class _Loader:
             raise ConfigError(*self._problems)
         sections["source"] = sections["source"].for_sink(sections["sink"].type)
         return PipelineConfig(**sections, warnings=tuple(self._warnings))
+
+    def state_sections(self) -> tuple[PipelineOptions, StorageOptions]:
+        pipeline = self._section("pipeline", PipelineOptions)
+        storage = self._section("storage", StorageOptions)
+        if not isinstance(pipeline, PipelineOptions) or not isinstance(storage, StorageOptions) or self._problems:
+            raise ConfigError(*self._problems)
+        return pipeline, storage
 
     def _check_sections(self) -> None:
         for name in self._data:

@@ -15,7 +15,17 @@ from typing import Any, ClassVar, Literal, Self, get_args
 
 from pydantic import ValidationInfo, field_validator, model_validator
 
-from raycdc.config.fields import Duration, Folder, Options, Secret, Size, TablePattern, flattened_texts, option
+from raycdc.config.fields import (
+    Duration,
+    Folder,
+    FolderOrUrl,
+    Options,
+    Secret,
+    Size,
+    TablePattern,
+    flattened_texts,
+    option,
+)
 from raycdc.config.lookups import LookupOptions
 from raycdc.config.masks import MaskOptions, hiding_problems
 from raycdc.config.problems import planned_problems
@@ -32,6 +42,7 @@ from raycdc.model.state_key import LENGTH_MIN as STATE_KEY_LENGTH_MIN
 from raycdc.model.state_key import StateKey
 from raycdc.model.transform import Transforms
 from raycdc.model.until import Until
+from raycdc.stores.url import is_url
 
 _NAME_CHARACTERS = "letters, digits, '-', '_' and '.'"
 
@@ -73,8 +84,18 @@ class PipelineOptions(Options):
         example="shop",
         max_length=100,
     )
-    state: Folder = option(
-        "", help="Folder of the checkpoints, on a local disk. Default: ./state/NAME.", example="./state/shop"
+    state: FolderOrUrl = option(
+        "",
+        help="Folder of the checkpoints, on a local disk, or the URL of a place on an object store (see [storage]). "
+        "Default: ./state/NAME.",
+        example="./state/shop",
+    )
+    work: Folder = option(
+        "",
+        help="For a state on an object store: the folder of this machine for segments that are not committed yet and "
+        "for files of processes. What is lost with it is read again. Default: ./state/NAME.work. A state in a folder "
+        "has them inside.",
+        example="/var/lib/raycdc/shop",
     )
     state_key: Secret = option(
         Secret(""),
@@ -175,6 +196,12 @@ class PipelineOptions(Options):
         if not name or name[0] == "." or not all(c.isascii() and (c.isalnum() or c in "-_.") for c in name):
             raise ValueError(f'may contain {_NAME_CHARACTERS} and not begin with a dot, got "{name}"')
         return name
+
+    @model_validator(mode="after")
+    def _work_beside_a_store(self) -> Self:
+        if self.work and not is_url(self.state):
+            raise ValueError("work is for a state on an object store; a state in a folder has its files inside")
+        return self
 
     @model_validator(mode="before")
     @classmethod

@@ -36,6 +36,7 @@ from raycdc.model.selector import plain_name
 from raycdc.model.table import file_name
 from raycdc.pipeline import Pipeline
 from raycdc.plugins import did_you_mean
+from raycdc.stores.url import is_url
 
 OPTIONS = ("config", "table", "state", "until", "truncate", "changelog", "metadata", "filter", "fields", "limit")
 
@@ -111,6 +112,9 @@ class ReadOptions:
         for name in ("mode", "on_existing", "route_mode"):
             options.pop(name, None)
         options["state"] = str(state or self.state or self._default_state(options))
+        work = options.pop("work", "") or f"./state/{options.get('name', '')}.work"
+        if is_url(options["state"]):
+            options["work"] = f"{work}.spark/{self.table}"
         for listed in _LISTS:
             if listed in data.get("source", {}):
                 data["source"] = self._narrowed(data["source"], listed)

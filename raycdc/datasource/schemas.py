@@ -11,15 +11,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from raycdc.checkpoint import codec
-from raycdc.checkpoint.folder import LocalFolder
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.datasource.options import ReadOptions
 from raycdc.datasource.rows import widened
 from raycdc.errors import SourceError
 from raycdc.model import TableId, TableSchema
 
-_VERSION = 1
 _NAME = "datasource.json"
 
 #: How long a source may take to name a table: a topic need not have a message of it.
@@ -29,10 +26,7 @@ FIRST_EPOCH_S = 120.0
 def known_schema(store: CheckpointStore, table: TableId) -> TableSchema | None:
     """The columns that hold all rows that are to come or were the last; None when the state knows none."""
     known: TableSchema | None = None
-    folder = LocalFolder(store.path)
-    if (data := folder.read(_NAME)) is not None:
-        origin = str(store.path / _NAME)
-        document = codec.upgrade(codec.decode(data, origin=origin), origin=origin, current=_VERSION, upgrades={})
+    if (document := store.documents.read(_NAME)) is not None:
         known = TableSchema.from_json(document["schema"]) if document["table"] == str(table) else None
     record = store.last_commit()
     for manifest in store.manifests(record.epoch if record else -1):
@@ -43,10 +37,10 @@ def known_schema(store: CheckpointStore, table: TableId) -> TableSchema | None:
 
 def remember_schema(store: CheckpointStore, table: TableId, schema: TableSchema) -> None:
     """Keep what `known_schema` will need when the manifests are gone."""
-    document = {"version": _VERSION, "table": str(table), "schema": schema.to_json()}
-    data = codec.encode(document)
-    if LocalFolder(store.path).read(_NAME) != data:
-        LocalFolder(store.path).write(_NAME, data)
+    document = {"table": str(table), "schema": schema.to_json()}
+    known = store.documents.read(_NAME)
+    if known is None or {name: known.get(name) for name in document} != document:
+        store.documents.write(_NAME, document)
 
 
 def discover_schema(options: ReadOptions, state: Path) -> TableSchema:

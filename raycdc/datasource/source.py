@@ -14,6 +14,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from raycdc.checkpoint.place import state_of
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.datasource.bounded import RaycdcReader, new_folder, remove_folders_of
 from raycdc.datasource.options import ReadOptions
@@ -87,8 +88,8 @@ def _schema_of(options: ReadOptions) -> TableSchema:
         found = discover_schema(options, folder / "state")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    stream = Path(options.pipeline().config.pipeline.state)
-    if not options.metadata or not (stream / "meta.json").exists():
+    stream = state_of(options.pipeline().config)
+    if not options.metadata or stream.open().read("meta.json") is None:
         return found
     return widened(options.table, known_schema(CheckpointStore(stream, create=False), options.table), found)
 

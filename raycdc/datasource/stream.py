@@ -24,6 +24,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.place import state_of
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.consumer import Ledger
 from raycdc.datasource.options import ReadOptions
@@ -94,7 +95,7 @@ class RaycdcStreamReader(DataSourceStreamReader):
         ledger = self._open()
         if ledger.acknowledged:
             raise StateError(
-                f"The state {ledger.store.path} of the stream of {self._options.table} is at epoch "
+                f"The state {ledger.store.place} of the stream of {self._options.table} is at epoch "
                 f"{ledger.acknowledged}, and Spark has no checkpoint that knows: rows before it will not come again. "
                 "Give the query its checkpointLocation back, or name another state with the option state, to begin "
                 "with a new snapshot: what Spark had before cannot be known."
@@ -126,7 +127,7 @@ class RaycdcStreamReader(DataSourceStreamReader):
         if last not in sealed or first < ledger.acknowledged:
             raise StateError(
                 f"Spark asks for the epochs after {first} up to {last} of {self._options.table}, and the state "
-                f"{ledger.store.path} has them no more (it is at {ledger.acknowledged}): Spark's checkpoint or the "
+                f"{ledger.store.place} has them no more (it is at {ledger.acknowledged}): Spark's checkpoint or the "
                 "state was restored from a copy. Restore both from one moment, or begin with new ones."
             )
         self._latest = max(self._latest, last)
@@ -165,7 +166,7 @@ class RaycdcStreamReader(DataSourceStreamReader):
     def _open(self) -> Ledger:
         if self._ledger is None:
             pipeline = self._options.pipeline()
-            store = CheckpointStore(pipeline.config.pipeline.state, pipeline=pipeline.config.pipeline.name)
+            store = CheckpointStore(state_of(pipeline.config), pipeline=pipeline.config.pipeline.name)
             await_lease(store)
             known = known_schema(store, self._options.table)
             if known is not None:
@@ -188,7 +189,7 @@ class RaycdcStreamReader(DataSourceStreamReader):
     def _epoch_of(self, store: CheckpointStore, offset: OffsetJson) -> int:
         if offset["state"] != store.checkpoint:
             raise StateError(
-                f"Spark's checkpoint belongs to another state than {store.path} (of the stream of "
+                f"Spark's checkpoint belongs to another state than {store.place} (of the stream of "
                 f"{self._options.table}): one of them was deleted or replaced. Begin with a new checkpointLocation and "
                 "another option state."
             )

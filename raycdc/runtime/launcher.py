@@ -9,12 +9,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 from raycdc.bridge.access import SegmentAccess, SpoolAddress
 from raycdc.checkpoint.documents import REQUESTS
 from raycdc.checkpoint.manifest import STATE_NODE
+from raycdc.checkpoint.place import StatePlace
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.model.mask import Masks
 from raycdc.model.until import Until
@@ -35,7 +35,7 @@ from raycdc.source.table_requests import refusals_of
 class JobSpec:
     """The parts that make every process of a job. Picklable; `make_source` is a module-level callable or partial."""
 
-    state: Path
+    state: StatePlace
     make_source: Callable[[], Source[Any]]
     settings: CoordinatorSettings
     until: Until | None
@@ -206,7 +206,7 @@ def worker_from(
     spec: JobSpec, identity: ReaderIdentity, coordinator: CoordinatorClient, *, spool: SpoolAddress | None = None
 ) -> ReaderWorker:
     """A reader of a job, in whatever process this runs; `spool` is its node's when that is not the state's."""
-    spool = spool or SpoolAddress(spec.state / "spool", STATE_NODE)
+    spool = spool or SpoolAddress(spec.state.work / "spool", STATE_NODE)
     return ReaderWorker(
         identity,
         source=spec.make_source(),

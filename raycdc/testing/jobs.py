@@ -53,6 +53,8 @@ class Job:
     pipeline: str = ""
     #: Keys of ``[sink]`` instead of a path in the folder, as TOML.
     sink_keys: str = ""
+    #: The URL of a state on an object store, instead of a folder.
+    state_url: str = ""
     #: Further sections, as TOML.
     sections: str = ""
     #: Whether each run starts from nothing. Local ones are else forked from a process that has imported everything.
@@ -86,7 +88,7 @@ class Job:
             f"""
 [pipeline]
 name = "killed"
-state = "{self.state}"
+state = "{self.state_url or self.state}"
 epoch_interval = "{self.epoch_interval}"
 {self.pipeline}
 

@@ -67,7 +67,7 @@ class SourcePlay:
             lease = self.store.lease()
             stack.callback(lease.release)
             term = DriverTerm(self.store)
-            spec = JobSpec(self.store.path, self._make_source, _SETTINGS, until, fetchers=self._fetchers)
+            spec = JobSpec(self.store.place, self._make_source, _SETTINGS, until, fetchers=self._fetchers)
             self.store.sweep_spool()
             sealed_before = self.store.next_epoch() - 1
             launcher = LocalLauncher(spec)

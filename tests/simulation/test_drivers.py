@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
-from raycdc.testing.simulation.drivers import DriverSimulation
+from raycdc.testing.simulation.drivers import DriverSettings, DriverSimulation
 
 #: Seeds of an ordinary test run; ``RAYCDC_DRIVER_SEEDS`` asks for more (or ``FIRST-LAST`` for some).
 SEEDS = 100
+SEEDS_ON_A_STORE = 15
 _HISTORY = """
 from raycdc.testing.simulation.drivers import DriverSimulation
 simulation = DriverSimulation(11)
@@ -25,9 +28,22 @@ def seeds() -> range:
     return range(int(first), int(last) + 1) if dash else range(int(first))
 
 
+def seeds_on_a_store() -> range:
+    """Some in an ordinary run, all where more are asked for."""
+    return seeds() if "RAYCDC_DRIVER_SEEDS" in os.environ else range(SEEDS_ON_A_STORE)
+
+
 @pytest.mark.parametrize("seed", seeds())
 def test_the_targets_equal_the_source_whichever_driver_dies_where(seed: int) -> None:
     DriverSimulation(seed).run()
+
+
+@pytest.mark.parametrize("seed", seeds_on_a_store())
+def test_a_state_on_an_object_store_loses_nothing_to_replies_that_are_lost_and_requests_that_are_late(
+    seed: int,
+) -> None:
+    settings = DriverSettings.of(random.Random(seed))
+    DriverSimulation(seed, settings=replace(settings, on_store=True)).run()
 
 
 def test_the_same_seed_gives_the_same_history_in_any_process() -> None:

@@ -19,7 +19,13 @@ from raycdc.errors import ExitCode
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 PAGES = {ROOT / "README.md": README} | {path: path.read_text() for path in sorted(MANUAL.glob("*.md"))}
-ENVIRONMENT = {"MONGODB_URI": "mongodb://db", "MYSQL_PASSWORD": "secret", "MASK_KEY": "secret"}
+ENVIRONMENT = {
+    "MONGODB_URI": "mongodb://db",
+    "MYSQL_PASSWORD": "secret",
+    "MASK_KEY": "secret",
+    "LAKE_KEY_ID": "id",
+    "LAKE_KEY": "secret",
+}
 
 
 def blocks(language: str) -> list[str]:

@@ -60,7 +60,10 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Kinds of files that no run with masks has, and why.
 NEVER_MASKED = {"data source": "the data source refuses a configuration with masks"}
 #: Files in other folders, and where.
-ELSEWHERE = {"owner.json": "ray.spool: whose segments are there"}
+ELSEWHERE = {
+    "owner.json": "ray.spool: whose segments are there",
+    "state.json": "an object store: the documents that a folder has as files",
+}
 #: Names in the code of files and folders in a state.
 _PLACED = re.compile(r'(?:store\.path|\bstate|self\.path) / "(\w+)"|"(\w+\.json)"')
 

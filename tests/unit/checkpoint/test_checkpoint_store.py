@@ -340,10 +340,10 @@ def test_two_first_starts_at_once_go_by_one_identity(tmp_path: Path, monkeypatch
 def test_asking_for_the_holder_of_a_lease_keeps_nobody_from_it(
     store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert store.driver() == ""
+    assert store.lock.holder() == ""
     with store.lease():
-        assert store.driver() == str(os.getpid())
-    assert store.driver() == ""
+        assert store.lock.holder() == str(os.getpid())
+    assert store.lock.holder() == ""
     # Somebody asks at the very moment at which a driver starts.
     asking = os.open(store.path / "lease", os.O_RDONLY)
     fcntl.flock(asking, fcntl.LOCK_SH)

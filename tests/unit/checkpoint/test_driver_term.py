@@ -42,11 +42,22 @@ WRITES: dict[str, Callable[[CheckpointStore, DriverTerm], Any] | str] = {
     "put_schema": "named by its content",
     "put_document": "named by its content",
     "sweep_spool": "under the lease, before the term's readers start",
+    "generations.sweep": "only what drivers older than the one that begins left where nobody reads it",
     "generations.write_as": "changes nothing on disk",
+    "generations.write_as_it_is": "changes nothing on disk",
 }
 #: What changes nothing.
 READS = {
-    *("document", "driver", "last_commit", "last_manifest", "lease", "manifest", "manifests", "needed_segments"),
+    "manifest_after",
+    *(
+        "document",
+        "last_commit",
+        "last_manifest",
+        "lease",
+        "manifest",
+        "manifests",
+        "needed_segments",
+    ),
     *("next_epoch", "schema", "sealed_epochs", "documents.read", "generations.newest"),
     *("generations.holder", "generations.require_driver", "generations.require_newest", "generations.require_own"),
 }

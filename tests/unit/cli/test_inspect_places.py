@@ -10,7 +10,7 @@ import pytest
 from raycdc.checkpoint.configured import write_configured
 from raycdc.checkpoint.opaque import Position
 from raycdc.checkpoint.store import CheckpointStore
-from raycdc.cli.inspect_checkpoint import state_folder
+from raycdc.cli.inspect_checkpoint import place_of_state
 from raycdc.cli.places import place_text_of
 from raycdc.connectors.mongodb.stream.position import StreamPosition
 from raycdc.connectors.mongodb.stream.resume_token import ResumeToken
@@ -61,4 +61,4 @@ def test_a_place_of_another_kind_is_shown_as_it_is(tmp_path: Path, source: str) 
 
 def test_a_configuration_that_is_not_there_is_not_taken_for_a_state() -> None:
     with pytest.raises(ConfigError, match=r"shop\.toml cannot be read: No such file"):
-        state_folder(Path("nowhere/shop.toml"))
+        place_of_state(Path("nowhere/shop.toml"))

@@ -15,6 +15,7 @@ protocol of sinks and the supervisor are the product's classes, and what lies ar
 |---|---|
 | `fibers.py` | processes with threads, one of which runs at a time: the order is drawn from the seed |
 | `disk.py` | a disk that forgets what was not synced when the power fails |
+| `objects.py` | an object store whose replies are lost and whose requests arrive late, for a state on one |
 | `log.py` | the source: tables with one log |
 | `coordinator.py` | the source side of a generation, as a driver sees it |
 | `launcher.py` | the processes that a supervisor starts and watches |

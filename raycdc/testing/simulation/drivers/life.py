@@ -28,6 +28,7 @@ from raycdc.testing.simulation.drivers.coordinator import SimCoordinator, Source
 from raycdc.testing.simulation.drivers.disk import MemoryDisk
 from raycdc.testing.simulation.drivers.fibers import FiberThreads, Process
 from raycdc.testing.simulation.drivers.launcher import SimLauncher
+from raycdc.testing.simulation.drivers.objects import PLACE, MemoryObjects, SimulatedPlace
 from raycdc.testing.simulation.drivers.targets import SimServer, SimSink
 
 READERS_MAX = 2
@@ -42,9 +43,14 @@ class Surroundings:
     server: SimServer
     source: SourceSide
     problems: list[str] = field(default_factory=list)
+    #: Where the state is on an object store.
+    objects: MemoryObjects | None = None
 
     def store(self) -> CheckpointStore:
         """The state as a process has it that opens it now."""
+        if self.objects is not None:
+            place = SimulatedPlace(PLACE, self.state, store=self.objects.of(self.source.fibers))
+            return CheckpointStore(place, pipeline="simulated")
         return CheckpointStore(self.state, pipeline="simulated", disk=self.disk.of(self.source.fibers))
 
 

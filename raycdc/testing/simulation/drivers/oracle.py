@@ -24,11 +24,15 @@ class DriverOracle:
         self._newest = 0
         self._parked: set[str] = set()
         around.disk.on_file = self._file
+        if around.objects is not None:
+            around.objects.on_document = self._file
         around.server.on_write = self._written
 
     def power_fails(self, chance: random.Random) -> None:
         """All that the machine forgets must never have counted."""
         around = self._around
+        if around.objects is not None:
+            return  # What a store answered is durable.
         around.disk.fail(chance)
         folders = around.disk.folders
         there, recorded = (

@@ -8,6 +8,7 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
+from raycdc.checkpoint.root import ROOT
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.errors import RaycdcError, SegmentUnavailableError
 from raycdc.failpoints import heard
@@ -20,6 +21,7 @@ from raycdc.testing.simulation.drivers.disk import MemoryDisk
 from raycdc.testing.simulation.drivers.fibers import Fiber, Fibers
 from raycdc.testing.simulation.drivers.life import Life, Surroundings
 from raycdc.testing.simulation.drivers.log import SourceLog
+from raycdc.testing.simulation.drivers.objects import MemoryObjects
 from raycdc.testing.simulation.drivers.oracle import DriverOracle
 from raycdc.testing.simulation.drivers.targets import ConflictError, SimServer, SinkAwayError
 from raycdc.testing.simulation.network import Clock
@@ -54,6 +56,9 @@ class DriverSettings:
     new_columns: float = 0.01
     #: How often the user asks for new snapshots between two drivers.
     requests: float = 0.0
+    #: Whether the state is on an object store, and how often a reply of it is lost.
+    on_store: bool = False
+    replies_lost: float = 0.05
     #: Whether the sink takes all verbs of an opening in one transaction.
     whole: bool = True
 
@@ -95,7 +100,8 @@ class DriverSimulation:
         with tempfile.TemporaryDirectory(prefix="raycdc-sim-") as folder, heard(self._reached):
             server = SimServer(self.random, whole=self.settings.whole)
             side = SourceSide(self.fibers, self.log, self.random)
-            self._around = Surroundings(Path(folder) / "state", MemoryDisk(), server, side)
+            objects = MemoryObjects(self.random) if self.settings.on_store else None
+            self._around = Surroundings(Path(folder) / "state", MemoryDisk(), server, side, objects=objects)
             (self._around.state / "spool").mkdir(parents=True)
             self._oracle = DriverOracle(self._around)
             self.fibers.on_pause = self._may_end
@@ -115,6 +121,8 @@ class DriverSimulation:
 
     def _chaos(self) -> None:
         self._around.server.answers_lost = self.settings.answers_lost
+        if self._around.objects is not None:
+            self._around.objects.replies_lost = self.settings.replies_lost
         for _ in range(self.settings.steps):
             if self.random.random() < 0.08:
                 self.log.change()
@@ -127,6 +135,8 @@ class DriverSimulation:
         """No more changes and no more faults: whatever was paused wakes up, and the job must get to the log's end."""
         self._faults = False
         self._around.server.answers_lost = 0.0
+        if self._around.objects is not None:
+            self._around.objects.replies_lost = 0.0
         self._around.server.refuses.clear()
         self._around.source.until_caught_up = True
         for life in self.lives:
@@ -183,7 +193,9 @@ class DriverSimulation:
         store = self._store()
         newest = store is None or life.term is None or store.generations.newest() <= life.term.generation()
         stale = isinstance(error, RaycdcError) and not newest
-        return stale or any(text in str(error) for text in INTERFERENCE)
+        # On a store look and write are one, so a replaced driver gets in nobody's way but through the sink.
+        interference = INTERFERENCE[:1] if self.settings.on_store else INTERFERENCE
+        return stale or any(text in str(error) for text in interference)
 
     # -- faults -----------------------------------------------------------------------------------------------------
 
@@ -266,6 +278,8 @@ class DriverSimulation:
 
     def _store(self) -> CheckpointStore | None:
         """The state as who looks from outside; None before there is one."""
+        if (objects := self._around.objects) is not None:
+            return self._around.store() if ROOT in objects.there else None
         folder = self._around.disk.folders.get(self._around.state)
         return self._around.store() if folder is not None and "meta.json" in folder.names else None
 

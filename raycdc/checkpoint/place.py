@@ -1,0 +1,99 @@
+"""Where a state is: a folder, or a place on an object store with a folder beside it for what stays on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from raycdc.checkpoint.disk import DISK, Disk
+from raycdc.checkpoint.folder import Lease, LocalFolder
+from raycdc.checkpoint.pulse import lock_of
+from raycdc.checkpoint.rooted import RootedFolder
+from raycdc.checkpoint.state_folder import StateFolder
+from raycdc.config.model import PipelineConfig, PipelineOptions
+from raycdc.config.storage import StorageOptions
+from raycdc.errors import StateError
+from raycdc.stores.api import StoreError
+from raycdc.stores.object_store import ObjectStore
+from raycdc.stores.settings import StorageSettings
+from raycdc.stores.url import FolderPlace, ObjectPlace, Place, place_of
+
+
+@dataclass(frozen=True, slots=True)
+class StatePlace:
+    """Where the documents are, and the folder `work` of this machine for segments, files of processes and the like.
+
+    `work` is the state's own folder where it has one. Picklable; `settings` have secrets, for processes of the run.
+    """
+
+    place: Place
+    work: Path
+    settings: StorageSettings = field(default_factory=StorageSettings)
+
+    def __str__(self) -> str:
+        return str(self.place)
+
+    @classmethod
+    def of(cls, where: Path | str) -> StatePlace:
+        """The state in a folder. `StateError` for what is none."""
+        try:
+            place = place_of(str(where))
+        except ValueError as cause:
+            raise StateError(f"The state cannot be there: {cause}.") from cause
+        if isinstance(place, ObjectPlace):
+            raise StateError(f"{place} is on an object store: name the configuration, which says how it is reached.")
+        folder = Path(place.path).absolute()
+        return cls(FolderPlace(str(folder)), folder)
+
+    @property
+    def on_store(self) -> bool:
+        return isinstance(self.place, ObjectPlace)
+
+    def open(self, disk: Disk = DISK) -> StateFolder:
+        """The documents. `StateError` where a store cannot be reached as it is set up."""
+        match self.place:
+            case FolderPlace(path):
+                return LocalFolder(Path(path), disk)
+            case ObjectPlace():
+                try:
+                    return RootedFolder(ObjectStore(self.place, self.settings))
+                except StoreError as cause:
+                    raise StateError(str(cause)) from cause
+
+
+class StateLock:
+    """The flock beside a state, which keeps out other processes of this machine as long as its own lives."""
+
+    def __init__(self, place: StatePlace) -> None:
+        self._place = place
+
+    def __repr__(self) -> str:
+        return f"StateLock({str(self._place.work)!r}, holder={self.holder()!r})"
+
+    def take(self) -> Lease:
+        """`StateError` names the process that has it."""
+        return LocalFolder(self._place.work).lease("lease")
+
+    def holder(self) -> str:
+        """The pid of the process on this host that has the lock; empty where none has it."""
+        return LocalFolder(self._place.work).holder("lease")
+
+    @property
+    def identity(self) -> str:
+        """The locked file as `raycdc.checkpoint.pulse.Holder.lock`; empty where it is in the state's own folder, where
+        everybody meets it.
+        """
+        return lock_of(self._place.work / "lease") if self._place.on_store else ""
+
+
+def state_place(options: PipelineOptions, storage: StorageOptions) -> StatePlace:
+    """Where the state of a configuration is."""
+    place = place_of(options.state)
+    if isinstance(place, FolderPlace):
+        return StatePlace.of(place.path)
+    return StatePlace(place, Path(options.work or f"./state/{options.name}.work").absolute(), storage.settings())
+
+
+def state_of(config: PipelineConfig) -> StatePlace:
+    """Where the state of a whole configuration is."""
+    return state_place(config.pipeline, config.storage)

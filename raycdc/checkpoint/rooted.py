@@ -1,0 +1,186 @@
+"""The documents of a state on an object store: one root object says which documents there are, and each change of the
+state replaces it under the condition that nobody else did.
+
+```
+state.json           the root: every document by name, with its text or the name of its object; a nonce
+objects/G-NONCE      content of a document too large for the root, written once, by a driver of generation G
+schemas/FP.json      schemas, by fingerprint: the same for whoever writes them, so they need no root
+generations/G.pulse.json   signs of life of the driver of generation G, which writes it alone
+```
+
+A store has no rename, no lock and no several objects in one step, so a driver that was stopped between the look whether
+it is still the newest and its write would write all the same. Here look and write are one: whatever a step reads comes
+from one root (`atomically`), the generations are in the root, and the root is replaced only if it is still that one.
+A write of a stale driver is therefore an object that no root names; nobody ever reads it, and the next driver deletes
+it (`sweep`). What a reader sees is always some root that was the newest one at that moment.
+
+| step | requests |
+|---|---|
+| read a document | GET root; GET object where it is not in the root |
+| change documents | GET root; PUT object for each that is not in the root; PUT root |
+| delete documents | the same, then DELETE of each object |
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable
+from typing import TypeVar
+
+from raycdc.checkpoint.root import OBJECTS, ROOT, GoneError, Roots, Step, as_state_errors
+from raycdc.errors import StateError
+from raycdc.stores.api import Store, Written
+
+_Result = TypeVar("_Result")
+
+#: Others change the root at most a few times a second: a coordinator, a driver, somebody who takes over.
+TRIES = 20
+
+_SCHEMAS = "schemas"
+
+
+class _Steps(threading.local):
+    """The step that each thread is in."""
+
+    own: Step | None = None
+
+
+class RootedFolder:
+    """See the module's docstring; a `StateFolder`. For any thread: those of one process are others to each other."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._roots = Roots(store)
+        self._steps = _Steps()
+
+    def __repr__(self) -> str:
+        return f"RootedFolder({self._store!r})"
+
+    @property
+    def where(self) -> str:
+        return str(self._store.place)
+
+    def origin(self, name: str) -> str:
+        return f"{self.where}/{name}"
+
+    def create(self, *folders: str) -> None:
+        """A store has no folders."""
+
+    def require_usable(self) -> None:
+        """`StateError` where the store refuses something, or takes a write whose condition does not hold: some servers
+        and proxies know no conditions, and on those nothing would keep a stale driver from writing.
+        """
+        name = f"probe-{uuid.uuid4().hex}"
+        with as_state_errors():
+            try:
+                held = _keeps_conditions(self._store, name)
+            finally:
+                self._store.delete(name)
+        if not held:
+            raise StateError(
+                f"{self.where} does not keep to the conditions of a write (If-None-Match, If-Match), so two "
+                "drivers could both write the state there. Update that server, or choose another pipeline.state."
+            )
+
+    def has_remains(self) -> bool:
+        with as_state_errors():
+            return any(self._store.list(folder) for folder in (OBJECTS, _SCHEMAS))
+
+    def read(self, name: str) -> bytes | None:
+        if _is_plain(name):
+            with as_state_errors():
+                stored = self._store.read(name)
+            return None if stored is None else stored.data
+        return self.atomically(lambda: self._roots.content(self._step, name))
+
+    def write(self, name: str, data: bytes) -> None:
+        if _is_plain(name):
+            with as_state_errors():
+                self._store.put(name, data)
+            return
+        self.atomically(lambda: self._step.write(name, data))
+
+    def create_once(self, name: str, data: bytes) -> None:
+        if _is_plain(name):
+            with as_state_errors():
+                self._store.put_if_absent(name, data)
+            return
+        self.atomically(lambda: None if name in self._step.names else self._step.write(name, data))
+
+    def list(self, folder: str) -> list[str]:
+        if folder == _SCHEMAS:
+            with as_state_errors():
+                return self._store.list(folder)
+        prefix = f"{folder}/"
+        return self.atomically(
+            lambda: sorted(name.removeprefix(prefix) for name in self._step.names if name.startswith(prefix))
+        )
+
+    def rename(self, name: str, to: str) -> None:
+        def act() -> None:
+            if name not in self._step.names:
+                raise StateError(f"{self.origin(name)} cannot be renamed to {to}: it is not there.")
+            self._step.rename(name, to)
+
+        self.atomically(act)
+
+    def sync(self, folder: str) -> None:
+        """A write that a store answered is durable."""
+
+    def delete(self, name: str) -> None:
+        if _is_plain(name):
+            with as_state_errors():
+                self._store.delete(name)
+            return
+        self.atomically(lambda: self._step.delete(name))
+
+    def atomically(self, act: Callable[[], _Result]) -> _Result:
+        """See `StateFolder.atomically`. Inside another step of this thread, a part of that one."""
+        if self._steps.own is not None:
+            return act()
+        for _ in range(TRIES):
+            self._steps.own = step = self._roots.begun()
+            try:
+                result = act()
+            except GoneError as gone:
+                if self._roots.begun().before == step.before:
+                    raise StateError(
+                        f"{self.origin(str(gone))} is missing although {ROOT} names it: the state is incomplete. "
+                        "Bring that object back (a bucket with versions has it), or start under another "
+                        "pipeline.state with a new snapshot."
+                    ) from gone
+                continue
+            finally:
+                self._steps.own = None
+            if not step.changed or self._roots.placed(step):
+                return result
+        raise StateError(
+            f"{self.origin(ROOT)} was changed by others at each of {TRIES} tries. How many use this pipeline.state?"
+        )
+
+    def sweep(self, generation: int) -> None:
+        """See `StateFolder.sweep`."""
+        self._roots.sweep(generation)
+
+    @property
+    def _step(self) -> Step:
+        assert self._steps.own is not None, "only inside atomically"
+        return self._steps.own
+
+
+def _keeps_conditions(store: Store, name: str) -> bool:
+    """Whether the object `name`, which is not there, is written under a condition that holds, and under no other."""
+    first = store.put_if_absent(name, b"1")
+    if not isinstance(first, Written) or isinstance(store.put_if_absent(name, b"2"), Written):
+        return False
+    second = store.replace_if_match(name, b"3", first.version)
+    if not isinstance(second, Written) or isinstance(store.replace_if_match(name, b"4", first.version), Written):
+        return False
+    kept = store.read(name)
+    return kept is not None and kept.data == b"3"
+
+
+def _is_plain(name: str) -> bool:
+    """Whether the object has the document's own name: what is in it depends on the name alone, or is one driver's."""
+    return name.startswith(f"{_SCHEMAS}/") or name.endswith(".pulse.json")

@@ -1,0 +1,73 @@
+"""The documents of a state by their names, on whatever storage: the storage below `CheckpointStore`.
+
+`LocalFolder` is a folder of this machine, `RootedFolder` an object store. Names are at most one folder deep. A document
+exists whole or not at all, and a write that returned is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+_Result = TypeVar("_Result")
+
+
+class StateFolder(Protocol):
+    """See the module's docstring. Errors of the storage are `StateError`."""
+
+    @property
+    def where(self) -> str:
+        """The folder's path or the store's URL, for people."""
+        ...
+
+    def origin(self, name: str) -> str:
+        """The document `name` as errors call it."""
+        ...
+
+    def create(self, *folders: str) -> None:
+        """Make the folders, where there are such."""
+        ...
+
+    def require_usable(self) -> None:
+        """`StateError` where the storage cannot keep a state; nothing is left behind."""
+        ...
+
+    def has_remains(self) -> bool:
+        """Whether there are epochs or commits, although the state's identity may be lost."""
+        ...
+
+    def read(self, name: str) -> bytes | None:
+        """Content of `name`, None when it does not exist."""
+        ...
+
+    def write(self, name: str, data: bytes) -> None:
+        """Replace `name` by `data`."""
+        ...
+
+    def create_once(self, name: str, data: bytes) -> None:
+        """`write`, unless `name` exists: then its content stays."""
+        ...
+
+    def list(self, folder: str) -> list[str]:
+        """Names in `folder`; empty when there is no such folder."""
+        ...
+
+    def rename(self, name: str, to: str) -> None: ...
+
+    def sync(self, folder: str) -> None:
+        """Make the names in `folder` durable, whoever wrote there."""
+        ...
+
+    def delete(self, name: str) -> None: ...
+
+    def sweep(self, generation: int) -> None:
+        """Delete what older drivers wrote that nobody can read; for the driver of `generation`, which begins."""
+        ...
+
+    def atomically(self, act: Callable[[], _Result]) -> _Result:
+        """`act`, in one step where the storage can: what it reads is of one moment, and what it writes is there only if
+        nothing was written by others since. It may be called several times, until that is so.
+
+        A folder cannot; there a document is atomic and several are not, which recovery is made for.
+        """
+        ...

@@ -1,0 +1,105 @@
+"""A state on an object store: kill the driver anywhere, lose replies and the machine's own files; nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from raycdc.testing.changelog import check_changelog, read_changelog
+from raycdc.testing.compare import compare_lake
+from raycdc.testing.jobs import Job, catch_up, run_through
+from raycdc.testing.servers import MariaDbServer
+from raycdc.testing.servers.moto import MotoServer
+from raycdc.testing.servers.s3 import ACCESS_KEY, REGION
+from raycdc.testing.servers.store_proxy import Fault, Rule, StoreProxy
+from raycdc.testing.shop import ShopSize, create_shop
+from raycdc.testing.workload import ShopWorkload
+
+pytestmark = [pytest.mark.server, pytest.mark.kill]
+
+SIZE = ShopSize(customers=200, products=50, orders=1_500)
+TABLES = ("customers", "products", "orders")
+POINTS: tuple[str, ...] = ("after_manifest", "in_commit", "between_tables", "before_root", "after_root")
+if int(os.environ.get("RAYCDC_KILL_SEEDS", "1")) > 1:
+    POINTS += ("before_seal", "before_manifest", "before_stage", "before_commit", "after_last_commit")
+#: As a busy store answers now and then: the library tries again, and the state finds out what became of its writes.
+FAULTS = (
+    Rule(Fault.LOST_REPLY, path=r"/state\.json$", conditional=True, times=2, skip=2),
+    Rule(Fault.DONE_BUT_FAILED, path=r"/state\.json$", conditional=True, times=2, skip=3),
+    Rule(Fault.CONFLICT, path=r"/state\.json$", conditional=True, times=2, skip=4),
+    Rule(Fault.SLOW_DOWN, method="GET", path=r"/state\.json$", times=2, skip=30),
+)
+
+
+def on_store(folder: Path, server: MariaDbServer, database: str, store: StoreProxy) -> Job:
+    """A job whose state is in a bucket of its own."""
+    with server.connect() as connection:
+        create_shop(connection, database, SIZE)
+    bucket = store.server.create_bucket(database.replace("_", "-"))
+    storage = f"""
+[storage]
+endpoint = "{store.endpoint}"
+region = "{REGION}"
+access_key_id = "{ACCESS_KEY}"
+secret_access_key = "${{env:RAYCDC_TEST_PASSWORD}}"
+allow_http = true
+"""
+    url, work = f"s3://{bucket}/state", f'work = "{folder / "work"}"'
+    return Job(folder, server, database, TABLES, local=True, state_url=url, pipeline=work, sections=storage)
+
+
+def changing(job: Job) -> ShopWorkload:
+    return ShopWorkload(lambda: job.server.connect(database=job.database), seed=3, database=job.database, size=SIZE)
+
+
+def expect_exact_changelog(job: Job) -> None:
+    for table in TABLES:
+        rows = read_changelog(job.lake / job.database / table, job.sink)
+        assert check_changelog(rows, ["id"]) == []
+
+
+def expect_equal(job: Job) -> None:
+    with job.server.connect() as connection:
+        results = compare_lake(connection, job.lake, [(job.database, table) for table in job.tables])
+    assert [problem for result in results for problem in result.problems] == []
+
+
+@pytest.mark.timeout(600)
+def test_a_changelog_survives_kills_at_every_step_and_a_store_that_stumbles(
+    mariadb: MariaDbServer, moto: MotoServer, tmp_path: Path
+) -> None:
+    with StoreProxy(moto) as store:
+        job = replace(on_store(tmp_path, mariadb, "store_kills", store), sink="jsonl", write="changelog")
+        plan = ",".join(f"{point}=kill@{1 + number % 3}" for number, point in enumerate(POINTS))
+        with changing(job).running(pause_s=0.02), store.play(*FAULTS) as played:
+            deaths = run_through(job, failpoints=plan, busy=lambda: not set(POINTS) <= job.hit())
+        catch_up(job)
+        assert deaths == [-signal.SIGKILL] * len(POINTS)
+        assert [rule.fault for rule in played if not rule.played] == []
+    expect_exact_changelog(job)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("point", [pytest.param("after_manifest", marks=pytest.mark.long), "between_tables"])
+def test_what_is_lost_with_the_machine_is_read_again(
+    mariadb: MariaDbServer, moto: MotoServer, tmp_path: Path, point: str
+) -> None:
+    """Segments of a sealed epoch that no table holds, and of one that some hold."""
+    with StoreProxy(moto) as store:
+        job = on_store(tmp_path, mariadb, f"store_lost_{point[:5]}", store)
+        with changing(job).running(pause_s=0.02):
+            killed = job.start(failpoints=f"{point}=kill@3")
+            assert killed.wait() == -signal.SIGKILL, killed.story()
+            shutil.rmtree(tmp_path / "work")
+            # Another machine has no work of this pipeline, and may have it elsewhere.
+            job = replace(job, pipeline=f'work = "{tmp_path / "other"}"')
+            again = job.start("--standby")
+            assert again.wait_for(lambda: any(e["event"] == "commit" for e in list(again.events))), again.story()
+            again.interrupt()
+        catch_up(job)
+    expect_equal(job)

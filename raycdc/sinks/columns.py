@@ -5,6 +5,7 @@ Called by `sink`; the databases turn the difference into statements.
 | change | lenient | evolve, try_evolve | ignore |
 |---|---|---|---|
 | a column is added | nullable; rows that exist get its constant default | the same | left out |
+| … takes NULL, or none any more | the same (`raycdc.sinks.jdbc.demands`) | the same | the same |
 | … dropped | stays, null from here on | goes, values and all | stays, null from here on |
 | … renamed | the old one stays, the new one begins with nulls; refused onto one that stayed | renamed | as left out |
 | … gets a wider type | the rows that exist get it | the same | refused if the types differ |
@@ -54,13 +55,15 @@ class Planned:
 class Plan:
     """The columns to come, whether the rows that exist go, and which new columns get their default in them.
 
-    `rekeyed` says that the primary key is another one from here on, which only an emptied target gets.
+    `rekeyed` says that the primary key is another one from here on, which only an emptied target gets. `demands` are
+    the columns that take no NULL from here on.
     """
 
     columns: tuple[Planned, ...]
     emptied: bool = False
     filled: tuple[Column, ...] = ()
     rekeyed: bool = False
+    demands: tuple[str, ...] = ()
 
 
 def plan(

@@ -1,14 +1,15 @@
 """A target's row in the commit table of a database: what it says, how it is written down. Pure.
 
 *Format*: ``columns`` is a JSON list of the target's columns, or, while a schema change waits for the rows of its epoch,
-``{"version": 2, "columns": […], "before": …, "intent": …}``; with an ``identity`` it is version 3. A newer version is
-refused by name.
+``{"version": 2, "columns": […], "before": …, "intent": …}``; with an ``identity`` it is version 3, and with ``demands``
+version 4. A newer version is refused by name.
 
 | what | says | written | gone with |
 |---|---|---|---|
 | before | the shape before the changes of an epoch whose rows are not there yet | with the change | its rows |
 | intent | the shape that a statement under way will leave, and its mark | before the statement | it |
 | identity | which of the tables of the name it is, where the database can tell | with the target's first record | – |
+| demands | the columns that the pipeline made NOT NULL there | with the statement | the first NULL |
 
 An epoch may be dropped after its changes were made. The same changes then come again under another number, perhaps with
 more behind them: they are planned from `Before`, and what was done already is left as it is (`again`).
@@ -19,7 +20,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar, NotRequired, TypedDict
 
 from raycdc.errors import ChangeRefusedError, SinkError
 from raycdc.model import Column, TableId
@@ -27,7 +28,8 @@ from raycdc.model.schema import ColumnJson
 from raycdc.sinks.api import CommitVector
 from raycdc.sinks.columns import Plan, Planned
 
-_VERSION = 3
+_VERSION = 4
+_WITHOUT_DEMANDS = 3
 _WITHOUT_IDENTITY = 2
 
 
@@ -46,6 +48,7 @@ class IntentJson(TypedDict):
     columns: list[ColumnJson]
     key: list[str]
     before: BeforeJson
+    demands: NotRequired[list[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +75,22 @@ class Intent:
     columns: tuple[Column, ...]
     key: tuple[str, ...]
     before: Before
+    demands: tuple[str, ...] = ()
 
     def to_json(self) -> IntentJson:
-        return IntentJson(
+        told = IntentJson(
             marker=self.marker,
             columns=_to_json(self.columns),
             key=list(self.key),
             before=self.before.to_json(),
         )
+        return {**told, "demands": list(self.demands)} if self.demands else told
 
     @classmethod
     def from_json(cls, data: IntentJson) -> Intent:
         before = Before.from_json(data["before"])
-        return cls(data["marker"], _from_json(data["columns"]), tuple(data["key"]), before)
+        demands = tuple(data.get("demands", ()))
+        return cls(data["marker"], _from_json(data["columns"]), tuple(data["key"]), before, demands)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +107,7 @@ class Held:
     before: Before | None = None
     intent: Intent | None = None
     identity: str = ""
+    demands: tuple[str, ...] = ()
 
     #: The columns of the commit table that say it, in the order of `row`.
     NAMES: ClassVar[tuple[str, ...]] = ("epoch", "step", "generation", "created", "columns", "key")
@@ -128,15 +135,19 @@ class Held:
             Before.from_json(before) if before else None,
             Intent.from_json(intent) if intent else None,
             data.get("identity", ""),
+            tuple(data.get("demands", ())),
         )
 
     def row(self) -> tuple[Any, ...]:
         """The values of `NAMES`."""
         vector = self.vector
         data: Any = _to_json(self.columns)
-        if self.before or self.intent or self.identity:
-            data = {"version": _VERSION if self.identity else _WITHOUT_IDENTITY, "columns": data}
+        demands = self.demands or (self.intent is not None and self.intent.demands)
+        if self.before or self.intent or self.identity or demands:
+            version = _VERSION if demands else _WITHOUT_DEMANDS if self.identity else _WITHOUT_IDENTITY
+            data = {"version": version, "columns": data}
             data |= {"identity": self.identity} if self.identity else {}
+            data |= {"demands": self.demands} if self.demands else {}
             data |= {"before": self.before.to_json()} if self.before else {}
             data |= {"intent": self.intent.to_json()} if self.intent else {}
         return vector.epoch, vector.step, vector.generation, self.created, json.dumps(data), json.dumps(self.key)
@@ -146,7 +157,8 @@ class Held:
         if self.intent is None or self.intent.marker != marker:
             return replace(self, intent=None)
         intent = self.intent
-        return replace(self, columns=intent.columns, key=intent.key, before=intent.before, intent=None)
+        after = replace(self, columns=intent.columns, key=intent.key, before=intent.before, intent=None)
+        return replace(after, demands=intent.demands)
 
     def shape(self) -> Before:
         """The columns and key from which changes of the next epoch with rows begin."""
@@ -154,7 +166,7 @@ class Held:
 
     def written(self, vector: CommitVector) -> Held:
         """The record once rows up to `vector` are there: nothing before them counts any more."""
-        return Held(vector, self.columns, self.key, self.created, identity=self.identity)
+        return Held(vector, self.columns, self.key, self.created, identity=self.identity, demands=self.demands)
 
 
 #: A row that keeps a target's place, so that there is something to lock before anybody committed to it.

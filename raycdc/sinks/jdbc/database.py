@@ -8,8 +8,9 @@ belongs to one thread.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import pyarrow as pa
@@ -29,6 +30,15 @@ _IMPLEMENTATIONS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The shape of a target: its columns, its key (none: a changelog) and the columns beside it that take no NULL."""
+
+    columns: Sequence[Column]
+    key: Sequence[str]
+    demands: Collection[str] = ()
+
+
 class Tables(Protocol):
     """The targets of a server: whether they are there, and what is made of them."""
 
@@ -45,9 +55,7 @@ class Tables(Protocol):
 
     def is_empty(self, target: TableId) -> bool: ...
 
-    def create(
-        self, target: TableId, columns: Sequence[Column], key: Sequence[str], marker: str, *, replace: bool
-    ) -> None:
+    def create(self, target: TableId, made: Made, marker: str, *, replace: bool) -> None:
         """Make the target; with `replace` in place of the table that is there."""
 
     def require_adoptable(self, target: TableId) -> None:
@@ -66,8 +74,14 @@ class Tables(Protocol):
         written.
         """
 
-    def alter(self, target: TableId, present: Sequence[Column], plan: Plan, key: Sequence[str], marker: str) -> None:
-        """Carry `plan` out on the target, which has the columns `present`."""
+    def alter(self, target: TableId, present: Made, plan: Plan, key: Sequence[str], marker: str) -> None:
+        """Carry `plan` out on the target, which is as `present` says; `key` is the one to come."""
+
+    def has_null(self, target: TableId, column: str) -> bool:
+        """Whether a row of the target has NULL in the column."""
+
+    def loosen(self, target: TableId, columns: Sequence[Column]) -> None:
+        """Let `columns`, none of which is of the key, take NULL again."""
 
     def empty(self, target: TableId) -> None: ...
 

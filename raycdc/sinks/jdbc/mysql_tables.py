@@ -13,7 +13,7 @@ from raycdc.errors import TargetTakenError, TargetTouchedError
 from raycdc.model import Column, TableId, TypeKind
 from raycdc.sinks.columns import Plan
 from raycdc.sinks.jdbc.adopt import check_mysql
-from raycdc.sinks.jdbc.database import Database
+from raycdc.sinks.jdbc.database import Database, Made
 from raycdc.sinks.jdbc.obstacles import mysql_look
 from raycdc.sinks.jdbc.plugin import STAGE_PREFIX
 from raycdc.sinks.jdbc.sql import Statements
@@ -69,27 +69,25 @@ class MySqlTables:
         self._run(statement)
         self._run("SET SESSION lock_wait_timeout = @raycdc")
 
-    def create(
-        self, target: TableId, columns: Sequence[Column], key: Sequence[str], marker: str, *, replace: bool
-    ) -> None:
+    def create(self, target: TableId, made: Made, marker: str, *, replace: bool) -> None:
         collation = best_collation(self._statements)
-        parts = [definition(column, key, collation) for column in columns]
-        if key:
-            parts.append(f"PRIMARY KEY ({', '.join(map(quote_name, key))})")
+        parts = [definition(c, made.key, collation, is_null=c.name not in made.demands) for c in made.columns]
+        if made.key:
+            parts.append(f"PRIMARY KEY ({', '.join(map(quote_name, made.key))})")
         # Beside each other: two targets of a database may be replaced at once.
         beside = hashlib.sha256(str(target).encode()).hexdigest()[:16]
-        made = quote_name(target.db, f"{STAGE_PREFIX}new_{beside}") if replace else _name(target)
+        place = quote_name(target.db, f"{STAGE_PREFIX}new_{beside}") if replace else _name(target)
         statement = (
-            f"CREATE TABLE {made} ({', '.join(parts)}) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='{_MARK}{marker}'"
+            f"CREATE TABLE {place} ({', '.join(parts)}) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='{_MARK}{marker}'"
         )
         if not replace:
             self._run(f"CREATE DATABASE IF NOT EXISTS {quote_name(target.db)}")
             self._run(statement)
             return
         old = quote_name(target.db, f"{STAGE_PREFIX}old_{beside}")
-        self._run(f"DROP TABLE IF EXISTS {made}, {old}")
+        self._run(f"DROP TABLE IF EXISTS {place}, {old}")
         self._run(statement)
-        self._change(f"RENAME TABLE {_name(target)} TO {old}, {made} TO {_name(target)}")
+        self._change(f"RENAME TABLE {_name(target)} TO {old}, {place} TO {_name(target)}")
         self._change(f"DROP TABLE {old}")
 
     def require_adoptable(self, target: TableId) -> None:
@@ -135,7 +133,7 @@ class MySqlTables:
             raise obstacle.touched(target, str(self._database.address))
         return _identity(comment)
 
-    def alter(self, target: TableId, present: Sequence[Column], plan: Plan, key: Sequence[str], marker: str) -> None:
+    def alter(self, target: TableId, present: Made, plan: Plan, key: Sequence[str], marker: str) -> None:
         if plan.emptied:
             self.empty(target)
         if self.marker(target) != marker:
@@ -151,29 +149,39 @@ class MySqlTables:
             same = "".join(f", {quote_name(name)} = {quote_name(name)}" for name in key)
             self._run(f"UPDATE {_name(target)} SET {quote_name(column.name)} = {value}{same}", default)
 
-    def _clauses(self, target: TableId, present: Sequence[Column], plan: Plan, key: Sequence[str]) -> list[str]:
+    def has_null(self, target: TableId, column: str) -> bool:
+        return bool(self._rows(f"SELECT 1 FROM {_name(target)} WHERE {quote_name(column)} IS NULL LIMIT 1"))
+
+    def loosen(self, target: TableId, columns: Sequence[Column]) -> None:
+        collation = best_collation(self._statements)
+        parts = ", ".join(f"MODIFY COLUMN {definition(column, (), collation)}" for column in columns)
+        self._change(f"ALTER TABLE {_name(target)} {parts}")
+
+    def _clauses(self, target: TableId, present: Made, plan: Plan, key: Sequence[str]) -> list[str]:
         """The one ALTER that carries the plan out on a table that has the columns of its record."""
         there = self._types(target)
-        if missing := [c.name for c in present if c.name not in there]:
+        if missing := [c.name for c in present.columns if c.name not in there]:
             raise TargetTouchedError(
                 f"{target} in {self._database.address} lacks column {missing[0]}, which its record names: somebody "
                 "altered the table. Drop it and take a new snapshot of its source table."
             )
         collation = best_collation(self._statements)
-        before = {column.name: column for column in present}
+        before = {column.name: column for column in present.columns}
         kept = {p.origin: p.column for p in plan.columns if p.origin is not None}
         clauses = [f"DROP COLUMN {quote_name(name)}" for name in before if name not in kept]
         for old, column in kept.items():
             retyped = self._database.retyped(before[old], column, key=column.name in key)
             # An older version gave instants another type; without rows it is changed at no cost.
             retyped |= plan.emptied and {there[old], mysql_type(column.type, key=column.name in key)} == _MOMENTS
+            is_null = column.name not in plan.demands
             # Columns of a key have types of their own and take no NULL.
-            if old != column.name or retyped or plan.rekeyed:
-                clauses.append(f"CHANGE COLUMN {quote_name(old)} {definition(column, key, collation)}")
+            if old != column.name or retyped or plan.rekeyed or is_null == (old in present.demands):
+                clauses.append(f"CHANGE COLUMN {quote_name(old)} {definition(column, key, collation, is_null=is_null)}")
         for column in (p.column for p in plan.columns if p.origin is None):
             if column.name in there and column.name not in before:
                 clauses.append(f"DROP COLUMN {quote_name(column.name)}")
-            clauses.append(f"ADD COLUMN {definition(column, key, collation)}")
+            is_null = column.name not in plan.demands
+            clauses.append(f"ADD COLUMN {definition(column, key, collation, is_null=is_null)}")
         if plan.rekeyed:
             clauses += ["DROP PRIMARY KEY", f"ADD PRIMARY KEY ({', '.join(map(quote_name, key))})"]
         return clauses
@@ -216,14 +224,15 @@ def _identity(comment: str | None) -> str | None:
     return "marked" if _marker(comment) is not None else ""
 
 
-def definition(column: Column, key: Sequence[str], collation: str) -> str:
+def definition(column: Column, key: Sequence[str], collation: str, *, is_null: bool = True) -> str:
     """The column as a CREATE or ALTER statement has it."""
     kind = mysql_type(column.type, key=column.name in key)
     text = f" CHARACTER SET utf8mb4 COLLATE {collation}" if kind.startswith(("varchar", "longtext")) else ""
     # Without NULL and a default, older servers' TIMESTAMP is the time of the row's last update
     # (explicit_defaults_for_timestamp).
     moment = " DEFAULT '2000-01-01 00:00:00'" if kind.startswith("timestamp") else ""
-    return f"{quote_name(column.name)} {kind}{text}{f' NOT NULL{moment}' if column.name in key else ' NULL'}"
+    takes = f" NOT NULL{moment}" if column.name in key or not is_null else " NULL"
+    return f"{quote_name(column.name)} {kind}{text}{takes}"
 
 
 def best_collation(statements: Statements) -> str:

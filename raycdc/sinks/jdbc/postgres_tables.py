@@ -8,6 +8,7 @@ from raycdc.errors import TargetTakenError
 from raycdc.model import Column, TableId, TypeKind
 from raycdc.sinks.columns import Plan
 from raycdc.sinks.jdbc.adopt import check_postgres
+from raycdc.sinks.jdbc.database import Made
 from raycdc.sinks.jdbc.obstacles import postgres_look
 from raycdc.sinks.jdbc.plugin import Address
 from raycdc.sinks.jdbc.sql import Statements
@@ -50,15 +51,16 @@ class PostgresTables:
         self._run(statement)
         self._run("SET LOCAL lock_timeout TO DEFAULT")
 
-    def create(
-        self, target: TableId, columns: Sequence[Column], key: Sequence[str], marker: str, *, replace: bool
-    ) -> None:
+    def create(self, target: TableId, made: Made, marker: str, *, replace: bool) -> None:
         self._run(f"CREATE SCHEMA IF NOT EXISTS {quote(target.db)}")
         if replace:
             self._change(f"DROP TABLE {quote(target.db, target.table)}")
-        parts = [f"{quote(c.name)} {postgres_type(c.type)}" for c in columns]
-        if key:
-            parts.append(f"PRIMARY KEY ({', '.join(map(quote, key))})")
+        parts = [
+            f"{quote(c.name)} {postgres_type(c.type)}{' NOT NULL' if c.name in made.demands else ''}"
+            for c in made.columns
+        ]
+        if made.key:
+            parts.append(f"PRIMARY KEY ({', '.join(map(quote, made.key))})")
         self._run(f"CREATE TABLE {quote(target.db, target.table)} ({', '.join(parts)})")
 
     def require_adoptable(self, target: TableId) -> None:
@@ -104,11 +106,11 @@ class PostgresTables:
             raise obstacle.touched(target, str(self._address))
         return identity or None
 
-    def alter(self, target: TableId, present: Sequence[Column], plan: Plan, key: Sequence[str], marker: str) -> None:
+    def alter(self, target: TableId, present: Made, plan: Plan, key: Sequence[str], marker: str) -> None:
         table = quote(target.db, target.table)
         if plan.emptied:
             self.empty(target)
-        before = {column.name: column for column in present}
+        before = {column.name: column for column in present.columns}
         kept = {p.origin: p.column for p in plan.columns if p.origin is not None}
         if plan.rekeyed:
             self._drop_key(target)
@@ -134,6 +136,18 @@ class PostgresTables:
             if column.type.kind is TypeKind.BINARY:
                 default, value = default.encode().hex(), "decode($1::text, 'hex')"
             self._run(f"UPDATE {table} SET {quote(column.name)} = {value}", default)
+        demanded = {p.column.name: p.origin is not None and p.origin in present.demands for p in plan.columns}
+        for name, was in demanded.items():
+            # A key's columns take none anyway, and may not be told to.
+            if was != (name in plan.demands) and name not in key:
+                self._change(f"ALTER TABLE {table} ALTER COLUMN {quote(name)} {'DROP' if was else 'SET'} NOT NULL")
+
+    def has_null(self, target: TableId, column: str) -> bool:
+        return bool(self._rows(f"SELECT 1 FROM {quote(target.db, target.table)} WHERE {quote(column)} IS NULL LIMIT 1"))
+
+    def loosen(self, target: TableId, columns: Sequence[Column]) -> None:
+        parts = ", ".join(f"ALTER COLUMN {quote(column.name)} DROP NOT NULL" for column in columns)
+        self._change(f"ALTER TABLE {quote(target.db, target.table)} {parts}")
 
     def _drop_key(self, target: TableId) -> None:
         """The primary key goes; its columns may be null, as any other."""

@@ -43,7 +43,7 @@ from raycdc.sinks.jdbc.database import open_database
 from raycdc.sinks.jdbc.plugin import JdbcSinkConfig
 from raycdc.sinks.jdbc.target import JdbcSteps, Staged, stage_prefix, target_key
 from raycdc.sinks.jdbc.tasks import Load
-from raycdc.sinks.jdbc.types import mysql_type, postgres_type
+from raycdc.sinks.jdbc.types import demanded, mysql_type, postgres_type
 from raycdc.sinks.origins import CLAIMED, Origins
 from raycdc.sinks.plan import TASK_BYTES_MAX, Input, share_out, split
 from raycdc.sinks.record import Held
@@ -103,7 +103,10 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
             c.name: postgres_type(c.type) if is_postgres else mysql_type(c.type, key=c.name in target.key)
             for c in target.columns
         }
-        parts = [f"{quoted(name, quote)} {kind}" for name, kind in types.items()]
+        demands = demanded(target.columns, target.key) if target.key else ()
+        parts = [
+            f"{quoted(name, quote)} {kind}{' NOT NULL' if name in demands else ''}" for name, kind in types.items()
+        ]
         if target.key:
             parts.append(f"PRIMARY KEY ({', '.join(quoted(name, quote) for name in target.key)})")
         name = f"{quoted(target.name.db, quote)}.{quoted(target.name.table, quote)}"

@@ -19,6 +19,8 @@ class StagedTable:
     rows: int
     deleted: int = 0
     truncated: bool = False
+    #: The columns in which a row has NULL that is not deleted.
+    nulls: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ not written.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from raycdc.errors import KeyRefusedError, NameRefusedError, SinkError, TargetGoneError, TargetTakenError
@@ -17,13 +18,14 @@ from raycdc.sinks.api import CommitVector, SinkContext
 from raycdc.sinks.api import TableWork as Work
 from raycdc.sinks.changes import fitted_to
 from raycdc.sinks.columns import Plan, key_after, plan, same_everywhere
-from raycdc.sinks.jdbc.database import Database, Session
+from raycdc.sinks.jdbc.database import Database, Made, Session
+from raycdc.sinks.jdbc.demands import demands_after, loosen, wished
 from raycdc.sinks.jdbc.plugin import STAGE_PREFIX
 from raycdc.sinks.jdbc.staging import Incoming, StagedTable
 from raycdc.sinks.origins import same_key
 from raycdc.sinks.record import Held, Intent, again, renamed
 from raycdc.sinks.rows import target_columns
-from raycdc.sinks.steps import Begun, Missing, Ours, Stamp, Standing, Taken, Target, has_only
+from raycdc.sinks.steps import Begun, Missing, Ours, Stamp, Standing, Taken, Target, fenced, has_only
 from raycdc.sinks.targets import is_of_pipeline
 
 
@@ -140,14 +142,18 @@ class JdbcSteps(Target):
         self._database.check_columns(self.name, columns, target_key(work, context))
         if planned.emptied:
             held = self._emptied(held)
-        if planned.emptied or planned.filled or planned.rekeyed or not self._is_same(held, planned, key):
+        planned = replace(planned, demands=demands_after(held, planned, work, self._session, upsert=context.upsert))
+        keyed = key if context.upsert else ()
+        if planned.emptied or planned.filled or planned.rekeyed or not is_same(held, planned, keyed, self._database):
             marker = marker_of(self._context.app_id, self.name, work.epoch)
             if not self._session.transactional_ddl:
                 vector = replace(held.vector, generation=work.generation)
-                intent = Intent(marker, columns, key, before)
+                intent = Intent(marker, columns, key, before, planned.demands)
                 self._hold(replace(held, vector=vector, intent=intent), stamp)
-            self._session.tables.alter(self.name, held.columns, planned, target_key(work, context), marker)
-        self._hold(replace(held, vector=stamp.vector, columns=columns, key=key, before=before, intent=None), stamp)
+            present = Made(held.columns, held.key, held.demands)
+            self._session.tables.alter(self.name, present, planned, target_key(work, context), marker)
+        after = replace(held, vector=stamp.vector, columns=columns, key=key, before=before, intent=None)
+        self._hold(replace(after, demands=planned.demands), stamp)
 
     def write(self, work: Work, staged: Staged, step: int, stamp: Stamp) -> None:
         held, session = self._held, self._session
@@ -162,6 +168,12 @@ class JdbcSteps(Target):
                 )
         written = {column.name for column in work.schema.columns}
         gone = tuple(column.name for column in held.columns if column.name not in written)
+        nulls = frozenset(gone).union(*(table.nulls for table in (*staged.append, *staged.merge)))
+        if not nulls.isdisjoint(held.demands):
+            before, held = held, replace(held, demands=tuple(name for name in held.demands if name not in nulls))
+            loosen(session, self.name, before, held)
+            if not session.transactional_ddl and not self._begin_anew():
+                raise fenced(self.name, stamp.vector.generation)
         emptied = any(table.truncated for table in staged.merge)
         appended = () if emptied else staged.append
         rows = Incoming(work.target, columns, work.schema.primary_key, gone, appended, staged.merge)
@@ -172,19 +184,28 @@ class JdbcSteps(Target):
             for table in staged.merge if work.merged else ():
                 if (key := session.staging.taken(work.target, work.schema.primary_key, table.name)) is not None:
                     raise same_key(str(work.target), key, alone=len(work.merged) == 1)
-        try:
-            session.staging.put(rows)
-        except KeyRefusedError:
-            # One may have a unique value that another one gives up later in the epoch.
-            if emptied or not self._begin_anew() or not session.tables.is_ours_alone(work.target, held.columns):
-                raise
-            session.staging.take_out(rows)
-            session.staging.put(rows)
+        self._put(rows, held, emptied=emptied)
         identity = session.tables.untouched(work.target, columns)
         if identity is None or (held.identity and held.identity != identity):
             raise self.disappeared()
         self._hold(replace(held.written(stamp.vector), identity=identity), stamp)
         reach("in_commit")
+
+    def _put(self, rows: Incoming, held: Held, *, emptied: bool) -> None:
+        """Put the rows in; where one has a unique value that another one gives up later in the epoch, those that change
+        are taken out first.
+        """
+        session = self._session
+        try:
+            session.staging.put(rows)
+        except KeyRefusedError:
+            if emptied or not self._begin_anew() or not session.tables.is_ours_alone(rows.target, held.columns):
+                raise
+            if session.transactional_ddl and self._held is not None and self._held.demands != held.demands:
+                # That went with the transaction.
+                loosen(session, self.name, self._held, held)
+            session.staging.take_out(rows)
+            session.staging.put(rows)
 
     def bar(self, work: Work, stamp: Stamp) -> None:
         held = self._held
@@ -216,14 +237,15 @@ class JdbcSteps(Target):
     def _make(self, work: Work, stamp: Stamp, *, instead: bool) -> None:
         columns = target_columns(work.schema, changelog=not self._context.upsert)
         key = target_key(work, self._context)
-        self._session.tables.create(
-            self.name, columns, key, marker_of(self._context.app_id, self.name, work.epoch), replace=instead
-        )
+        made = Made(columns, key, wished(work, upsert=self._context.upsert))
+        marker = marker_of(self._context.app_id, self.name, work.epoch)
+        self._session.tables.create(self.name, made, marker, replace=instead)
         self._hold(self._new(work, stamp, created=True), stamp)
 
     def _new(self, work: Work, stamp: Stamp, *, created: bool) -> Held:
         identity = self._session.tables.there(self.name) or ""
-        return Held(stamp.vector, work.schema.columns, work.schema.primary_key, created, identity=identity)
+        held = Held(stamp.vector, work.schema.columns, work.schema.primary_key, created, identity=identity)
+        return replace(held, demands=wished(work, upsert=self._context.upsert)) if created else held
 
     def _hold(self, held: Held, stamp: Stamp) -> None:
         self._session.commits.hold(self._context.app_id, self.name, held, stamp.positions)
@@ -243,16 +265,20 @@ class JdbcSteps(Target):
             commits.forget_others(app_id, self.name)
         return replace(held, created=True)
 
-    def _is_same(self, held: Held, planned: Plan, key: tuple[str, ...]) -> bool:
-        def retyped(old: Column, new: Column) -> bool:
-            return self._database.retyped(old, new, key=self._context.upsert and new.name in key)
-
-        return same_everywhere(retyped, held.columns, planned)
-
     def _is_of(self, marker: str, epoch: int) -> bool:
         """Whether the table was made for this epoch; an older version left out the table's name."""
         app_id = self._context.app_id
         return marker in (marker_of(app_id, self.name, epoch), f"{short(app_id)}:{epoch}")
+
+
+def is_same(held: Held, planned: Plan, key: Sequence[str], database: Database) -> bool:
+    """Whether nothing of the target is to be altered; `key` is the one to come."""
+
+    def retyped(old: Column, new: Column) -> bool:
+        return database.retyped(old, new, key=new.name in key)
+
+    demands = {p.column.name for p in planned.columns if p.origin is not None and p.origin in held.demands}
+    return demands == set(planned.demands) and same_everywhere(retyped, held.columns, planned)
 
 
 def marker_of(app_id: str, target: TableId, epoch: int | str) -> str:

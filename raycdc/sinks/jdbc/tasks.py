@@ -50,7 +50,15 @@ class Load(TableTask[StagedTable]):
         changelog = self.mode == "changelog"
         key = () if changelog else self.table.schema.primary_key
         columns = target_columns(self.table.schema, changelog=changelog)
-        return StagedTable(name, database.load(name, columns, key, self.table.rows(changelog=changelog), flags=()))
+        nulls: set[str] = set()
+
+        def rows() -> Iterator[pa.RecordBatch]:
+            for batch in self.table.rows(changelog=changelog):
+                nulls.update(name for name in batch.schema.names if batch.column(name).null_count)
+                yield batch
+
+        count = database.load(name, columns, key, rows(), flags=())
+        return StagedTable(name, count, nulls=frozenset(nulls))
 
     def _merged(self, database: Database, name: str) -> StagedTable:
         if self.origins is None:
@@ -61,4 +69,6 @@ class Load(TableTask[StagedTable]):
         schema = self.table.schema
         rows = database.load(name, schema.columns, schema.primary_key, batches, flags=flags)
         deleted = pc.sum(compacted.rows.column(DELETED)).as_py() or 0
-        return StagedTable(name, rows, deleted, compacted.truncated)
+        kept = compacted.rows.filter(pc.invert(compacted.rows.column(DELETED))) if deleted else compacted.rows
+        nulls = frozenset(column for column in kept.schema.names if kept.column(column).null_count)
+        return StagedTable(name, rows, deleted, compacted.truncated, nulls)

@@ -26,8 +26,22 @@ anything of the epoch is visible; the error names table and column. Pure; called
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Sequence
 
+from raycdc.model import Column
 from raycdc.model.types import LogicalType, TypeKind, wide_decimal
+
+
+def demanded(columns: Sequence[Column], key: Collection[str]) -> tuple[str, ...]:
+    """The columns, beside those of the `key`, that can take no NULL in a target because they take none at the source.
+
+    Days and moments can always be NULL: that is what arrives for one that is none (``0000-00-00``), which a column of
+    MySQL may have although it is NOT NULL.
+    """
+    return tuple(c.name for c in columns if not (c.nullable or c.name in key or c.type.kind in _MOMENTS))
+
+
+_MOMENTS = frozenset({TypeKind.DATE, TypeKind.DATETIME, TypeKind.TIMESTAMP})
 
 
 def postgres_type(logical: LogicalType) -> str:

@@ -22,6 +22,7 @@ from raycdc.schema import (
     TruncateTableEvent,
 )
 from raycdc.sinks.api import TableWork
+from raycdc.sinks.jdbc.database import Made
 from raycdc.sinks.jdbc.sink import JdbcSink
 from raycdc.sinks.jdbc.target import marker_of
 from raycdc.testing.epochs import ScriptedTable
@@ -168,7 +169,7 @@ def test_a_table_made_for_a_dropped_epoch_is_made_again_in_the_shape_that_counts
     marker = marker_of(sink._context.app_id, work.target, 1)
     with sink._database.session() as session:
         # The driver dies before it wrote the record.
-        session.tables.create(work.target, work.schema.columns, ["id"], marker, replace=False)
+        session.tables.create(work.target, Made(work.schema.columns, ["id"]), marker, replace=False)
     sink.tombstone(replace(work, generation=2))
     schema = keyed(("id", INT), ("d", decimal(12, 4)))
     created = CreateTableEvent(TableId("shop", "t"), schema)

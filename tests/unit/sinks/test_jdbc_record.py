@@ -41,8 +41,8 @@ def test_what_waits_for_rows_survives_the_table() -> None:
 
 
 def test_a_record_of_a_newer_version_is_refused() -> None:
-    with pytest.raises(SinkError, match="a record of version 4"):
-        Held.from_row((3, 3, 1, 1, '{"version": 4, "columns": []}', "[]"))
+    with pytest.raises(SinkError, match="a record of version 5"):
+        Held.from_row((3, 3, 1, 1, '{"version": 5, "columns": []}', "[]"))
 
 
 def test_a_record_says_which_table_it_is_of() -> None:
@@ -53,6 +53,30 @@ def test_a_record_says_which_table_it_is_of() -> None:
     older = Held.from_row((3, 3, 1, 1, second, '["id"]'))
     assert older is not None
     assert (older.identity, older.before) == ("", PLAIN.shape())
+
+
+def test_a_record_says_which_columns_take_no_null() -> None:
+    held = Held(PLAIN.vector, PLAIN.columns, PLAIN.key, created=True, demands=("a",))
+    assert Held.from_row(held.row()) == held
+    assert held.written(CommitVector(4, 3, 1)).demands == ("a",)
+    before = Before((ID, A), ("id",), ("id", "b"))
+    intent = Held(
+        PLAIN.vector,
+        PLAIN.columns,
+        PLAIN.key,
+        True,
+        None,
+        Intent("x:y:4", (ID, B), ("id",), before, ("b",)),
+        "",
+        ("a",),
+    )
+    assert Held.from_row(intent.row()) == intent
+    assert intent.known("x:y:4").demands == ("b",)
+    assert intent.known("x:y:3").demands == ("a",)
+    third = json.dumps({"version": 3, "columns": [ID.to_json()], "identity": "16385"})
+    older = Held.from_row((3, 3, 1, 1, third, '["id"]'))
+    assert older is not None
+    assert older.demands == ()
 
 
 def exchanged() -> Plan:

@@ -49,7 +49,8 @@ test-sinks: setup-test ## Every way of writing of every sink, failing at every p
 
 test-stores: ## Object stores: clients that race at S3Mock, moto and Azurite (needs npm), long stories of targets there
 	@.ci/setup stores
-	$(PYTEST) $(SEVERAL) tests/integration/stores tests/integration/sinks/test_iceberg_stores.py
+	$(PYTEST) $(SEVERAL) tests/integration/stores tests/integration/sinks/test_iceberg_stores.py \
+		tests/integration/sinks/test_file_stores.py tests/e2e/test_stores.py
 
 test-blackbox: setup-test ## Stories of DDL, types, broken surroundings, damaged state: both servers, three sinks
 	$(PYTEST) $(SEVERAL) tests/blackbox

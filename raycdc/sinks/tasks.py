@@ -88,12 +88,12 @@ class WriteParquet(TableTask[DataFile]):
 class WriteJsonLines(TableTask[LinesFile]):
     """Rows as events, one JSON object per line, to the file `path`."""
 
-    path: str
+    path: FileName
 
     def run(self) -> LinesFile:
         with writing(self.path) as file:
             rows = write_lines(file, self.table.rows(changelog=True), self.table.schema)
-        return LinesFile(self.path, rows)
+        return LinesFile(str(self.path), rows)
 
 
 @dataclass(frozen=True, slots=True)

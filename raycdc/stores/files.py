@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 READ_BYTES = 8 << 20
 #: A part of an upload; files below it are one request. S3 takes 10,000 parts, so that a file may have 80 GB.
 WRITE_BYTES = 8 << 20
+#: S3 copies no larger objects in one request.
+COPY_BYTES_MAX = 5 << 30
 #: So many keys are deleted by one request of S3's.
 _DELETED_AT_ONCE = 1_000
 
@@ -233,6 +235,37 @@ def names_in(folder: AnyPath) -> list[str]:
         found = obstore.list_with_delimiter(folder.access.client(folder.place), beginning or None)
     keys = [*found["common_prefixes"], *(meta["path"] for meta in found["objects"])]
     return sorted(key.removeprefix(beginning).rstrip("/") for key in keys)
+
+
+def names_after(folder: StorePath, beginning: str, after: str = "") -> list[str]:
+    """The names of the objects directly in a folder that begin so and come behind `after`, in order."""
+    import obstore
+
+    place = _keys_below(folder)
+    found: list[str] = []
+    with _named(folder, "listed"):
+        # A prefix of the library is a whole part of a key; stores list in order.
+        for chunk in obstore.list(folder.access.client(folder.place), place, offset=f"{place}{after or beginning}"):
+            names = [meta["path"].removeprefix(place) for meta in chunk]
+            found += [name for name in names if name.startswith(beginning)]
+            if not names or not names[-1].startswith(beginning):
+                break
+    return sorted(found)
+
+
+def copy(file: StorePath, to: StorePath) -> None:
+    """Copy an object to another name of its bucket; the store does it, whole or not at all."""
+    import obstore
+
+    client = file.access.client(file.place)
+    with _named(file, "copied"):
+        if obstore.head(client, file.place.prefix)["size"] < COPY_BYTES_MAX:
+            obstore.copy(client, file.place.prefix, to.place.prefix)
+            return
+        parts = obstore.get(client, file.place.prefix).stream(WRITE_BYTES)
+    with writing(to) as whole:
+        for part in parts:
+            whole.write(bytes(part))
 
 
 def delete(files: Iterable[FileName]) -> None:

@@ -12,6 +12,7 @@ from raycdc.sinks.files.sink import FileSink
 from raycdc.sinks.plan import Input, share_out
 from raycdc.sinks.table_input import TableInput
 from raycdc.sinks.tasks import WriteJsonLines
+from raycdc.stores.files import FileName
 
 
 class JsonlSink(FileSink):
@@ -23,7 +24,7 @@ class JsonlSink(FileSink):
     def shares(self, work: TableWork) -> list[list[Input]]:
         return share_out(work.segments, parallelism=self._context.parallelism)
 
-    def task(self, table: TableInput, path: str) -> WriteJsonLines:
+    def task(self, table: TableInput, path: FileName) -> WriteJsonLines:
         return WriteJsonLines(table, path)
 
     def join(self, parts: Sequence[Path], whole: Path, work: TableWork) -> None:

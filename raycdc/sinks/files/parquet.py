@@ -11,6 +11,7 @@ from raycdc.sinks.plan import Input
 from raycdc.sinks.rows import changelog_arrow
 from raycdc.sinks.table_input import TableInput
 from raycdc.sinks.tasks import WriteParquet, write_parquet_file
+from raycdc.stores.files import FileName
 
 
 class ParquetSink(FileSink):
@@ -22,7 +23,7 @@ class ParquetSink(FileSink):
     def shares(self, work: TableWork) -> list[list[Input]]:
         return [[Input(segment) for segment in work.segments]] if work.segments else []
 
-    def task(self, table: TableInput, path: str) -> WriteParquet:
+    def task(self, table: TableInput, path: FileName) -> WriteParquet:
         return WriteParquet(table, path, changelog=True)
 
     def join(self, parts: Sequence[Path], whole: Path, work: TableWork) -> None:

@@ -7,9 +7,10 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator
 
-from raycdc.config import Folder, PipelineOptions, SinkConfig, appends_only, option
+from raycdc.config import FolderOrUrl, PipelineOptions, SinkConfig, appends_only, option
 from raycdc.model.behavior import SchemaChangeBehavior
 from raycdc.plugins import Plugin
+from raycdc.stores.url import is_url
 
 #: Changes that every file has, because it has the columns of its rows.
 _OF_COLUMNS = frozenset({"add_column", "drop_column", "rename_column", "alter_column_type"})
@@ -27,11 +28,15 @@ class _AppendingSinkConfig(SinkConfig):
 class _FilesSinkConfig(_AppendingSinkConfig):
     """Files have the columns of their rows, whatever the user wants."""
 
-    path: str = option(help="Folder of the files.", example="./lake", min_length=1)
+    path: str = option(help="Folder of the files, or its URL on an object store.", example="./lake", min_length=1)
 
     @property
     def folder(self) -> str:
-        return self.path
+        return "" if is_url(self.path) else self.path
+
+    @property
+    def store(self) -> str:
+        return self.path if is_url(self.path) else ""
 
     def problems(self, pipeline: PipelineOptions, *, local: bool) -> Iterator[str]:
         if pipeline.schema_change is SchemaChangeBehavior.IGNORE:
@@ -50,14 +55,18 @@ class ParquetSinkConfig(_FilesSinkConfig):
     """``[sink] type = "parquet"``: Parquet files in ``PATH/DB/TABLE``, each visible when its epoch is committed."""
 
     type: Literal["parquet"] = option("parquet", help="Parquet files.")
-    path: Folder = option(help="Folder of the files.", example="./lake", min_length=1)
+    path: FolderOrUrl = option(
+        help="Folder of the files, or its URL on an object store.", example="./lake", min_length=1
+    )
 
 
 class JsonlSinkConfig(_FilesSinkConfig):
     """``[sink] type = "jsonl"``: ``.jsonl`` files in ``PATH/DB/TABLE``, one row per line."""
 
     type: Literal["jsonl"] = option("jsonl", help="JSON Lines files.")
-    path: Folder = option(help="Folder of the files.", example="./changes", min_length=1)
+    path: FolderOrUrl = option(
+        help="Folder of the files, or its URL on an object store.", example="./changes", min_length=1
+    )
 
 
 class ConsoleSinkConfig(_AppendingSinkConfig):

@@ -12,11 +12,13 @@ PATH/DB/TABLE/_raycdc/stage/…                          staged files, removed w
 
 The name holds the epoch, the step and a hash of the pipeline's identity. Making it visible is one ``link``, which
 fails when the name exists: whoever comes second, be it a retry or a driver that woke from a pause, changes nothing.
+On an object store it is otherwise (`raycdc.sinks.files.store_target`).
 A tombstone is an empty file that takes the name first. Readers skip names that begin with ``_`` or ``.``.
 """
 
 from __future__ import annotations
 
+import tempfile
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,18 +26,25 @@ from pathlib import Path
 from typing import ClassVar
 
 from raycdc.bridge.tasks import StageTask
+from raycdc.checkpoint.folder import private_file
+from raycdc.errors import SinkError, SinkUnavailableError
 from raycdc.model import TableId
-from raycdc.sinks.api import CHANGELOG, TableWork, TargetShape
+from raycdc.sinks.api import CHANGELOG, SinkContext, TableWork, TargetShape
 from raycdc.sinks.files.plugin import JsonlSinkConfig, ParquetSinkConfig
-from raycdc.sinks.files.target import FileSteps, Part
+from raycdc.sinks.files.store_target import StoreSteps
+from raycdc.sinks.files.target import FilesTarget, FileSteps, Part
 from raycdc.sinks.plan import Input
 from raycdc.sinks.statements import spark_statement
 from raycdc.sinks.steps import Batch, ExactlyOnceSink
 from raycdc.sinks.table_input import TableInput
 from raycdc.sinks.targets import table_folder
+from raycdc.stores.api import StoreError
+from raycdc.stores.files import Access, FileName, StorePath, any_path, as_text, has_secrets
+from raycdc.stores.settings import LIKE_ANYBODY
+from raycdc.stores.url import is_url
 
 
-class FileSink(ExactlyOnceSink[FileSteps]):
+class FileSink(ExactlyOnceSink[FilesTarget]):
     """Subclasses say how a file is written, joined from parts, and how an empty one looks."""
 
     writes: ClassVar[tuple[str, ...]] = (CHANGELOG,)
@@ -45,20 +54,44 @@ class FileSink(ExactlyOnceSink[FileSteps]):
     def __init__(self, config: ParquetSinkConfig | JsonlSinkConfig) -> None:
         super().__init__()
         self._path = config.path
-        self.root = Path(config.path).absolute()
+        #: Of a store, until it is opened, nobody knows how it is reached.
+        self.root = any_path(config.path, Access(LIKE_ANYBODY))
+        self._secrets: Path | None = None
         self._accepted: set[TableId] = set()
+
+    def open(self, context: SinkContext) -> None:
+        self.look(context)
+        if is_url(self._path) and has_secrets(context.storage):
+            self._secrets = private_file(Path(context.private or tempfile.gettempdir()), as_text(context.storage))
+            self.root = any_path(self._path, Access(context.storage, str(self._secrets)))
+
+    def look(self, context: SinkContext) -> None:
+        super().look(context)
+        self.root = any_path(self._path, Access(context.storage))
+
+    def close(self) -> None:
+        if self._secrets is not None:
+            self._secrets.unlink(missing_ok=True)
+            self._secrets = None
 
     def statement(self, target: TargetShape) -> str:
         return spark_statement(target, self.spark_format, self._path)
 
     @contextmanager
-    def opened(self, target: TableId, *, writes: bool) -> Iterator[FileSteps]:
-        yield self._target(target)
+    def opened(self, target: TableId, *, writes: bool) -> Iterator[FilesTarget]:
+        try:
+            yield self._target(target)
+        except StoreError as cause:
+            raise (SinkError if cause.lasting else SinkUnavailableError)(str(cause)) from cause
 
     def prepare(self, work: TableWork, batch: Batch) -> list[Part]:
         staged: list[Part] = []
         target = self._target(work.target)
-        for index, inputs in enumerate(self.shares(work)):
+        shares = self.shares(work)
+        if is_url(self._path) and shares:
+            # A store makes one file of one object.
+            shares = [[entry for share in shares for entry in share]]
+        for index, inputs in enumerate(shares):
             batch.add(self.task(self._context.table_input(work, inputs), target.part(work, index)), staged.append)
         return staged
 
@@ -70,13 +103,15 @@ class FileSink(ExactlyOnceSink[FileSteps]):
         """The inputs of each of the tasks that write the parts of `work`."""
 
     @abstractmethod
-    def task(self, table: TableInput, path: str) -> StageTask[Part]:
+    def task(self, table: TableInput, path: FileName) -> StageTask[Part]:
         """The task that writes one part, as `path`."""
 
     @abstractmethod
     def join(self, parts: Sequence[Path], whole: Path, work: TableWork) -> None:
         """Make one durable file of `parts` (none: an empty one of the work's schema); they may be consumed."""
 
-    def _target(self, target: TableId) -> FileSteps:
+    def _target(self, target: TableId) -> FilesTarget:
         folder = table_folder(self.root, target)
+        if isinstance(folder, StorePath):
+            return StoreSteps(target, folder, self._context, kind=self.kind, accepted=self._accepted)
         return FileSteps(target, folder, self._context, kind=self.kind, join=self.join, accepted=self._accepted)

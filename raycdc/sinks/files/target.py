@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import uuid
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -23,6 +24,7 @@ from raycdc.sinks.files.writers import Writers
 from raycdc.sinks.steps import Ours, Stamp, Standing, Taken, Target
 from raycdc.sinks.targets import absent
 from raycdc.sinks.tasks import DataFile, LinesFile
+from raycdc.stores.files import FileName
 
 #: A staged part of a file.
 Part = DataFile | LinesFile
@@ -33,7 +35,19 @@ _NAME = re.compile(r"epoch-(\d{10})\.(\d)-([0-9a-f]{8})\.")
 Join = Callable[[Sequence[Path], Path, TableWork], None]
 
 
-class FileSteps(Target):
+class FilesTarget(Target):
+    """A target of files, wherever they are: a part of an epoch is staged as one file."""
+
+    @abstractmethod
+    def part(self, work: TableWork, index: int) -> FileName:
+        """The file of the `index`-th staged part of `work`."""
+
+    @abstractmethod
+    def unstage(self, epoch: int) -> None:
+        """Remove what was staged for `epoch`."""
+
+
+class FileSteps(FilesTarget):
     """The folder of one target. `join` makes a file of an epoch; `accepted` are the targets whose folders this run was
     allowed to write to, whatever lies in them; the sink keeps it.
     """

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from obstore.store import S3Store
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.types import StringType
@@ -21,10 +19,9 @@ from raycdc.stores.libraries import iceberg_properties
 from raycdc.stores.settings import LIKE_ANYBODY, StorageSettings
 from raycdc.stores.url import ObjectPlace, StoreKind
 from raycdc.testing.epochs import Row
-from raycdc.testing.servers import MotoServer, StoreProxy
 from raycdc.testing.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY
-from raycdc.testing.sink_conformance import SinkConformance
 from tests.integration.sinks.iceberg_server import Server
+from tests.integration.sinks.on_s3 import OnS3, play_only
 
 pytestmark = pytest.mark.server
 
@@ -38,35 +35,8 @@ FEW = (
 THEIRS = pa.table({"id": pa.array([1], pa.int64()), "name": ["theirs"], "qty": pa.array([1], pa.int32())})
 
 
-@pytest.fixture(scope="module")
-def proxy(moto: MotoServer) -> Iterator[StoreProxy]:
-    with StoreProxy(moto) as started:
-        yield started
-
-
-class OnS3(SinkConformance):
-    """Each test has a bucket of its own."""
-
-    @pytest.fixture(autouse=True)
-    def _store(self, proxy: StoreProxy) -> None:
-        self.proxy = proxy
-        self.buckets: set[str] = set()
-
-    def bucket(self, folder: Path) -> str:
-        name = f"lake-{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"
-        if name not in self.buckets:
-            self.proxy.create_bucket(name)
-            self.buckets.add(name)
-        return name
-
-    def storage(self, folder: Path) -> StorageSettings:
-        return StorageSettings(
-            endpoint=self.proxy.endpoint,
-            region=REGION,
-            access_key_id=ACCESS_KEY,
-            secret_access_key=SECRET_KEY,
-            allow_http=True,
-        )
+class IcebergOnS3(OnS3):
+    """Its targets are tables of a catalog."""
 
     def catalog(self, folder: Path) -> Catalog:
         settings = self.settings(folder)
@@ -95,27 +65,16 @@ class OnS3(SinkConformance):
         table.overwrite(rows.set_column(rows.schema.get_field_index("note"), "note", notes))
         return True
 
-    def lose(self, folder: Path, target: TableId) -> None:
-        store = S3Store(
-            self.bucket(folder),
-            endpoint=self.proxy.endpoint,
-            access_key_id=ACCESS_KEY,
-            secret_access_key=SECRET_KEY,
-            region=REGION,
-            client_options={"allow_http": True},
-        )
-        store.delete([meta["path"] for chunk in store.list(f"lake/{target.db}/{target.table}") for meta in chunk])
-
 
 @pytest.mark.long
-class TestFolderOnS3(OnS3):
+class TestFolderOnS3(IcebergOnS3):
     """``path = "s3://…"``: the warehouse of a hadoop catalog."""
 
     def settings(self, folder: Path) -> dict[str, Any]:
         return {"type": "iceberg", "path": f"s3://{self.bucket(folder)}/lake"}
 
 
-class OfRest(OnS3):
+class OfRest(IcebergOnS3):
     """A catalog that gives the keys of the store with each table: the pipeline's configuration has none."""
 
     @pytest.fixture(autouse=True)
@@ -149,23 +108,25 @@ class TestRestCatalogOnS3InEachRun(OfRest):
     """Those of the suite that show most for their time."""
 
 
-for _name in dir(SinkConformance):
-    if _name.startswith("test_") and _name not in FEW:
-        setattr(TestRestCatalogOnS3InEachRun, _name, None)
+play_only(TestRestCatalogOnS3InEachRun, FEW)
 
 
 @pytest.mark.long
-class TestGlueOnS3(OnS3):
-    """Amazon's Glue, as moto plays it: one for all tests, which therefore begin with removing what is in it."""
-
-    @pytest.fixture(autouse=True)
-    def _empty(self, _store: None, tmp_path: Path) -> None:
-        catalog = self.catalog(tmp_path)
-        for space in catalog.list_namespaces():
-            for table in catalog.list_tables(space):
-                catalog.drop_table(table)
+class TestGlueOnS3(IcebergOnS3):
+    """Amazon's Glue, as moto plays it: one for all folders, which therefore begin with removing what is in it."""
 
     def settings(self, folder: Path) -> dict[str, Any]:
+        if is_new := folder not in self.folders:
+            self.folders.add(folder)
+        settings = self.glue(folder)
+        if is_new:
+            catalog = self.catalog(folder)
+            for space in catalog.list_namespaces():
+                for table in catalog.list_tables(space):
+                    catalog.drop_table(table)
+        return settings
+
+    def glue(self, folder: Path) -> dict[str, Any]:
         own = {"endpoint": self.proxy.endpoint, "region": REGION}
         keys = {"access-key-id": ACCESS_KEY, "secret-access-key": SECRET_KEY}
         properties = {f"glue.{name}": value for name, value in {**own, **keys}.items()}

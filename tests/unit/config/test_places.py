@@ -76,9 +76,11 @@ def test_a_url_is_refused_with_the_way_out(url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_every_folder_of_rows_is_checked(kind: str) -> None:
-    with pytest.raises(ConfigError, match=r"not supported here; name a folder of this machine"):
-        configured({"type": kind, "path": "s3://lake/l"})
+def test_files_take_the_urls_of_stores_and_no_others(kind: str) -> None:
+    sink = configured({"type": kind, "path": "s3://lake/l"}).sink
+    assert (sink.store, sink.folder) == ("s3://lake/l", "")
+    with pytest.raises(ConfigError, match='write "s3://lake/l"'):
+        configured({"type": kind, "path": "s3a://lake/l"})
 
 
 ICEBERG_PLACES: tuple[Callable[[str], dict[str, Any]], ...] = (

@@ -1,0 +1,114 @@
+"""Small documents about a target's files on an object store: commit records, and notes about who writes there.
+
+Called by `store_target`, by one thread at a time. Raises `StoreError`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass
+
+from raycdc.errors import SinkError
+from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, CommitVector
+from raycdc.stores.api import Stored, Taken, Written
+from raycdc.stores.files import StorePath, names_after
+from raycdc.stores.object_store import ObjectStore
+
+_VERSION = 1
+_RECORD = re.compile(r"commit-(\d{10})-([0-9a-f]{8})\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRecord:
+    """An epoch of a target as it was committed: who did it, how many rows it has, and the name of the staged object
+    that has them (empty where there are none). A `tombstone` has none and bars its epoch. `positions` are the source's,
+    as JSON text, for people to see.
+    """
+
+    pipeline: str
+    epoch: int
+    generation: int
+    rows: int
+    tombstone: bool
+    staged: str
+    positions: str
+
+    @property
+    def vector(self) -> CommitVector:
+        return CommitVector(self.epoch, STEP_TOMBSTONE if self.tombstone else STEP_LAST, self.generation)
+
+    def to_json(self) -> bytes:
+        return json.dumps({"version": _VERSION, **asdict(self)}).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, place: object) -> CommitRecord:
+        """`SinkError` for a version that this raycdc does not know."""
+        found = json.loads(data)
+        if (version := found.pop("version", 0)) != _VERSION:
+            raise SinkError(
+                f"{place} has a record of version {version}, and this raycdc reads version {_VERSION}. Use the newer "
+                "one that wrote it."
+            )
+        return cls(**found)
+
+
+class StoreNotes:
+    """The documents in `folder`; `identity` is the pipeline's in their names."""
+
+    def __init__(self, folder: StorePath, identity: str) -> None:
+        self._folder = folder
+        self.identity = identity
+        self._store = ObjectStore(folder.place, folder.access.settings)
+
+    def commit(self, record: CommitRecord) -> bool:
+        """Make `record` the one of its epoch; False where there is another one."""
+        # The staged object's name, and the generation where there is none, are nobody else's.
+        return not isinstance(self._store.put_if_absent(self._name(record.epoch), record.to_json()), Taken)
+
+    def newest_done(self) -> CommitRecord | None:
+        """The newest record that is known to be carried out: its rows are visible, or were."""
+        return self._read(f"newest-{self.identity}.json")
+
+    def done(self, record: CommitRecord) -> None:
+        """The rows of a record are visible, and whoever loads them may take them away from here on. A driver that slept
+        takes no newer note back.
+        """
+        name = f"newest-{self.identity}.json"
+        there = self._store.read(name)
+        while there is None or self._parsed(name, there).epoch < record.epoch:
+            if there is None:
+                outcome = self._store.put_if_absent(name, record.to_json())
+            else:
+                outcome = self._store.replace_if_match(name, record.to_json(), there.version)
+            if isinstance(outcome, Written):
+                return
+            there = outcome.current
+
+    def open_ones(self, done: CommitRecord | None) -> list[CommitRecord]:
+        """The records behind `done`, which may not be carried out, the oldest first."""
+        after = "" if done is None else self._name(done.epoch)
+        found = (_RECORD.fullmatch(name) for name in names_after(self._folder, "commit-", after))
+        names = [match[0] for match in found if match and match[2] == self.identity]
+        return [record for name in sorted(names) if (record := self._read(name)) is not None]
+
+    def mark(self, name: str, pipeline: str) -> None:
+        """Leave a note that says nothing but that it is there."""
+        self._store.put(name, json.dumps({"version": _VERSION, "pipeline": pipeline}).encode())
+
+    def has(self, name: str) -> bool:
+        return self._store.read(name) is not None
+
+    def names(self, beginning: str) -> list[str]:
+        """The names of documents that begin so."""
+        return names_after(self._folder, beginning)
+
+    def _name(self, epoch: int) -> str:
+        return f"commit-{epoch:010d}-{self.identity}.json"
+
+    def _read(self, name: str) -> CommitRecord | None:
+        found = self._store.read(name)
+        return None if found is None else self._parsed(name, found)
+
+    def _parsed(self, name: str, found: Stored) -> CommitRecord:
+        return CommitRecord.from_json(found.data, f"{self._folder}/{name}")

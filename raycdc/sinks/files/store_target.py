@@ -1,0 +1,158 @@
+"""The verbs of `raycdc.sinks.steps` for files on an object store, where nothing is renamed or linked.
+
+```
+URL/DB/TABLE/epoch-0000000012.3-1a2b3c4d.jsonl         visible rows
+URL/DB/TABLE/_raycdc/commit-0000000012-1a2b3c4d.json   the commit record of the epoch: who comes second makes none
+URL/DB/TABLE/_raycdc/newest-1a2b3c4d.json              the newest record whose rows became visible
+URL/DB/TABLE/_raycdc/writer-1a2b3c4d.json, barred-…    who writes here, as in a folder
+URL/DB/TABLE/_raycdc/stage/…                           staged objects, removed when they became visible
+```
+
+An epoch is committed by its record, a conditional put, which names the staged object. The store then copies that to its
+visible name, and the newest record is noted. Whoever dies in between leaves a record that is not carried out: the epoch
+counts as missing, comes again, and `recover` copies what the record names, the same object however often it is done.
+Records stay, because a driver that slept may come back with any epoch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Sequence
+from typing import ClassVar
+
+from raycdc.errors import FencedError, TargetGoneError, TargetTakenError
+from raycdc.failpoints import reach
+from raycdc.model import TableId
+from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, SinkContext, TableWork
+from raycdc.sinks.files.store_notes import CommitRecord, StoreNotes
+from raycdc.sinks.files.store_writers import StoreWriters
+from raycdc.sinks.files.target import FilesTarget, Part
+from raycdc.sinks.steps import Ours, Stamp, Standing, Taken
+from raycdc.sinks.targets import absent, lost_files
+from raycdc.stores.files import StorePath, copy, delete, is_there, names_in
+
+
+class StoreSteps(FilesTarget):
+    """The objects of one target; `accepted` as in `raycdc.sinks.files.target.FileSteps`."""
+
+    #: People may take files away once they have read them.
+    remembers: ClassVar[bool] = False
+
+    def __init__(
+        self, name: TableId, folder: StorePath, context: SinkContext, *, kind: str, accepted: set[TableId]
+    ) -> None:
+        super().__init__(name, str(folder))
+        self._folder = folder
+        self._context = context
+        self._kind = kind
+        self._accepted = accepted
+        self._identity = hashlib.sha256(context.app_id.encode()).hexdigest()[:8]
+        self._notes = StoreNotes(folder / "_raycdc", self._identity)
+        self._writers = StoreWriters(folder, self._notes, context.app_id)
+
+    def standing(self, epoch: int | None = None) -> Standing:
+        self._writers.require_not_barred()
+        if self.name in self._accepted and not self._writers.has_entered():
+            raise TargetGoneError(
+                f"{self.place} lost what this run had noted there: somebody deleted it, or made it anew. Nothing more "
+                "was written. Delete what is there, and read the source table anew."
+            )
+        done = self._notes.newest_done()
+        vector = None if done is None else done.vector
+        if (
+            vector is None
+            and self.name not in self._accepted
+            and not self._writers.has_entered()
+            and self._writers.foreign()
+        ):
+            return Taken()
+        return Ours(vector)
+
+    def recover(self, stamp: Stamp) -> bool:
+        found = self._notes.open_ones(self._notes.newest_done())
+        for record in found:
+            if record.generation > stamp.vector.generation:
+                raise FencedError(f"{self.place} was written by a newer driver (generation {record.generation}).")
+            self._carry_out(record)
+        return bool(found)
+
+    def create(self, work: TableWork, stamp: Stamp) -> None:
+        self.evolve(work, stamp)
+
+    def replace(self, work: TableWork, stamp: Stamp) -> None:
+        # First, so that no file of theirs comes after those that are deleted; who makes one visible looks once more.
+        self._writers.bar_others()
+        delete(self._folder / name for name in self._writers.foreign())
+        self.evolve(work, stamp)
+
+    def adopt(self, work: TableWork, stamp: Stamp) -> None:
+        self.evolve(work, stamp)
+
+    def evolve(self, work: TableWork, stamp: Stamp) -> None:
+        """Files carry their own schema: all that is needed is a note that this run writes here."""
+        if self.name not in self._accepted:
+            self._writers.enter()
+            self._accepted.add(self.name)
+
+    def write(self, work: TableWork, staged: Sequence[Part], step: int, stamp: Stamp) -> None:
+        delete(self._folder / name for name in self._writers.of_barred())
+        self.evolve(work, stamp)
+        written = [part for part in staged if part.rows]
+        assert len(written) <= 1, written
+        name = str(written[0].path).rpartition("/")[2] if written else ""
+        self._commit(work, stamp, staged=name, rows=sum(part.rows for part in staged))
+
+    def vanished(self, staged: Sequence[Part], step: int) -> Sequence[str]:
+        return absent(self._folder / "_raycdc" / "stage" / str(part.path).rpartition("/")[2] for part in staged)
+
+    def bar(self, work: TableWork, stamp: Stamp) -> None:
+        self._commit(work, stamp, staged="", rows=0)
+        self.unstage(work.epoch)
+
+    def taken(self) -> TargetTakenError:
+        return TargetTakenError(
+            f"{self.place} has files that this pipeline did not write. Set pipeline.on_existing to "
+            f'"merge" to write beside them or "replace" to delete them, or choose another sink.path.'
+        )
+
+    def part(self, work: TableWork, index: int) -> StorePath:
+        """A staged object of `work`, which nobody else writes. It ends as no file of rows does."""
+        name = f"{self._staged(work.epoch)}{work.generation}-{index}-{uuid.uuid4().hex}.staged"
+        return self._folder / "_raycdc" / "stage" / name
+
+    def unstage(self, epoch: int) -> None:
+        """Remove what was staged for `epoch`."""
+        folder = self._folder / "_raycdc" / "stage"
+        delete(folder / name for name in names_in(folder) if name.startswith(self._staged(epoch)))
+
+    def _commit(self, work: TableWork, stamp: Stamp, *, staged: str, rows: int) -> None:
+        barred = stamp.vector.step == STEP_TOMBSTONE
+        positions = json.dumps(dict(stamp.positions))
+        record = CommitRecord(self._context.app_id, work.epoch, work.generation, rows, barred, staged, positions)
+        reach("in_commit")
+        if not self._notes.commit(record):
+            raise FencedError(f"Epoch {work.epoch} of {work.target} was committed by another driver meanwhile.")
+        self._writers.require_not_barred()
+        self._carry_out(record)
+
+    def _carry_out(self, record: CommitRecord) -> None:
+        """Make the rows of a record visible; done once more it is the same."""
+        if record.staged:
+            visible = self._folder / f"epoch-{record.epoch:010d}.{STEP_LAST}-{self._identity}.{self._kind}"
+            try:
+                copy(self._folder / "_raycdc" / "stage" / record.staged, visible)
+            except FileNotFoundError as cause:
+                # Another driver carried it out meanwhile, and removed what was staged; or somebody cleaned up.
+                if not is_there(visible):
+                    raise lost_files(self.place, record.epoch, [record.staged]) from cause
+            try:
+                self._writers.require_not_barred()
+            except TargetGoneError:
+                delete([visible])
+                raise
+        self._notes.done(record)
+
+    def _staged(self, epoch: int) -> str:
+        return f"{epoch:010d}-{self._identity}-"

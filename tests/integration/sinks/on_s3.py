@@ -1,0 +1,68 @@
+"""The suite that each sink is held to, on an object store: what its sinks have in common there."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+from obstore.store import S3Store
+
+from raycdc.model import TableId
+from raycdc.stores.settings import StorageSettings
+from raycdc.testing.servers import StoreProxy
+from raycdc.testing.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY
+from raycdc.testing.sink_conformance import SinkConformance
+
+
+class OnS3(SinkConformance):
+    """Each test has a bucket of its own."""
+
+    @pytest.fixture(autouse=True)
+    def _store(self, proxy: StoreProxy) -> None:
+        self.proxy = proxy
+        self.buckets: set[str] = set()
+        self.folders: set[Path] = set()
+
+    def bucket(self, folder: Path) -> str:
+        name = f"lake-{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"
+        if name not in self.buckets:
+            self.proxy.create_bucket(name)
+            self.buckets.add(name)
+        return name
+
+    def storage(self, folder: Path) -> StorageSettings:
+        return StorageSettings(
+            endpoint=self.proxy.endpoint,
+            region=REGION,
+            access_key_id=ACCESS_KEY,
+            secret_access_key=SECRET_KEY,
+            allow_http=True,
+        )
+
+    def objects(self, folder: Path) -> S3Store:
+        """The bucket, as anybody reaches it."""
+        return S3Store(
+            self.bucket(folder),
+            endpoint=self.proxy.endpoint,
+            access_key_id=ACCESS_KEY,
+            secret_access_key=SECRET_KEY,
+            region=REGION,
+            client_options={"allow_http": True},
+        )
+
+    def keys(self, folder: Path, target: TableId) -> list[str]:
+        """All that is of a target, by its key in the bucket."""
+        store = self.objects(folder)
+        return [meta["path"] for chunk in store.list(f"lake/{target.db}/{target.table}") for meta in chunk]
+
+    def lose(self, folder: Path, target: TableId) -> None:
+        self.objects(folder).delete(self.keys(folder, target))
+
+
+def play_only(suite: type[SinkConformance], names: Collection[str]) -> None:
+    """Leave the other tests of the suite out of a class, which is played in each run of the tests."""
+    for name in dir(SinkConformance):
+        if name.startswith("test_") and name not in names:
+            setattr(suite, name, None)

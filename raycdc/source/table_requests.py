@@ -52,10 +52,18 @@ def ask(
 ) -> None:
     """Make a `request` of `tables`, beside what was asked before and is still to do.
 
-    `manifest` is where reading will go on (default: the newest).
+    `manifest` is where reading will go on, for a caller that commits it (default: the newest, which may still be
+    dropped: a request that it has carried out, and the last commit has not, is kept, and may be carried out twice).
     """
-    state = stream_state(manifest or store.last_manifest())
-    store.documents.write(REQUESTS, requests_of(store).and_also(tables, request, state).to_json())
+    before = requests_of(store)
+    if manifest is not None:
+        asked = before.and_also(tables, request, stream_state(manifest))
+    else:
+        record, newest = store.last_commit(), stream_state(store.last_manifest())
+        committed = None if record is None else stream_of(store.manifest(record.epoch))
+        kept = before if committed is None else before.left(committed)
+        asked = Requests(newest.changes, {**kept.tables, **dict.fromkeys(tables, request)}, kept.start)
+    store.documents.write(REQUESTS, asked.to_json())
 
 
 def ask_to_begin_again(store: CheckpointStore, last: Manifest, start: LogStart, tables: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.opaque import EnumeratorState, Position
-from raycdc.checkpoint.store import CheckpointStore
+from raycdc.checkpoint.store import CheckpointStore, CommitRecord
 from raycdc.model import TableId
 from raycdc.source.parking import LogStart, TableRequest, with_requests
 from raycdc.source.snapshot.stream_state import StreamState
@@ -82,3 +82,14 @@ def test_a_request_that_is_done_does_not_act_on_a_table_that_is_dropped_and_made
 def seal(store: CheckpointStore, stream: StreamState) -> None:
     before, after = last(store), {STREAM_SPLIT_ID: stream.sealed()}
     store.write_manifest(Manifest(before.epoch + 1, before.generation, 0, before.to_splits, after, enumerator=NO_STATE))
+
+
+def test_a_request_that_no_committed_epoch_has_carried_out_is_kept_beside_a_later_one(store: CheckpointStore) -> None:
+    """The sealed epoch in which its table began again may lose its segments and be dropped."""
+    store.write_commit(CommitRecord(1, store.generations.newest(), 0, {}))
+    ask(store, [A], TableRequest.RESNAPSHOT)
+    seal(store, with_requests(stream_state(last(store)), requests_of(store)))
+    ask(store, [B], TableRequest.RESNAPSHOT)
+    store.drop_after(1)
+    requests, state = requests_of(store), stream_state(last(store))
+    assert [name for name in (A, B, C) if requests.acts_on(name, state)] == [A, B]

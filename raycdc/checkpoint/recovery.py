@@ -7,7 +7,10 @@ Called by the epoch loop at start, for each such epoch in order, with what every
 | one holds less than its record says, or more than any epoch we sealed | – | `Refuse` |
 | one holds an epoch that is not recorded, and that we did not seal, or not for it, or only after it was written | – | \
 `Refuse` |
-| one holds a tombstone of it | – | `Tombstone`: an earlier recovery dropped it and was interrupted |
+| some hold a tombstone of it, none has rows of it | – | `Tombstone`: an earlier recovery dropped it and was \
+interrupted |
+| some hold a tombstone of it, some have rows | – | `Frozen`: a driver that was replaced wrote while it was being \
+dropped; the barred tables begin again |
 | all | – | `Record` |
 | some, in part, or none | intact | `Replay` for the tables that lack it |
 | some or in part | gone | `Frozen`: tables whose rows are gone begin again with a new snapshot, others go on |
@@ -69,13 +72,15 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """Some tables hold the epoch, and of others that lack it the segments are gone: `again` must begin anew, `replay`
-    can be written. `text` says so to people, with what to do if beginning anew is out of the question.
+    """Some tables hold the epoch, and others can have it no more: `again` must begin anew, because their segments are
+    gone, `barred` because they have a tombstone of it; `replay` can be written. `text` says so to people, with what to
+    do if beginning anew is out of the question.
     """
 
     again: tuple[TableId, ...]
     replay: tuple[TableId, ...]
     text: str
+    barred: tuple[TableId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,18 +137,18 @@ def decide(
         return contradiction
     tables = tuple(holds)
     states = {table: _holding(manifest.epoch, holds[table], renamed=table in renamed) for table in tables}
-    if _Holds.BARRED in states.values():
-        return Tombstone(tables)
-    lacking = tuple(table for table in tables if states[table] is not _Holds.ALL)
-    if not lacking:
+    barred = tuple(table for table in tables if states[table] is _Holds.BARRED)
+    lacking = tuple(table for table in tables if states[table] in (_Holds.NONE, _Holds.PART))
+    if not lacking and not barred:
         return Record()
     again = tuple(table for table in lacking if table in lost)
-    if not again:
+    if not again and not barred:
         return Replay(lacking)
-    touched = [table for table in tables if states[table] is not _Holds.NONE]
+    touched = [table for table in tables if states[table] in (_Holds.ALL, _Holds.PART)]
     if touched:
         replay = tuple(table for table in lacking if table not in again)
-        return Frozen(again, replay, _frozen_text(manifest, touched, again))
+        text = _frozen_text(manifest, touched, again) if again else _barred_text(manifest, touched, barred)
+        return Frozen(again, replay, text, barred)
     return Tombstone(tables)
 
 
@@ -242,6 +247,13 @@ def _frozen_text(manifest: Manifest, touched: list[TableId], again: tuple[TableI
         f"Epoch {manifest.epoch} is in {_names(touched)} but not, or not wholly, in {_names(again)}, and segments of "
         f"it are gone from the spool of the state{nodes}, so the rest cannot be written exactly. {back}, or "
         f"{_ANEW}."
+    )
+
+
+def _barred_text(manifest: Manifest, touched: list[TableId], barred: tuple[TableId, ...]) -> str:
+    return (
+        f"Epoch {manifest.epoch} is in {_names(touched)}, and {_names(barred)} can never have it: a driver that was "
+        f"replaced wrote it while it was being dropped. If {_names(barred)} cannot be read anew, {_ANEW}."
     )
 
 

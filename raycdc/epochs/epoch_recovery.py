@@ -202,7 +202,8 @@ class EpochRecovery:
         self._writer.commit(prepared)
 
     def _freeze(self, manifest: Manifest, decision: Frozen) -> list[int]:
-        """Complete an epoch whose rows are gone for the targets to fill anew: their source tables begin again.
+        """Complete an epoch that some targets cannot have, as its rows are gone or they have a tombstone of it: their
+        source tables begin again.
 
         *What if the process dies here?* Until all targets hold the epoch the same is decided again, and asking and
         dropping twice changes nothing. Once they do, it is recorded; what was asked for is durable by then.
@@ -212,7 +213,8 @@ class EpochRecovery:
         """
         prepared = self._writer.prepared(manifest)
         targets = self._works.targets(manifest)
-        lost = {source for target in decision.again for source in targets[target]}
+        anew = (*decision.again, *decision.barred)
+        lost = {source for target in anew for source in targets[target]}
         together = self._shared_by(lost, manifest, targets)
         sources = lost.union(*together.values())
         self._ports.begin_again(manifest, tuple(sorted(sources)), decision.text)

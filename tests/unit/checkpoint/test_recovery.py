@@ -99,8 +99,8 @@ def test_an_epoch_that_some_tables_hold_is_completed_by_those_whose_rows_are_gon
     replay: tuple[TableId, ...],
 ) -> None:
     match decision(a, b, intact=False, lost=lost):
-        case Frozen(begin_again, written, text):
-            assert (begin_again, written) == (again, replay)
+        case Frozen(begin_again, written, text, barred):
+            assert (begin_again, written, barred) == (again, replay, ())
             assert "Epoch 7 is in shop.a but not, or not wholly, in" in text
             assert str(again[-1]) in text
         case other:
@@ -129,8 +129,24 @@ def test_columns_that_were_renamed_keep_the_epoch_from_being_dropped() -> None:
 
 @pytest.mark.parametrize("intact", [True, False])
 def test_an_interrupted_dropping_is_carried_on_whatever_else_is_true(intact: bool) -> None:
-    assert decision(BARRED, DONE, intact=intact) == Tombstone((A, B))
+    assert decision(BARRED, BEFORE, intact=intact) == Tombstone((A, B))
+    assert decision(BARRED, SHAPED, intact=intact) == Tombstone((A, B))
     assert decision(CommitVector(EPOCH + 1, STEP_TOMBSTONE), None, intact=intact) == Tombstone((A, B))
+
+
+@pytest.mark.parametrize(
+    ("held", "intact", "again", "replay"),
+    [(DONE, True, (), ()), (DONE, False, (), ()), (HALF, True, (), (B,)), (HALF, False, (B,), ())],
+)
+def test_an_epoch_that_was_barred_from_one_table_and_written_to_another_is_kept_for_that_one(
+    held: CommitVector, intact: bool, again: tuple[TableId, ...], replay: tuple[TableId, ...]
+) -> None:
+    match decision(BARRED, held, intact=intact):
+        case Frozen(begin_again, written, text, barred):
+            assert (begin_again, written, barred) == (again, replay, (A,))
+            assert "Epoch 7 is in shop.b" in text
+        case other:
+            pytest.fail(f"{other}")
 
 
 def test_a_tombstone_of_an_earlier_epoch_says_nothing_about_this_one() -> None:

@@ -78,12 +78,8 @@ class DeathError(Exception):
     """The process ends here."""
 
 
-def test_a_damaged_segment_of_a_half_committed_epoch_is_found_and_asked_for_before_anything_is_dropped(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("shop.orders", "shop.items"):
-        world.script.table(name).insert({"id": 1, "name": name, "qty": 1})
-    manifest = world.script.seal(incarnations={"shop.orders": 0, "shop.items": 0})
+def lacking_after_death(world: World, monkeypatch: pytest.MonkeyPatch) -> TableId:
+    """A driver dies after it committed the first epoch to one of two targets. The other one."""
     sink = world.sink()
     commits: list[TableId] = []
     lock = threading.Lock()
@@ -98,7 +94,36 @@ def test_a_damaged_segment_of_a_half_committed_epoch_is_found_and_asked_for_befo
     monkeypatch.setattr(sink, "commit", only_one)
     with pytest.raises(DeathError):
         world.loop(sink).recover()
-    lacking = ({TableId("shop", "orders"), TableId("shop", "items")} - set(commits)).pop()
+    return ({TableId("shop", "orders"), TableId("shop", "items")} - set(commits)).pop()
+
+
+def test_an_epoch_that_was_barred_from_one_target_and_written_to_another_is_kept_and_the_barred_one_begins_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that was replaced wrote while its successor was dropping the epoch, which ended that one."""
+    tables = {name: world.script.table(name) for name in ("shop.orders", "shop.items")}
+    for name, table in tables.items():
+        table.insert({"id": 1, "name": name, "qty": 1})
+    world.script.seal(incarnations=dict.fromkeys(tables, 0))
+    barred = lacking_after_death(world, monkeypatch)
+    sink = world.sink()
+    generation = world.store.generations.newest()
+    sink.tombstone(TableWork(1, generation, barred, barred, tables[str(barred)].schema, (), (), {}))
+    asked: list[TableId] = []
+    world.script.generation = world.store.generations.next()
+    recovery = world.loop(begin_again=lambda _, again, __: asked.extend(again)).recover()
+    assert (recovery.epoch, recovery.frozen, asked) == (1, (1,), [barred])
+    # Nothing is left for another start.
+    assert world.loop().recover().frozen == ()
+
+
+def test_a_damaged_segment_of_a_half_committed_epoch_is_found_and_asked_for_before_anything_is_dropped(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("shop.orders", "shop.items"):
+        world.script.table(name).insert({"id": 1, "name": name, "qty": 1})
+    manifest = world.script.seal(incarnations={"shop.orders": 0, "shop.items": 0})
+    lacking = lacking_after_death(world, monkeypatch)
     segment = next(s for s in manifest.segments if s.table == lacking)
     path = world.store.spool / segment.name
     data = bytearray(path.read_bytes())

@@ -7,7 +7,7 @@ DDL commits by itself here, so the lock on the record alone would fence nothing.
 target (``GET_LOCK``) before it looks at the record, and runs its DDL on the same connection: the lock outlives the
 commit inside, and goes with the connection, not before a statement under way has ended. Two drivers never alter one
 target at once, and a driver without its connection can alter nothing. Before the statement the record says what it will
-have made of the table, and the statement leaves ``raycdc IDENTITY:TARGET:EPOCH`` as the table's comment: whoever finds
+have made of the table, and the statement leaves ``raycdc IDENTITY:TARGET:EPOCH`` in the table's comment: whoever finds
 both knows that it was carried out, although the driver died. Things that rows need (the default of a new column) are in
 the transaction of the record, which is written only over an older one.
 

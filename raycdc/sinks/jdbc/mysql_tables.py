@@ -1,5 +1,9 @@
 """Tables of a MySQL or MariaDB server that are targets: made, adopted and altered, each by one statement that leaves a
 mark (`raycdc.sinks.jdbc.mysql` says why).
+
+The mark is the end of the table's comment, behind the words that somebody else has there: `` raycdc MARKER`` of a
+statement of ours, or `` [raycdc]`` where the table was only taken over. A table of the name without a mark is another
+one: nothing else tells one from the next that any account may see and that stays when the table is rebuilt.
 """
 
 from __future__ import annotations
@@ -22,7 +26,10 @@ from raycdc.sinks.jdbc.types import mysql_type
 #: Collations that tell apart all texts, trailing spaces included, best first; servers have one of them or none.
 EXACT = ("utf8mb4_0900_bin", "utf8mb4_nopad_bin")
 
-_MARK = "raycdc "
+#: Of a table that was taken over.
+_ADOPTED = "[raycdc]"
+_MARKED = re.compile(r"(?:^| )(?:raycdc (\S+:\S+)|\[raycdc\])$")
+_COMMENT_LENGTH_MAX = 2048
 #: Types that an instant may have, of which the first has the years from 1970 to 2038 only.
 _MOMENTS = {"timestamp(6)", "datetime(6)"}
 
@@ -78,7 +85,7 @@ class MySqlTables:
         beside = hashlib.sha256(str(target).encode()).hexdigest()[:16]
         place = quote_name(target.db, f"{STAGE_PREFIX}new_{beside}") if replace else _name(target)
         statement = (
-            f"CREATE TABLE {place} ({', '.join(parts)}) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COMMENT='{_MARK}{marker}'"
+            f"CREATE TABLE {place} ({', '.join(parts)}) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 {_comment('', marker)}"
         )
         if not replace:
             self._run(f"CREATE DATABASE IF NOT EXISTS {quote_name(target.db)}")
@@ -115,6 +122,9 @@ class MySqlTables:
             exact=(best_collation(self._statements), *EXACT),
             where=str(self._database.address),
         )
+        comment = self._comment(target) or ""
+        if not _identity(comment):
+            missing.append(_comment(comment))
         if missing:
             self._change(f"ALTER TABLE {_name(target)} {', '.join(missing)}")
 
@@ -138,7 +148,7 @@ class MySqlTables:
             self.empty(target)
         if self.marker(target) != marker:
             clauses = self._clauses(target, present, plan, key)
-            clauses.append(f"COMMENT = '{_MARK}{marker}'")
+            clauses.append(_comment(self._comment(target) or "", marker))
             self._change(f"ALTER TABLE {_name(target)} {', '.join(clauses)}")
         for column in plan.filled:
             default, value = str(column.default), "%s"
@@ -213,15 +223,25 @@ class MySqlTables:
 
 
 def _marker(comment: str | None) -> str | None:
-    """The mark in a table's comment."""
-    return comment.removeprefix(_MARK) if comment is not None and comment.startswith(_MARK) else None
+    """The marker in a table's comment."""
+    marked = _MARKED.search(comment or "")
+    return marked[1] if marked is not None else None
 
 
 def _identity(comment: str | None) -> str | None:
-    """A table that somebody made has no mark, and a table without comment is none."""
+    """See `database.Tables.there`; None is no table's comment."""
     if comment is None:
         return None
-    return "marked" if _marker(comment) is not None else ""
+    return "marked" if _MARKED.search(comment) else ""
+
+
+def _comment(before: str, marker: str = "") -> str:
+    """The clause that marks a table which had the comment `before`; its words stay, as far as there is room."""
+    mark = f"raycdc {marker}" if marker else _ADOPTED
+    words = _MARKED.sub("", before)[: _COMMENT_LENGTH_MAX - len(mark) - 1]
+    # Sessions take no backslash for an escape.
+    text = f"{words} {mark}".strip().replace("'", "''")
+    return f"COMMENT = '{text}'"
 
 
 def definition(column: Column, key: Sequence[str], collation: str, *, is_null: bool = True) -> str:

@@ -228,8 +228,8 @@ class JdbcSteps(Target):
         return TargetGoneError(
             f"{self.name} in {self._address} held epoch {reached} and now holds {has_only(record)}: the server went "
             "back in time (a failover to an older copy, or a restore), or somebody dropped the table and made it anew, "
-            "or changed raycdc_commit. Nothing more was written. Bring back a copy that has the epoch and start again, "
-            "or take a new snapshot of the table."
+            "or changed raycdc_commit or the end of the table's comment. Nothing more was written. Bring back a copy "
+            "that has the epoch and start again, or take a new snapshot of the table."
         )
 
     # -- the record

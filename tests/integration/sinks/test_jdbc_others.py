@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,12 @@ from raycdc.errors import (
     TargetTakenError,
     TargetTouchedError,
 )
-from raycdc.schema import CreateTableEvent, TruncateTableEvent
+from raycdc.model import Column
+from raycdc.schema import AddColumnEvent, CreateTableEvent, TruncateTableEvent
 from raycdc.testing.epochs import ScriptedTable
 from raycdc.testing.servers import DatabaseServer, PostgresServer
 from tests.epochs.sink_world import new_world
-from tests.integration.sinks.others_story import OthersStory, keyed
+from tests.integration.sinks.others_story import INT, OthersStory, keyed
 
 pytestmark = pytest.mark.server
 
@@ -347,13 +349,19 @@ def made_anew(story: Story) -> None:
     story.execute("DROP TABLE shop.t", "CREATE TABLE shop.t (id bigint PRIMARY KEY, a bigint, b bigint)")
 
 
+ADOPTED = pytest.mark.parametrize("adopted", [False, True])
+
+
+@ADOPTED
 @SERVERS
 def test_a_table_made_anew_under_a_running_pipeline_is_noticed(
-    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str, adopted: bool
 ) -> None:
     story = Story(request, kind, tmp_path)
+    if adopted:
+        story.theirs()
     story.seal((1, 1, 1))
-    sink = story.world.sink()
+    sink = story.world.sink(on_existing="merge")
     story.world.loop(sink).run()
     made_anew(story)
     story.seal((2, 2, 2))
@@ -362,13 +370,55 @@ def test_a_table_made_anew_under_a_running_pipeline_is_noticed(
     assert story.world.rows(story.table) == []
 
 
+@ADOPTED
 @SERVERS
-def test_a_table_made_anew_between_runs_is_noticed(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> None:
+def test_a_table_made_anew_between_runs_is_noticed(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str, adopted: bool
+) -> None:
     story = Story(request, kind, tmp_path)
+    if adopted:
+        story.theirs()
     story.seal((1, 1, 1))
-    story.run()
+    story.run(on_existing="merge")
     made_anew(story)
     story.seal((2, 2, 2))
     with pytest.raises((SinkError, StateError), match=r"shop\.t"):
         story.run()
     assert story.world.rows(story.table) == []
+
+
+def test_a_table_that_was_taken_over_keeps_its_comment_and_may_be_rebuilt(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    story = Story(request, "mysql-upsert", tmp_path)
+    story.theirs()
+    words = "Ana's ledger \\o/ 100 %"
+    story.execute("ALTER TABLE shop.t COMMENT = '" + words.replace("'", "''").replace("\\", "\\\\") + "'")
+
+    def comment() -> str:
+        assert not isinstance(story.server, PostgresServer)
+        with story.server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT TABLE_COMMENT FROM information_schema.TABLES WHERE TABLE_NAME = 't'")
+            return str(cursor.fetchall()[0][0])
+
+    story.seal((1, 1, 1))
+    story.run(on_existing="merge")
+    assert comment() == f"{words} [raycdc]"
+    story.execute("ALTER TABLE shop.t FORCE", "OPTIMIZE TABLE shop.t", "ALTER TABLE shop.t ADD COLUMN theirs INT")
+    story.seal((2, 2, 2))
+    story.run()
+    story.table.schema = keyed("id", "a", "b", "c")
+    story.table.changes.append(AddColumnEvent(story.table.id, Column("c", INT)))
+    for row in story.table.rows.values():
+        row["c"] = None
+    story.seal()
+    story.run()
+    assert re.fullmatch(re.escape(words) + r" raycdc \w+:\w+:3", comment())
+    assert [(row["id"], row["c"]) for row in story.world.rows(story.table)] == [(1, None), (2, None)]
+    story.execute("CREATE TABLE shop.other LIKE shop.t", "INSERT INTO shop.other SELECT * FROM shop.t")
+    story.execute("DROP TABLE shop.t", "RENAME TABLE shop.other TO shop.t")
+    story.table.insert({"id": 3, "a": 3, "b": 3, "c": 3})
+    story.seal()
+    # A copy with all rows, as tools for schema changes make one, is the table.
+    story.run()
+    assert sorted(row["id"] for row in story.world.rows(story.table)) == [1, 2, 3]

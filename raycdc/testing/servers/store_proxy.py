@@ -29,6 +29,8 @@ _TIMEOUT_S = 120.0
 #: Headers of one connection, which say nothing about the other one.
 _OF_A_CONNECTION = frozenset({"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade"})
 
+_CONDITIONS = frozenset({"if-match", "if-none-match"})
+
 
 class Fault(Enum):
     """How a request fails."""
@@ -42,6 +44,7 @@ class Fault(Enum):
     SLOW_DOWN = "503 SlowDown, nothing was done"
     DENIED = "403 AccessDenied, nothing was done"
     LATE = "it is done after a delay"
+    OVERWRITES = "it is done whatever is there: the server knows no conditions"
 
 
 _ANSWERS = {
@@ -216,7 +219,7 @@ class _Connection(BaseHTTPRequestHandler):
         body = self._body()
         proxy, target = self.server.proxy, urlsplit(self.path)
         path = unquote(target.path)
-        conditional = any(self.headers.get(name) is not None for name in ("If-Match", "If-None-Match"))
+        conditional = any(self.headers.get(name) is not None for name in _CONDITIONS)
         rule = proxy.fault_for(self.command, path, conditional=conditional)
         reply = self._reply(rule, path, body)
         proxy.note(StoreRequest(self.command, path, target.query, conditional, reply.status if reply else 0))
@@ -237,6 +240,8 @@ class _Connection(BaseHTTPRequestHandler):
                 assert rule is not None
                 time.sleep(rule.delay_s)
                 return self._asked(path, body)
+            case Fault.OVERWRITES:
+                return self._asked(path, body, without=_CONDITIONS)
             case Fault.LOST_REPLY:
                 self._asked(path, body)
                 return None
@@ -261,9 +266,9 @@ class _Connection(BaseHTTPRequestHandler):
             return b"".join(parts)
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
-    def _asked(self, path: str, body: bytes) -> _Reply:
+    def _asked(self, path: str, body: bytes, *, without: frozenset[str] = frozenset()) -> _Reply:
         """The server's reply."""
-        left = _OF_A_CONNECTION | {"content-length", "expect"}
+        left = _OF_A_CONNECTION | {"content-length", "expect"} | without
         headers = {key: value for key, value in self.headers.items() if key.lower() not in left}
         headers["Content-Length"] = str(len(body))
         with self.server.proxy.turn(self.command, path):

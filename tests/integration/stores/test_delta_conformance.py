@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import time
+import uuid
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +16,17 @@ import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
 
 from raycdc.model import TableId
-from raycdc.sinks.delta.places import is_table, table_at
+from raycdc.sinks.api import SinkContext
+from raycdc.sinks.delta.places import is_table, storage_options, table_at
+from raycdc.sinks.delta.plugin import OptimizeOptions
+from raycdc.sinks.delta.sink import DeltaSink
+from raycdc.sinks.delta.table import DeltaTarget
+from raycdc.sinks.delta.upkeep import Upkeep
 from raycdc.stores.files import Access, StorePath, any_path, delete_table
 from raycdc.stores.settings import StorageSettings
 from raycdc.testing.epochs import Row
 from raycdc.testing.servers import AzuriteServer, MotoServer, S3MockServer, StoreProxy
-from raycdc.testing.sink_conformance import SinkConformance
+from raycdc.testing.sink_conformance import Play, SinkConformance
 
 pytestmark = pytest.mark.server
 
@@ -58,8 +68,6 @@ class DeltaInStore(SinkConformance):
         return root / target.db / target.table
 
     def options(self, folder: Path, target: TableId) -> dict[str, str]:
-        from raycdc.sinks.delta.places import storage_options
-
         return storage_options(self.place(folder, target)) or {}
 
 
@@ -100,10 +108,52 @@ class TestAzurite(DeltaInStore):
 IN_EACH_RUN = ("test_every_change_is_there_once", "test_a_replaced_driver_writes_nothing")
 
 
-@pytest.mark.parametrize("story", IN_EACH_RUN)
-def test_on_moto_in_each_run(moto: MotoServer, tmp_path: Path, story: str) -> None:
-    bucket = moto.create_bucket(f"brief-{IN_EACH_RUN.index(story)}")
+@pytest.fixture
+def suite(moto: MotoServer, request: pytest.FixtureRequest) -> Iterator[DeltaInStore]:
     with StoreProxy(moto) as proxy:
         suite = DeltaInStore()
-        suite.url, suite.access = f"s3://{bucket}", Access(proxy.settings)
-        getattr(suite, story)(tmp_path)
+        suite.url = f"s3://{moto.create_bucket('test-' + uuid.uuid4().hex)}"
+        suite.access = Access(proxy.settings)
+        yield suite
+
+
+@pytest.mark.parametrize("story", IN_EACH_RUN)
+def test_on_moto_in_each_run(suite: DeltaInStore, tmp_path: Path, story: str) -> None:
+    getattr(suite, story)(tmp_path)
+
+
+class NoSpark:
+    """A session that may not be asked for anything."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"Spark was asked for {name}")
+
+
+def test_a_large_merge_is_not_made_by_spark(
+    suite: DeltaInStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Because Delta's Spark overwrites the commits of others there."""
+    monkeypatch.setattr("raycdc.sinks.delta.target.MERGE_IN_PROCESS_BYTES_MAX", 0)
+    monkeypatch.setattr("raycdc.sinks.delta.sink.SMALL_BYTES_MAX", 0)
+    look = DeltaSink.look
+
+    def with_spark(sink: DeltaSink, context: SinkContext) -> None:
+        look(sink, replace(context, spark=NoSpark()))
+
+    monkeypatch.setattr(DeltaSink, "look", with_spark)
+    suite.test_every_change_is_there_once(tmp_path)
+
+
+def test_upkeep_makes_small_files_one_and_leaves_the_rows(suite: DeltaInStore, tmp_path: Path) -> None:
+    play = Play(tmp_path, suite.new_sink)
+    play.epochs(3)
+    play.run()
+    target = DeltaTarget(suite.place(tmp_path, play.orders.id), play.orders.id, play.store.app_id)
+    assert target.refresh()
+    write_deltalake(target.table, target.table.to_pyarrow_table().slice(0, 0), mode="append")
+    before = suite.rows(tmp_path, play.orders.id)
+    options = OptimizeOptions(every=timedelta(hours=1), vacuum=timedelta(hours=1))
+    Upkeep(options, upsert=True, clock=lambda: time.time() + 7200).after_commit(target, 10)
+    assert target.refresh()
+    assert len(target.table.file_uris()) == 1
+    assert sorted(suite.rows(tmp_path, play.orders.id), key=itemgetter("id")) == sorted(before, key=itemgetter("id"))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,3 +102,37 @@ def test_a_store_that_refuses_a_commit_ends_the_run_and_the_next_one_goes_on(job
     assert "privileges" in refused.log.read_text()
     assert job.start("--until", "caught-up").wait() == 0
     expect_equal(job, store)
+
+
+def test_check_and_run_refuse_a_store_that_overwrites_what_was_to_be_new(job: Job, store: StoreProxy) -> None:
+    with store.play(Rule(Fault.OVERWRITES, conditional=True, times=100)):
+        refused = job.start("--until", "caught-up")
+        assert refused.wait() == 5
+        assert "overwrites an object where it was asked to make a new one" in refused.log.read_text()
+        checked = check(job)
+    assert checked.returncode == 5
+    assert "Use a newer version of that server" in " ".join(checked.stdout.split())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ('optimize = { z_order = ["id"] }', "sink.optimize.z_order: Spark does that"),
+        ("", "Everything needed is there"),
+    ],
+    ids=["order of rows", "plain"],
+)
+def test_check_refuses_what_only_spark_could_do_there(job: Job, keys: str, expected: str) -> None:
+    assert expected in " ".join(check(replace(job, sink_keys=f"{job.sink_keys}\n{keys}")).stdout.split())
+
+
+def check(job: Job) -> subprocess.CompletedProcess[str]:
+    """``raycdc check`` of a job that runs without Spark."""
+    return subprocess.run(
+        [sys.executable, "-m", "raycdc.cli", "check", str(job.configuration()), "--local"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "RAYCDC_TEST_PASSWORD": job.server.cdc_user},
+    )

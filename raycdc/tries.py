@@ -8,8 +8,8 @@ and no try begins sooner than half a second after the one before |
 | … and fails that one thread in a passing way | those that waited for their turn have the same answer, and pause as \
 it does (`raycdc.patience`) |
 
-Every connection that we open ourselves is opened within `TRIES.at`. Drivers that connect by themselves in the
-background are bounded by their own settings (MongoDB's, librdkafka's).
+Every connection that we open ourselves is opened within `TRIES.at`. A driver that connects by itself, and tells before
+it does, waits in `TRIES.space` for its time (`raycdc.clients.mongodb_tries`); librdkafka has settings of its own.
 """
 
 from __future__ import annotations
@@ -75,6 +75,27 @@ class Tries:
             raise
         with self._lock:
             server.answered_s, server.failure = self._threads.now_s(), None
+            self._tell(server)
+
+    def space(self, address: str) -> None:
+        """Wait until this thread may try; nobody hears how it ends but by `answered`."""
+        with self._lock:
+            server = self._servers.setdefault(address, _Server())
+            may_s = max(server.next_s, self._threads.now_s())
+            server.next_s = may_s + SPACING_S
+        while True:
+            with self._lock:
+                now_s = self._threads.now_s()
+                if now_s < server.answered_s + FRESH_S or now_s >= may_s:
+                    return
+                news = server.news
+            self._threads.wait(news, may_s - now_s)
+
+    def answered(self, address: str) -> None:
+        """The server let somebody in: others need not wait."""
+        with self._lock:
+            server = self._servers.setdefault(address, _Server())
+            server.answered_s = server.next_s = self._threads.now_s()
             self._tell(server)
 
     def forget(self) -> None:

@@ -7,35 +7,40 @@ made. `tests/unit/test_tidy.py` finds a client that is made elsewhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import TypeVar
 
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from raycdc.errors import ConfigError
 from raycdc.source.checks import CheckResult, readable_on_the_way
 
 T = TypeVar("T")
+Properties = Mapping[str, str | int | float]
+
+#: librdkafka connects by itself, tells nobody before, and with its own 100 ms tries a broker that accepts and closes
+#: nineteen times a second for each client (measured, 2.16); so it tries once a second. A connection that ended after
+#: more than ten seconds is opened anew at once in any case.
+_RECONNECTS = {"reconnect.backoff.ms": 2000, "reconnect.backoff.max.ms": 10_000}
 
 
-def admin_client(properties: Mapping[str, str | int | float], *, section: str) -> AdminClient:
+def admin_client(properties: Properties, *, section: str) -> AdminClient:
     """A client for questions. `ConfigError` at ``{section}.properties`` for what librdkafka refuses."""
-    return _made(lambda: AdminClient(dict(properties)), section)
+    return _made(lambda: AdminClient(_spaced(properties)), section)
 
 
-def consumer_client(properties: Mapping[str, str | int | float], *, section: str) -> Consumer:
+def consumer_client(properties: Properties, *, section: str) -> Consumer:
     """A consumer, whose log goes to librdkafka's own. Errors as of `admin_client`."""
-    return _made(lambda: Consumer(dict(properties), logger=None), section)
+    return _made(lambda: Consumer(_spaced(properties), logger=None), section)
 
 
-def producer_client(properties: Mapping[str, str | int | float], *, section: str) -> Producer:
+def producer_client(properties: Properties, *, section: str) -> Producer:
     """A producer, whose log goes to librdkafka's own. Errors as of `admin_client`."""
-    return _made(lambda: Producer(dict(properties), logger=None), section)
+    return _made(lambda: Producer(_spaced(properties), logger=None), section)
 
 
-def messages_in_the_open(
-    bootstrap_servers: str, properties: Mapping[str, str | int | float], *, section: str
-) -> list[CheckResult]:
+def messages_in_the_open(bootstrap_servers: str, properties: Properties, *, section: str) -> list[CheckResult]:
     """A warning where messages travel unencrypted to brokers beyond this machine."""
     protocol = str(properties.get("security.protocol", "plaintext")).lower()
     servers = [server.strip().rpartition("://")[2] for server in bootstrap_servers.split(",")]
@@ -45,6 +50,22 @@ def messages_in_the_open(
         encrypted=not protocol.endswith("plaintext"),
         fix=f'Set {section}.properties: security.protocol = "ssl" or "sasl_ssl", and ssl.ca.location.',
     )
+
+
+def answer_of(asked: Future[T], timeout_s: float) -> T:
+    """The answer to a question of an admin client. `KafkaException` where there is none in time, too: librdkafka's own
+    end of a question may come a moment later than ours.
+    """
+    try:
+        return asked.result(timeout_s)
+    except TimeoutError as cause:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no answer within {timeout_s:g} s")) from cause
+
+
+def _spaced(properties: Properties) -> dict[str, str | int | float]:
+    """`properties` with our pauses between connections, where they have none."""
+    theirs = any(name in properties for name in _RECONNECTS)
+    return {**({} if theirs else _RECONNECTS), **properties}
 
 
 def _made(make: Callable[[], T], section: str) -> T:

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
 
+from raycdc.clients.kafka import consumer_client
 from raycdc.config import config_from_dict
+from raycdc.config.mongodb_uri import parse_mongodb_uri
 from raycdc.patience import SPACING_S
 from raycdc.pipeline import Pipeline
 from raycdc.run_events import Committed, RunEvent, Warned
-from raycdc.testing.servers import MariaDbServer, PostgresServer
+from raycdc.testing.servers import MariaDbServer, MongoDb, PostgresServer
 from raycdc.testing.servers.gate import Gate, Way
 
 pytestmark = pytest.mark.server
@@ -28,7 +31,8 @@ INEXACT_S = 0.1
 class Running:
     """A run in a thread of its own."""
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: dict[str, Any], *, until: str | None = "caught-up") -> None:
+        self._until = until
         self._pipeline = Pipeline.from_config(config_from_dict(config))
         self._error: BaseException | None = None
         self._news = threading.Condition()
@@ -46,6 +50,10 @@ class Running:
         if self._error is not None:
             raise self._error
 
+    def stop(self) -> None:
+        self._pipeline.stop()
+        self.end()
+
     def end(self) -> None:
         self._thread.join(120)
         assert not self._thread.is_alive()
@@ -54,7 +62,7 @@ class Running:
 
     def _run(self) -> None:
         try:
-            self._pipeline.run(until="caught-up", local=True, listener=self._listen)
+            self._pipeline.run(until=self._until, local=True, listener=self._listen)
         except BaseException as error:  # noqa: BLE001 - raised by `end`
             with self._news:
                 self._error = error
@@ -136,3 +144,47 @@ def test_a_target_that_dies_hears_of_all_commits_twice_a_second(
             pass
         run.end()
     assert any("The sink is waited for" in text for text in run.warnings)
+
+
+def test_a_mongodb_that_dies_hears_of_all_clients_of_the_process_twice_a_second(
+    mongodb: MongoDb, tmp_path: Path
+) -> None:
+    parsed = parse_mongodb_uri(mongodb.uri)
+    host, _, port = parsed.where.rpartition("://")[2].partition("/")[0].partition(",")[0].rpartition(":")
+    with mongodb.fresh_database() as database, Gate(host, int(port)) as gate:
+        with mongodb.client() as client:
+            for name in ("a", "b"):
+                client[database][name].insert_many([{"_id": number} for number in range(ROWS)])
+        running = Running(
+            {
+                "pipeline": {"name": "dead", "state": str(tmp_path / "state"), "epoch_interval": "300ms"},
+                "source": {
+                    "type": "mongodb",
+                    "uri": f"mongodb://{gate.host}:{gate.port}/?directConnection=true",
+                    "collections": [rf"{database}\..*"],
+                },
+                "readers": {"min": 2, "max": 2},
+                "sink": {"type": "jsonl", "path": str(tmp_path / "lake"), "write": "changelog"},
+            },
+            until=None,
+        )
+        running.wait_for_commit()
+        with gate.being(Way.SHUT):
+            gate.wait_for_knocks(8)
+        assert gate.most_in(1.0 - INEXACT_S) <= 2
+        running.stop()
+
+
+def test_a_broker_that_closes_each_connection_hears_of_a_client_no_more_than_twice_a_second() -> None:
+    with Gate("127.0.0.1", 1, way=Way.SHUT) as gate:
+        properties: dict[str, str | int | float] = {
+            "bootstrap.servers": f"{gate.host}:{gate.port}",
+            "group.id": "g",
+            "log_level": 0,
+        }
+        consumer = consumer_client(properties, section="source")
+        consumer.assign([TopicPartition("t", 0, 0)])
+        while len(gate.knocks) < 4:
+            consumer.poll(0.2)
+        consumer.close()
+        assert gate.most_in(1.0 - INEXACT_S) <= 2

@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 
 import pytest
+from confluent_kafka import KafkaException
 
+from raycdc.clients.kafka import answer_of
 from raycdc.errors import SourceError, SourceUnavailableError
 from raycdc.patience import SPACING_S
+from raycdc.sinks.kafka.transactions import is_away
 from raycdc.tries import Tries
 
 SERVER = "db1:3306"
@@ -74,3 +77,25 @@ def test_servers_are_bounded_each_for_itself() -> None:
         raise SourceUnavailableError("away")
     with tries.at("db2:3306"):
         pass
+
+
+def test_drivers_that_connect_by_themselves_wait_for_their_time_until_somebody_is_let_in() -> None:
+    tries, tried = Tries(), list[float]()
+
+    def space() -> None:
+        tries.space(SERVER)
+        tried.append(time.monotonic())
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda _: space(), range(3)))
+    assert all(later - earlier >= SPACING_S - 0.05 for earlier, later in pairwise(tried))
+    tries.answered(SERVER)
+    for _ in range(100):
+        tries.space(SERVER)  # It returns at once, for as long as the answer is fresh.
+        tries.answered(SERVER)
+
+
+def test_a_question_to_a_broker_that_is_not_answered_says_that_the_broker_is_away() -> None:
+    with pytest.raises(KafkaException) as raised:
+        answer_of(Future[str](), 0.0)
+    assert is_away(raised.value.args[0])

@@ -19,6 +19,7 @@ from pymongo.errors import (
 )
 from pymongo.uri_parser import parse_uri
 
+from raycdc.clients.mongodb_tries import spaced
 from raycdc.config import Secret
 from raycdc.connectors.mongodb.bson.documents import Document
 from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
@@ -70,8 +71,13 @@ def connect(uri: Secret, *, place: str = "source.uri") -> Client:
         options = parse_uri(uri.reveal(), validate=True, warn=False)["options"]
         known = {name.lower() for name in options}
         if "serverselectiontimeoutms" in known:
-            return MongoClient(uri.reveal(), appname="raycdc")
-        return MongoClient(uri.reveal(), appname="raycdc", serverSelectionTimeoutMS=SELECTION_TIMEOUT_MS)
+            return MongoClient(uri.reveal(), appname="raycdc", event_listeners=spaced())
+        return MongoClient(
+            uri.reveal(),
+            appname="raycdc",
+            event_listeners=spaced(),
+            serverSelectionTimeoutMS=SELECTION_TIMEOUT_MS,
+        )
     except (InvalidURI, ConfigurationError, ValueError) as cause:
         # Not its text: it may quote the string, and that may hold the password.
         raise ConfigError(

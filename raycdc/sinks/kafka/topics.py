@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic, TopicPartition
 
-from raycdc.clients.kafka import admin_client
+from raycdc.clients.kafka import admin_client, answer_of
 from raycdc.clients.kafka_reachable import list_topics
 from raycdc.errors import SinkError, SinkUnavailableError
 from raycdc.sinks.kafka.plugin import KafkaSinkConfig
@@ -32,7 +32,10 @@ class Topics:
         try:
             list_topics(self._admin, servers, timeout_s=TIMEOUT_S)
         except KafkaException as cause:
-            raise SinkError(f"Kafka at {servers} cannot be reached: {cause.args[0]}") from cause
+            text = f"Kafka at {servers} cannot be reached: {cause.args[0]}"
+            if is_away(cause.args[0]):
+                raise SinkUnavailableError(text) from cause
+            raise SinkError(text) from cause
 
     def __contains__(self, topic: str) -> bool:
         return topic in self._listed()
@@ -54,8 +57,10 @@ class Topics:
         """What tells the topic from a later one of its name; empty where the cluster does not say."""
         try:
             (asked,) = self._admin.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S).values()
-            found = str(asked.result(TIMEOUT_S).topic_id)
-        except KafkaException:
+            found = str(answer_of(asked, TIMEOUT_S).topic_id)
+        except KafkaException as cause:
+            if is_away(error := cause.args[0]):
+                raise topic_error(Target(self._properties, topic, ""), error) from cause
             return ""
         return "" if found == _NO_ID else found
 
@@ -63,7 +68,7 @@ class Topics:
         """Make a topic that is one table's own, or for all; one that is there already stays."""
         new = NewTopic(topic, num_partitions=partitions, replication_factor=self._config.replication_factor)
         try:
-            self._admin.create_topics([new])[topic].result(TIMEOUT_S)
+            answer_of(self._admin.create_topics([new])[topic], TIMEOUT_S)
         except KafkaException as cause:
             if cause.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 error = topic_error(Target(self._properties, topic, ""), cause.args[0])
@@ -79,4 +84,7 @@ class Topics:
 
     def _offsets(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> dict[int, int]:
         asked = self._admin.list_offsets(dict.fromkeys(partitions, spec))
-        return {partition.partition: future.result(TIMEOUT_S).offset for partition, future in asked.items()}
+        try:
+            return {partition.partition: answer_of(future, TIMEOUT_S).offset for partition, future in asked.items()}
+        except KafkaException as cause:
+            raise topic_error(Target(self._properties, partitions[0].topic, ""), cause.args[0]) from cause

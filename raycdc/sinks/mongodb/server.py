@@ -29,6 +29,7 @@ from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import ReadPreference
 from pymongo.write_concern import WriteConcern
 
+from raycdc.clients.mongodb_tries import spaced
 from raycdc.config.mongodb_uri import parse_mongodb_uri
 from raycdc.errors import KeyRefusedError, SinkError, SinkUnavailableError, ValueRefusedError
 from raycdc.model import TableId
@@ -146,6 +147,7 @@ class Server:
                 readPreference="primary",
                 retryWrites=True,
                 serverSelectionTimeoutMS=_SELECTION_TIMEOUT_MS,
+                event_listeners=spaced(),
             )
         except (PyMongoError, ValueError, TypeError) as cause:
             # Not its text: it may quote the connection string.

@@ -34,14 +34,15 @@ class Gate:
 
     host = "127.0.0.1"
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, *, listens_on: int = 0, way: Way = Way.OPEN) -> None:
+        """`listens_on` a port that nobody has, or any (0)."""
         self._server = (host, port)
-        self._way = Way.OPEN
+        self._way = way
         self._changed = threading.Condition()
         self._sockets: set[socket.socket] = set()
         #: When somebody connected while the gate was not open, in monotonic seconds.
         self.knocks: list[float] = []
-        self._listener = socket.create_server((self.host, 0))
+        self._listener = socket.create_server((self.host, listens_on))
         self.port = int(self._listener.getsockname()[1])
         threading.Thread(target=self._listen, name="gate", daemon=True).start()
 

@@ -225,6 +225,10 @@ def _state(start: Start) -> Iterator[CheckResult]:
         yield CheckResult("state", f"The state folder {place.work} can be written.", ok=True)
 
 
+#: Whoever waits for a check, or a first start, wants to know soon.
+STORE_TRIES_FOR_S = 10.0
+
+
 def _kept_in_folders(config: PipelineConfig) -> Iterator[str]:
     """What is lost with a machine, although nobody could make it again."""
     if config.lookups:
@@ -235,7 +239,7 @@ def _kept_in_folders(config: PipelineConfig) -> Iterator[str]:
 
 def _state_on_store(place: StatePlace) -> CheckResult:
     try:
-        place.open().require_usable()
+        place.open(tries_for_s=STORE_TRIES_FOR_S).require_usable()
     except StateError as error:
         return CheckResult(
             "state", str(error), "Mend what it says, or choose another pipeline.state.", error=StateError

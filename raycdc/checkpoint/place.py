@@ -14,7 +14,7 @@ from raycdc.config.model import PipelineConfig, PipelineOptions
 from raycdc.config.storage import StorageOptions
 from raycdc.errors import StateError
 from raycdc.stores.api import StoreError
-from raycdc.stores.object_store import ObjectStore
+from raycdc.stores.object_store import TRIES_FOR_S, ObjectStore
 from raycdc.stores.settings import StorageSettings
 from raycdc.stores.url import FolderPlace, ObjectPlace, Place, place_of
 
@@ -49,14 +49,16 @@ class StatePlace:
     def on_store(self) -> bool:
         return isinstance(self.place, ObjectPlace)
 
-    def open(self, disk: Disk = DISK) -> StateFolder:
-        """The documents. `StateError` where a store cannot be reached as it is set up."""
+    def open(self, disk: Disk = DISK, *, tries_for_s: float = TRIES_FOR_S) -> StateFolder:
+        """The documents. `StateError` where a store cannot be opened as it is set up; one that does not answer is asked
+        again for `tries_for_s`.
+        """
         match self.place:
             case FolderPlace(path):
                 return LocalFolder(Path(path), disk)
             case ObjectPlace():
                 try:
-                    return RootedFolder(ObjectStore(self.place, self.settings))
+                    return RootedFolder(ObjectStore(self.place, self.settings, tries_for_s=tries_for_s))
                 except StoreError as cause:
                     raise StateError(str(cause)) from cause
 

@@ -73,10 +73,8 @@ class RootedFolder:
         """
         name = f"probe-{uuid.uuid4().hex}"
         with as_state_errors():
-            try:
-                held = _keeps_conditions(self._store, name)
-            finally:
-                self._store.delete(name)
+            held = _keeps_conditions(self._store, name)
+            self._store.delete(name)
         if not held:
             raise StateError(
                 f"{self.where} does not keep to the conditions of a write (If-None-Match, If-Match), so two "

@@ -42,7 +42,12 @@ class ObjectStore:
     """See the module's docstring; a `Store`. Opening it asks nothing of the server."""
 
     def __init__(
-        self, place: ObjectPlace, settings: StorageSettings | None = None, *, client: AnyClient | None = None
+        self,
+        place: ObjectPlace,
+        settings: StorageSettings | None = None,
+        *,
+        client: AnyClient | None = None,
+        tries_for_s: float = TRIES_FOR_S,
     ) -> None:
         """The objects below `place`. Raises `StoreError` where the settings cannot be used.
 
@@ -51,7 +56,7 @@ class ObjectStore:
         self._place = place
         #: Requests by operation, for whoever watches their cost; those that the library repeats count once.
         self.requests: Counter[str] = Counter()
-        self._client = client or client_of(place, settings or StorageSettings())
+        self._client = client or client_of(place, settings or StorageSettings(), tries_for_s=tries_for_s)
 
     def __repr__(self) -> str:
         return f"ObjectStore({str(self._place)!r})"
@@ -176,6 +181,8 @@ def _client_for(place: ObjectPlace, settings: StorageSettings, tries_for_s: floa
             "max_backoff": timedelta(seconds=LONGEST_PAUSE_S),
             "base": 2,
         },
+        # The time is the limit.
+        "max_retries": 1000,
         "retry_timeout": timedelta(seconds=tries_for_s),
     }
     prefix = place.prefix or None

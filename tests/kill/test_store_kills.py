@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from raycdc.errors import ExitCode
 from raycdc.testing.changelog import check_changelog, read_changelog
 from raycdc.testing.compare import compare_lake
-from raycdc.testing.jobs import Job, catch_up, run_through
+from raycdc.testing.jobs import Job, Run, catch_up, run_through
 from raycdc.testing.servers import MariaDbServer
 from raycdc.testing.servers.moto import MotoServer
 from raycdc.testing.servers.s3 import ACCESS_KEY, REGION
@@ -57,6 +58,10 @@ def changing(job: Job) -> ShopWorkload:
     return ShopWorkload(lambda: job.server.connect(database=job.database), seed=3, database=job.database, size=SIZE)
 
 
+def told(run: Run, event: str) -> list[dict[str, object]]:
+    return [one for one in list(run.events) if one["event"] == event]
+
+
 def expect_exact_changelog(job: Job) -> None:
     for table in TABLES:
         rows = read_changelog(job.lake / job.database / table, job.sink)
@@ -75,7 +80,9 @@ def test_a_changelog_survives_kills_at_every_step_and_a_store_that_stumbles(
 ) -> None:
     with StoreProxy(moto) as store:
         job = replace(on_store(tmp_path, mariadb, "store_kills", store), sink="jsonl", write="changelog")
-        plan = ",".join(f"{point}=kill@{1 + number % 3}" for number, point in enumerate(POINTS))
+        # The first roots of a process are those by which it begins.
+        times = {point: 6 if point.endswith("_root") else 1 + number % 3 for number, point in enumerate(POINTS)}
+        plan = ",".join(f"{point}=kill@{number}" for point, number in times.items())
         with changing(job).running(pause_s=0.02), store.play(*FAULTS) as played:
             deaths = run_through(job, failpoints=plan, busy=lambda: not set(POINTS) <= job.hit())
         catch_up(job)
@@ -84,8 +91,9 @@ def test_a_changelog_survives_kills_at_every_step_and_a_store_that_stumbles(
     expect_exact_changelog(job)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("point", [pytest.param("after_manifest", marks=pytest.mark.long), "between_tables"])
+@pytest.mark.parametrize("point", ["after_manifest", "between_tables"])
 def test_what_is_lost_with_the_machine_is_read_again(
     mariadb: MariaDbServer, moto: MotoServer, tmp_path: Path, point: str
 ) -> None:
@@ -99,7 +107,35 @@ def test_what_is_lost_with_the_machine_is_read_again(
             # Another machine has no work of this pipeline, and may have it elsewhere.
             job = replace(job, pipeline=f'work = "{tmp_path / "other"}"')
             again = job.start("--standby")
-            assert again.wait_for(lambda: any(e["event"] == "commit" for e in list(again.events))), again.story()
+            assert again.wait_for(lambda: bool(told(again, "commit"))), again.story()
             again.interrupt()
+        catch_up(job)
+    expect_equal(job)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_stopped_driver_that_wakes_up_after_the_takeover_commits_nothing(
+    mariadb: MariaDbServer, moto: MotoServer, tmp_path: Path
+) -> None:
+    """On two machines, which have nothing in common but the store."""
+    with StoreProxy(moto) as store:
+        job = on_store(tmp_path, mariadb, "store_stopped", store)
+        with changing(job).running(pause_s=0.02):
+            first = job.start()
+            assert first.wait_for(lambda: bool(told(first, "commit"))), first.story()
+            second = replace(job, pipeline=f'work = "{tmp_path / "other"}"').start("--standby")
+            assert second.wait_for(lambda: bool(told(second, "waiting"))), second.story()
+            first.process.send_signal(signal.SIGSTOP)
+            assert second.wait_for(lambda: bool(told(second, "commit")), timeout_s=60), second.story()
+            commits = len(told(first, "commit"))
+            first.process.send_signal(signal.SIGCONT)
+            assert first.wait(timeout_s=60) == ExitCode.STATE, first.story()
+            assert [error["error"] for error in told(first, "error")] == ["FencedError"]
+            assert len(told(first, "commit")) == commits
+            refused = replace(job, pipeline=f'work = "{tmp_path / "third"}"').start()
+            assert refused.wait() == ExitCode.STATE
+            assert "in use by process" in refused.story()
+            assert second.interrupt() == ExitCode.INTERRUPTED, second.story()
         catch_up(job)
     expect_equal(job)

@@ -48,7 +48,7 @@ class MemoryPlace(StatePlace):
 
     store: Store | None = field(default=None, compare=False)
 
-    def open(self, disk: Disk = DISK) -> StateFolder:
+    def open(self, disk: Disk = DISK, *, tries_for_s: float = 0) -> StateFolder:
         assert self.store is not None
         return RootedFolder(self.store)
 

@@ -117,14 +117,11 @@ def test_errors_name_the_object_and_hide_the_query() -> None:
     assert object_store.shown(ValueError(text)) == "Error performing GET https://acc.blob/lake/a 403 Forbidden"
 
 
-def test_a_server_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from raycdc.stores import object_store
-
-    monkeypatch.setattr(object_store, "TRIES_FOR_S", 0)
+def test_a_server_that_is_not_there_is_named() -> None:
     settings = StorageSettings(
         endpoint="http://127.0.0.1:1", access_key_id="AK", secret_access_key="s3cr3t", allow_http=True
     )
     with pytest.raises(StoreError, match=r"s3://lake/shop/root\.json cannot be read: .*127\.0\.0\.1:1") as away:
-        ObjectStore(PLACE, settings).read("root.json")
+        ObjectStore(PLACE, settings, tries_for_s=0).read("root.json")
     assert "s3cr3t" not in str(away.value)
     assert not away.value.lasting

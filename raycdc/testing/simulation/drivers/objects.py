@@ -138,6 +138,6 @@ class SimulatedPlace(StatePlace):
 
     store: ProcessObjects | None = field(default=None, compare=False)
 
-    def open(self, disk: Disk = DISK) -> StateFolder:
+    def open(self, disk: Disk = DISK, *, tries_for_s: float = 0) -> StateFolder:
         assert self.store is not None
         return RootedFolder(self.store)

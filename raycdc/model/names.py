@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from raycdc.model.table import TableId
 
@@ -21,6 +22,7 @@ _DIGITS = 8
 KNOWN_ROWS = "known rows of "
 #: The advice about a table's name.
 ROUTE_IT = "Give the target another name by a [[route]]"
+_ESCAPE = re.compile("%[0-9A-Fa-f]{2}")
 _TOPIC_FIELD = re.compile(r"\{(db|table)\}")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _ABOVE_BMP = re.compile("[\U00010000-\U0010ffff]")
@@ -38,7 +40,7 @@ class NameRules:
     `topic` that a table's name becomes a part of, and `topics` that are no table's. `ours` are the tables in which
     raycdc keeps its own records (``db.table``, or ``db.`` for all of a database, in lower case), and `ours_first`
     begins the names of its staging tables in any database. `one_case`: there is one database of names that differ in
-    upper and lower case alone.
+    upper and lower case alone. `escapes`: ``%41`` in a folder's name is read as ``A``, so that it is another folder.
     """
 
     store: str
@@ -64,6 +66,7 @@ class NameRules:
     topic: str = ""
     topics: frozenset[str] = frozenset()
     one_case: bool = False
+    escapes: bool = False
 
     def no_column(self, name: str, *, is_key: bool = False) -> str:
         """Why no column can have this name; empty where one can. `is_key`: it alone tells rows apart."""
@@ -116,6 +119,8 @@ class NameRules:
                 why = f"ends with {name[-1]!r}"
             elif bytes_max and len(name.encode()) > bytes_max:
                 why = f"has more than {bytes_max} bytes"
+            if self.escapes and (escape := _ESCAPE.search(name)):
+                why = f"contains {escape[0]!r}, which is read as {unquote(escape[0])!r}"
             if why := why or self._too_long(name):
                 cannot = "be a folder" if self.folder else f"name a {what}"
                 return f"{name!r} cannot {cannot} of {self.store}, because it {why}. {ROUTE_IT}"
@@ -213,14 +218,24 @@ _FILE_BYTES_MAX = 255
 _BROKERS_TOPICS = frozenset(
     {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata", "@metadata"}
 )
+_CONTROLS = "".join(map(chr, (*range(1, 32), 127)))
 _MYSQL_DATABASES = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
 
 #: The rules of each kind of target. A third party's sink may have rules of its own; without them it holds any name.
 NAMES: Mapping[str, NameRules] = {
     # Delta's DELTA_INVALID_CHARACTERS_IN_COLUMN_NAMES, without column mapping.
-    "delta": NameRules("a Delta table", characters=" ,;{}()\n\t=", folder=True),
+    # Of folders: what delta-rs takes for the path of another one, or for none.
+    "delta": NameRules(
+        "a Delta table",
+        characters=" ,;{}()\n\t=",
+        folder=True,
+        database=f"\\{_CONTROLS}",
+        table=f"\\{_CONTROLS}",
+        escapes=True,
+    ),
     # A dot in a namespace is between two of its levels, for the catalogs that write it as a text.
-    "iceberg": NameRules("an Iceberg table", folder=True, database="?#.", table="?#"),
+    # Python's urlsplit leaves out what is between lines, and what follows on ? and # is no path.
+    "iceberg": NameRules("an Iceberg table", folder=True, database="?#.\t\n\r", table="?#\t\n\r"),
     "parquet": NameRules("a folder of Parquet files", folder=True, named=False),
     "jsonl": NameRules("a folder of JSON files", folder=True, named=False),
     "console": NameRules("the console", named=False),

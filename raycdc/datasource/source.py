@@ -70,12 +70,12 @@ def create_views(spark: Any, config: str | Path, tables: Sequence[str], **option
 
     Two tables of one name in different databases cannot both have a view: `ConfigError`.
     """
-    register(spark)
     named: dict[str, str] = {}
     for table in tables:
         # Spark's names of views ignore case.
         if (other := named.setdefault(TableId.parse(table).table.lower(), table)) != table:
             raise ConfigError(f"{other} and {table} cannot both have a view: both would be called alike.")
+    register(spark)
     for table in tables:
         given = {"config": str(config), "metadata": "false", **options, "table": table}
         rows = spark.read.format(RaycdcDataSource.name()).options(**given).load()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from raycdc.datasource.options import ReadOptions
+from raycdc.datasource.source import create_views
 from raycdc.errors import ConfigError
 from raycdc.model import TableId
 
@@ -87,3 +88,15 @@ def test_a_read_has_a_filter_of_its_own(config: Path) -> None:
 def test_a_stream_may_have_its_state_elsewhere(config: Path) -> None:
     options = ReadOptions.of({"config": str(config), "table": "shop.orders", "state": "/mnt/state"})
     assert options.pipeline().config.pipeline.state == "/mnt/state"
+
+
+def test_two_tables_of_one_name_cannot_both_have_a_view() -> None:
+    with pytest.raises(ConfigError, match=r"shop\.orders and `old\.shop`\.Orders cannot both have a view"):
+        create_views(None, "shop.toml", ["shop.orders", "`old.shop`.Orders"])
+
+
+def test_the_state_of_a_table_is_one_folder_whatever_its_name(config: Path) -> None:
+    folders = [
+        ReadOptions(str(config), TableId("shop", name)).pipeline().config.pipeline.state for name in ("t", "../t")
+    ]
+    assert [folder.rpartition(".spark/")[2] for folder in folders] == ["shop.t", "shop...%2Ft"]

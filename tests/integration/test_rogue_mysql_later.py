@@ -19,8 +19,10 @@ from raycdc.connectors.mysql.catalog import load_table
 from raycdc.connectors.mysql.client import current_place, probe
 from raycdc.connectors.mysql.snapshot import packets
 from raycdc.connectors.mysql.snapshot.resultset import stream_query
-from raycdc.errors import CorruptLogError, DataError, RaycdcError, SourceError
+from raycdc.errors import CorruptLogError, DataError, RaycdcError, SinkError, SourceError
 from raycdc.model import TableId
+from raycdc.sinks.jdbc.mysql import MySqlDatabase
+from raycdc.sinks.jdbc.plugin import Address
 from raycdc.testing.jobs import Job
 from raycdc.testing.servers import MariaDbServer
 from raycdc.testing.servers.certificates import write_certificates
@@ -113,11 +115,18 @@ def endless() -> Iterator[bytes]:
         yield b"\xff\xff\xff" + bytes([number]) + bytes(0xFFFFFF)
 
 
+def write(port: int, table: TableId) -> None:
+    database = MySqlDatabase(Address("mysql", "127.0.0.1", port, table.db, "root", "root", TlsMode.DISABLED))
+    with closing(database), database.session() as session:
+        session.rows("SELECT 'meddle'")
+
+
 WAYS: dict[str, tuple[bytes, Callable[[int, TableId], None]]] = {
     "a statement": (b"meddle", ask),
     "a chunk": (b"meddle", read_chunk),
     "the registration of the log": (b"\x15", read_log),
     "the log": (b"\x12", read_log),
+    "a sink": (b"meddle", write),
 }
 
 
@@ -129,9 +138,9 @@ def test_an_answer_that_no_server_gives_is_a_named_error(
     word, read = WAYS[way]
     with closing(Meddler(mariadb.port, word, answers)) as meddler, pytest.raises(RaycdcError) as refused:
         read(meddler.port, table)
-    assert isinstance(refused.value, SourceError | DataError)
+    assert isinstance(refused.value, SourceError | DataError | SinkError)
     assert "127.0.0.1" in str(refused.value) or str(table) in str(refused.value)
-    if answers is local_file and read in (ask, read_chunk):
+    if answers is local_file and read in (ask, read_chunk, write):
         assert "a request for a file of this machine" in str(refused.value)
     assert b"root:" not in meddler.received
 

@@ -26,12 +26,13 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pymysql
 
-from raycdc.clients.mysql import MySqlSettings, close_quietly, connect, quote_name
+from raycdc.clients.mysql import MySqlSettings, close_quietly, connect, quote_name, sane_answers
 from raycdc.errors import (
     ColumnsRefusedError,
     RaycdcError,
     SinkError,
     SinkUnavailableError,
+    SourceError,
     SourceUnavailableError,
     ValueRefusedError,
 )
@@ -270,9 +271,11 @@ class MySqlSession:
         if isinstance(statement, str):
             note_statement(statement)
         try:
-            with self._connection.cursor() as cursor:
+            with sane_answers(str(self._database.address)), self._connection.cursor() as cursor:
                 cursor.execute(statement, arguments or None)
                 return list(cursor.fetchall()), cursor.rowcount
+        except SourceError as cause:
+            raise SinkError(str(cause)) from cause
         except pymysql.Error as cause:
             code, text = cause.args[0], without_value(str(cause.args[-1]), cause.args[0])
             raise advised(mysql_refusal(code), f"{self._database.address}: {text} (error {code})") from cause

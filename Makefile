@@ -1,6 +1,6 @@
 # The tasks of this project. `make test` is what CI runs; `make check` is a synonym for people who look for it.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test demo test check test-fast test-kill test-drivers test-races test-sinks test-stores test-blackbox test-mutants test-mongodb-peer lint types imports format bench clean
+.PHONY: help setup setup-test demo test check test-fast test-kill test-drivers test-races test-sinks test-stores test-leaks test-blackbox test-mutants test-mongodb-peer lint types imports format bench clean
 SHELL := /bin/bash
 BIN := .venv/bin
 PYTEST := $(BIN)/python .ci/leaves-nothing $(BIN)/python -m pytest
@@ -51,6 +51,9 @@ test-stores: ## Object stores: clients that race at S3Mock, moto and Azurite (ne
 	@.ci/setup stores
 	$(PYTEST) $(SEVERAL) tests/integration/stores tests/integration/sinks/test_iceberg_stores.py \
 		tests/integration/sinks/test_file_stores.py tests/e2e/test_stores.py
+
+test-leaks: setup-test ## The sweep for secrets and values of rows over processes, Ray, Spark, logs and files
+	$(PYTEST) tests/e2e/test_nothing_leaks.py
 
 test-blackbox: setup-test ## Stories of DDL, types, broken surroundings, damaged state: both servers, three sinks
 	$(PYTEST) $(SEVERAL) tests/blackbox

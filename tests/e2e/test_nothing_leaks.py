@@ -1,0 +1,232 @@
+"""The sweep: planted secrets and values of rows are looked for wherever somebody else, or a log, could have them.
+
+| planted | may be in |
+|---|---|
+| a secret by reference to the environment | that variable of the run's processes, which their own user alone can read |
+| a secret by reference to a file, or of ``spark.conf`` | nowhere |
+| a value that a mask hides | nowhere |
+| values of a refused row and its key, or of a statement | the rows' own files: segments, known rows, dead letters |
+
+Looked through are the command lines and environments of all processes, Ray's and Spark's logs, Spark's own view of its
+settings, all files of the pipeline, whatever the commands print with ``--verbose``, and tracebacks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from raycdc.testing.forked_commands import completed
+from raycdc.testing.jobs import Job, Run
+from raycdc.testing.servers import MariaDbServer, PostgresServer
+from raycdc.testing.servers.process import free_port
+
+pytestmark = pytest.mark.server
+
+DATABASE = "sweep"
+BY_ENVIRONMENT = "S3cret-by-environment-7f1"
+BY_FILE = {name: f"S3cret-of-{name}-7f1" for name in ("sink", "mask", "state", "spark")}
+MASKED = "planted-masked-7f1"
+#: Of refused rows and their keys, and of statements.
+VALUES = ("planted-value-7f1", "planted-key-7f1", "planted-statement-7f1", "planted-default-7f1")
+VALUE, KEY, STATEMENT, DEFAULT = VALUES
+#: Folders of the pipeline that hold rows.
+ROWS = ("spool", "known", "dead_letters", "lake")
+
+TABLES = (
+    "CREATE TABLE people (id INT PRIMARY KEY, mail VARCHAR(80), note VARCHAR(80))",
+    f"INSERT INTO people SELECT seq, CONCAT(seq, '-{MASKED}'), 'n' FROM seq_1_to_30",
+    "CREATE TABLE odd (code VARCHAR(40) PRIMARY KEY, note VARCHAR(80))",
+    "INSERT INTO odd VALUES ('1', '1')",
+    "CREATE TABLE stated (id INT PRIMARY KEY, note VARCHAR(80))",
+    "INSERT INTO stated VALUES (1, '1')",
+)
+SECTIONS = """
+[[mask]]
+columns = "sweep.people.mail"
+method = "hash"
+key = "${file:%(folder)s/mask}"
+"""
+SPARK = """
+[[transform]]
+table = "sweep.odd"
+projection = "*, CAST(note AS INT) AS number"
+
+[spark.conf]
+"spark.hadoop.fs.s3a.secret.key" = "${file:%(folder)s/spark}"
+"spark.ui.enabled" = "true"
+"spark.ui.port" = "%(port)s"
+"""
+
+
+@dataclass(slots=True)
+class Swept(Job):
+    """A pipeline that logs in as `sweeper`."""
+
+    def source_section(self) -> str:
+        section = Job.source_section(self).replace("${env:RAYCDC_TEST_PASSWORD}", "${env:SWEEP_SOURCE}")
+        return section.replace(f'user = "{self.server.cdc_user}"', 'user = "sweeper"')
+
+
+@pytest.fixture
+def secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with the files of secrets; Ray's folder is beside it, with a short name."""
+    folder = tmp_path / "secrets"
+    folder.mkdir()
+    for name, secret in BY_FILE.items():
+        (folder / name).write_text(secret)
+    monkeypatch.setenv("SWEEP_SOURCE", BY_ENVIRONMENT)
+    with tempfile.TemporaryDirectory(prefix="sw") as short:
+        monkeypatch.setenv("RAY_TMPDIR", short)
+        yield folder
+
+
+def in_processes() -> None:
+    """No command line of this machine has anything that was planted, and no environment but the user's own variable."""
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            words, variables = (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes().split(b"\0")
+        except OSError:  # ended, or another user's
+            continue
+        for planted in (BY_ENVIRONMENT, *BY_FILE.values(), MASKED, *VALUES):
+            assert planted.encode() not in words, (entry, words)
+            having = {variable.partition(b"=")[0] for variable in variables if planted.encode() in variable}
+            assert having <= ({b"SWEEP_SOURCE"} if planted == BY_ENVIRONMENT else set()), (entry, having)
+
+
+def in_files(job: Job) -> None:
+    """The files of the pipeline, of Ray and of Spark; rows may be where rows are."""
+    for root in (job.folder, Path(os.environ["RAY_TMPDIR"])):
+        for path in root.rglob("*"):
+            if not path.is_file() or path.parent.name == "secrets":
+                continue
+            content = path.read_bytes()
+            for planted in (BY_ENVIRONMENT, *BY_FILE.values(), MASKED):
+                assert planted.encode() not in content, (path, planted)
+            if not set(ROWS) & set(path.relative_to(root).parts):
+                for planted in VALUES:
+                    assert planted.encode() not in content, (path, planted, near(content, planted))
+
+
+def in_words(*texts: str) -> None:
+    """What commands printed."""
+    for text in texts:
+        for planted in (BY_ENVIRONMENT, *BY_FILE.values(), MASKED, *VALUES):
+            assert planted not in text, near(text.encode(), planted)
+
+
+def near(content: bytes, planted: str) -> bytes:
+    at = content.find(planted.encode())
+    return content[max(0, at - 600) : at + 200]
+
+
+def said(run: Run) -> str:
+    return json.dumps(run.events) + run.log.read_text(errors="replace")
+
+
+def asked(job: Job, *commands: Sequence[str]) -> str:
+    config, environment = str(job.configuration()), dict(os.environ)
+    each = [completed([*words, config], environment=environment, folder=job.folder) for words in commands]
+    return "".join(one.stdout + one.stderr for one in each)
+
+
+def spark_tells(port: int) -> str:
+    """Spark's settings and statements, as its web pages show them."""
+    base = f"http://127.0.0.1:{port}/api/v1/applications"
+
+    def page(path: str) -> str:
+        with urllib.request.urlopen(base + path, timeout=20) as answer:
+            return str(answer.read().decode())
+
+    (application,) = json.loads(page(""))
+    return "".join(page(f"/{application['id']}/{name}") for name in ("environment", "sql?details=true&length=1000"))
+
+
+def caught_up(job: Job) -> None:
+    """Events and files after a run that may have parked tables."""
+    ended = job.start("--until", "caught-up", "--verbose")
+    assert ended.wait() in (0, 4, 5), ended.story()
+    in_words(said(ended))
+
+
+def story(job: Job, server: MariaDbServer, bad: str, *, port: int = 0) -> None:
+    """`port`: of Spark's pages."""
+    if job.local:
+        killed = job.start("--until", "caught-up", "--verbose", failpoints="before_commit=kill@1")
+        assert killed.wait() == -9, killed.story()
+        in_words(said(killed))
+    live = job.start("--verbose")
+    live.wait_for(lambda: len(list((job.state / "commits").glob("*.json"))) > 0)
+    in_processes()
+    shown = spark_tells(port) if port else ""
+    live.interrupt()
+    in_words(said(live), shown)
+    in_files(job)
+    server.execute(bad, database=DATABASE)
+    job.pipeline = job.pipeline.replace('"park"', '"fail"')
+    failed = job.start("--until", "caught-up", "--verbose")
+    assert failed.wait() in (4, 5), failed.story()
+    assert "Traceback (most recent call last)" in said(failed)
+    assert "with its key in (code)" in said(failed)
+    in_words(said(failed))
+    job.pipeline = job.pipeline.replace('"fail"', '"park"')
+    if job.local:
+        caught_up(job)
+    server.execute(
+        "SET SESSION binlog_format = 'STATEMENT'",
+        f"UPDATE stated SET note = '{STATEMENT}' WHERE id = 1",
+        "SET SESSION binlog_format = 'ROW'",
+        f"ALTER TABLE stated ADD COLUMN more VARCHAR(80) DEFAULT (CONCAT('{DEFAULT}', id))",
+        database=DATABASE,
+    )
+    caught_up(job)
+    listed = asked(job, ("tables", "list"), *([("check",), ("plan",)] if job.local else []))
+    assert "logged as a statement" in listed
+    in_words(listed)
+    in_files(job)
+    in_processes()
+
+
+def make(server: MariaDbServer) -> None:
+    server.execute(f"DROP DATABASE IF EXISTS {DATABASE}", f"CREATE DATABASE {DATABASE}")
+    server.execute(*TABLES, database=DATABASE)
+    server.execute(
+        f"CREATE OR REPLACE USER sweeper@'%' IDENTIFIED BY '{BY_ENVIRONMENT}'",
+        "GRANT REPLICATION SLAVE, REPLICATION CLIENT, SELECT ON *.* TO sweeper@'%'",
+    )
+
+
+def test_a_run_without_ray_into_postgresql(
+    mariadb: MariaDbServer, postgres: PostgresServer, secrets: Path, tmp_path: Path
+) -> None:
+    make(mariadb)
+    with postgres.fresh_database() as home:
+        postgres.execute("DROP ROLE IF EXISTS sweeper", f"CREATE ROLE sweeper LOGIN PASSWORD '{BY_FILE['sink']}'")
+        postgres.execute(f'GRANT ALL ON DATABASE "{home}" TO sweeper')
+        postgres.execute("GRANT ALL ON SCHEMA public TO sweeper", database=home)
+        keys = f'url = "{postgres.url(home)}"\nuser = "sweeper"\npassword = "${{file:{secrets}/sink}}"\n'
+        job = Swept(tmp_path, mariadb, DATABASE, ("people", "odd", "stated"), sink="jdbc", sink_keys=keys, local=True)
+        job.sections = SECTIONS % {"folder": secrets}
+        job.pipeline = f'on_bad_record = "park"\nstate_key = "${{file:{secrets}/state}}"'
+        story(job, mariadb, f"INSERT INTO odd VALUES ('{KEY}', '{VALUE}\\0')")
+
+
+@pytest.mark.spark
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_run_on_ray_and_spark_into_delta(mariadb: MariaDbServer, secrets: Path, tmp_path: Path) -> None:
+    make(mariadb)
+    job = Swept(tmp_path, mariadb, DATABASE, ("people", "odd", "stated"), readers=2)
+    port = free_port()
+    job.sections = (SECTIONS + SPARK) % {"folder": secrets, "port": port}
+    job.pipeline = f'on_bad_record = "park"\nstate_key = "${{file:{secrets}/state}}"'
+    story(job, mariadb, f"INSERT INTO odd VALUES ('{KEY}', '{VALUE}')", port=port)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,6 @@ from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.spark.stage import SparkTaskRunner
 from raycdc.testing.epochs import ScriptedTable
 from tests.epochs.sink_world import World, new_world, play
-from tests.epochs.test_epoch_loop import POINTS
 from tests.epochs.test_epoch_schema import changed
 
 #: Texts that would be something else in a path, a URL or a log.
@@ -140,22 +138,6 @@ def test_a_text_that_is_no_partition_is_refused_in_a_snapshot(tmp_path: Path, te
         world.loop().run()
 
 
-def test_other_partitions_than_those_of_the_table_are_refused(world: World) -> None:
-    play(world, epochs=2, final=False)
-    world.loop(world.sink()).recover()
-    stopped = world.script.seal(final=True)
-    world.loop().run()
-    world.partition_by = ("name",)
-    world.script.table("shop.orders").update((100,), qty=5)
-    world.script.seal(final=True)
-    with pytest.raises(SinkError, match=r"is partitioned by qty, and partition_by asks for name: a table keeps"):
-        world.restart()
-    world.partition_by = ()
-    world.restart()
-    world.check()
-    assert table_of(world).metadata().partition_columns == ["qty"], stopped
-
-
 def test_a_table_that_was_there_keeps_its_partitions_when_nothing_is_asked(world: World) -> None:
     schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("qty", pa.int32())])
     DeltaTable.create(str(world.root / "lake/shop/orders"), schema, partition_by=["name"])
@@ -213,55 +195,6 @@ def test_a_type_that_cannot_partition_is_refused(world: World) -> None:
     world.script.seal(final=True)
     with pytest.raises((SinkError, SchemaError), match=r"shop\.orders: .*column '?qty'? is"):
         world.loop().run()
-
-
-def test_properties_are_set_when_a_table_is_made_and_when_they_change(world: World) -> None:
-    world.table_options = (("delta.logRetentionDuration", "interval 7 days"), ("team", "shop"))
-    orders = world.script.table("shop.orders")
-    play(world, epochs=2, final=False)
-    world.script.seal(final=True)
-    world.loop().run()
-    assert table_of(world).metadata().configuration.items() >= dict(world.table_options).items()
-    versions = table_of(world).version()
-    world.table_options = (("delta.logRetentionDuration", "interval 8 days"), ("delta.checkpointInterval", "20"))
-    for _ in range(2):
-        orders.update((100,), qty=4)
-        world.script.seal(final=True)
-        world.restart()
-    world.check()
-    expected = {"team": "shop", **dict(world.table_options)}
-    assert table_of(world).metadata().configuration.items() >= expected.items()
-    assert table_of(world).version() == versions + 3
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_partitions_make_no_difference_to_rows_whatever_dies(
-    world: World, seed: int, fail_at: Callable[[str, int], None]
-) -> None:
-    """The same epochs go into a table with partitions and into one without, with an error at a random place."""
-    chosen = random.Random(seed)
-    world.partition_by = chosen.choice([("qty",), ("name",), ("qty", "name"), ("id",)])
-    orders = world.script.table("shop.orders")
-    odd_rows(orders)
-    for number in range(6):
-        world.script.random_epoch(operations=chosen.randrange(5, 60))
-        for key in chosen.sample(sorted(orders.rows), k=min(5, len(orders.rows))):
-            orders.update(key, qty=chosen.choice([None, 0, 7]), name=chosen.choice([None, "moved", "x/y"]))
-        if chosen.random() < 0.2:
-            orders.truncate()
-        world.script.seal(final=number == 5)
-    fail_at(chosen.choice([p for p in POINTS if p not in ("half_written", "after_parts")]), chosen.randrange(1, 4))
-    with pytest.raises(FailpointError):
-        world.loop().run()
-    world.restart()
-    world.check()
-    plain = World("delta-upsert", world.root / "plain", world.script)
-    records = world.root / "state" / "commits"
-    for record in records.iterdir():
-        record.unlink()
-    plain.restart()
-    rows = [sorted(one.rows(orders), key=lambda row: row["id"]) for one in (world, plain)]
-    assert rows[0] == rows[1]
 
 
 @pytest.mark.spark

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import random
-from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -18,14 +16,12 @@ from pyiceberg.transforms import parse_transform
 from pyiceberg.types import PrimitiveType
 
 from raycdc.errors import SchemaError, SinkError
-from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TypeKind
 from raycdc.schema import AddColumnEvent, AlterColumnTypeEvent, DropColumnEvent
 from raycdc.sinks.iceberg.files import arrow_type
 from raycdc.sinks.iceberg.layout import StoredPartition
 from raycdc.testing.epochs import ScriptedTable
 from tests.epochs.sink_world import World, iceberg_table, new_world, play
-from tests.epochs.test_epoch_loop import POINTS
 from tests.epochs.test_epoch_schema import changed
 
 ODD = ("a b", "x/y=1", "ä%C3", "..", "a\nb", 'it\'s "it"', "null", "ü" * 200, " ", "", "a?b#c", None)
@@ -137,19 +133,6 @@ def test_days_and_hours_of_times_find_their_rows(world: World) -> None:
     assert len(tuples_of(world)) > 20
 
 
-def test_other_partitions_than_those_of_the_table_are_refused(world: World) -> None:
-    play(world)
-    world.loop().run()
-    world.partition_by = ("bucket(3, name)",)
-    world.script.table("shop.orders").update((100,), qty=5)
-    world.script.seal(final=True)
-    with pytest.raises(SinkError, match=r"by truncate\[10\]\(qty\), bucket\[2\]\(name\), and partition_by asks"):
-        world.restart()
-    world.partition_by = ()
-    world.restart()
-    world.check()
-
-
 def test_a_replaced_table_keeps_its_partitions_or_is_refused(world: World) -> None:
     play(world, epochs=1)
     world.loop().run()
@@ -201,40 +184,3 @@ def test_a_column_without_which_the_table_has_no_partition_is_not_dropped(world:
     world.script.seal(final=True)
     with pytest.raises(SinkError, match=r"shop\.orders: column 'qty' was dropped.*partitioned by it"):
         world.restart(sink=world.sink(schema_change="evolve"))
-
-
-def test_properties_are_set_when_a_table_is_made_and_when_they_change(world: World) -> None:
-    world.table_options = (("write.parquet.compression-codec", "zstd"), ("team", "shop"))
-    play(world)
-    world.loop().run()
-    assert iceberg_table(folder_of(world)).metadata.properties.items() >= dict(world.table_options).items()
-    world.table_options = (("write.parquet.compression-codec", "snappy"),)
-    world.script.table("shop.orders").update((100,), qty=4)
-    world.script.seal(final=True)
-    world.restart()
-    world.check()
-    expected = {"team": "shop", **dict(world.table_options)}
-    assert iceberg_table(folder_of(world)).metadata.properties.items() >= expected.items()
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_partitions_make_no_difference_to_rows_whatever_dies(
-    world: World, seed: int, fail_at: Callable[[str, int], None]
-) -> None:
-    chosen = random.Random(seed)
-    two = ("truncate(2, name)", "bucket(3, id)")
-    world.partition_by = chosen.choice([("qty",), ("name",), two, ("bucket(2, qty)",)])
-    orders = world.script.table("shop.orders")
-    odd_rows(orders)
-    for number in range(5):
-        world.script.random_epoch(operations=chosen.randrange(5, 60))
-        for key in chosen.sample(sorted(orders.rows), k=min(5, len(orders.rows))):
-            orders.update(key, qty=chosen.choice([None, 0, 7]), name=chosen.choice([None, "moved", "x/y"]))
-        if chosen.random() < 0.2:
-            orders.truncate()
-        world.script.seal(final=number == 4)
-    fail_at(chosen.choice([p for p in POINTS if p not in ("half_written", "after_parts")]), chosen.randrange(1, 4))
-    with pytest.raises(FailpointError):
-        world.loop().run()
-    world.restart()
-    world.check()

@@ -44,27 +44,12 @@ def test_a_deleted_row_is_marked_and_lives_again_when_it_is_inserted(tmp_path: P
     }
 
 
-def test_with_a_filter_a_row_that_leaves_it_is_marked(tmp_path: Path, spark: Any) -> None:
-    soft = Transform(table="shop.orders", filter="qty > 0", on_delete="soft", deleted_column="gone")
-    world = new_world("delta-upsert", tmp_path, soft, spark=spark)
-    orders = world.script.table("shop.orders")
-    orders.read([{"id": i, "name": "a", "qty": i} for i in range(4)])
-    orders.update((1,), qty=0)
-    orders.update((0,), qty=9)
-    orders.delete((2,))
-    world.script.seal(final=True)
-    world.loop().run()
-    found = {row["id"]: (row["qty"], row["gone"]) for row in world.target_rows("shop.orders")}
-    assert found == {0: (9, False), 1: (1, True), 2: (2, True), 3: (3, False)}
-
-
 def keyed(**options: Any) -> Transform:
     return Transform(table="shop.orders", primary_keys=("name",), **options)
 
 
-@pytest.mark.parametrize("transform", [keyed(), keyed(projection="upper(name) AS name, qty")])
-def test_rows_are_updated_by_another_key(tmp_path: Path, spark: Any, transform: Transform) -> None:
-    world = new_world("delta-upsert", tmp_path, transform, spark=spark)
+def test_rows_are_updated_by_another_key_without_spark(tmp_path: Path) -> None:
+    world = new_world("delta-upsert", tmp_path, keyed())
     orders = world.script.table("shop.orders")
     orders.read([{"id": i, "name": f"N{i}", "qty": i} for i in range(5)])
     world.script.seal()
@@ -79,20 +64,6 @@ def test_rows_are_updated_by_another_key(tmp_path: Path, spark: Any, transform: 
     world.loop().run()
     found = {row["name"]: row["qty"] for row in world.target_rows("shop.orders")}
     assert found == {"N0": 7, "M": 1, "N2": 20, "N3": 3}
-
-
-@pytest.mark.parametrize("together", [True, False])
-@pytest.mark.parametrize("kind", ["delta-upsert", "iceberg-upsert"])
-def test_two_rows_with_one_new_key_are_refused(tmp_path: Path, together: bool, kind: str) -> None:
-    world = new_world(kind, tmp_path, keyed())
-    orders = world.script.table("shop.orders")
-    orders.read([{"id": 1, "name": "same", "qty": 1}])
-    if not together:
-        world.script.seal()
-    orders.insert({"id": 2, "name": "same", "qty": 2})
-    world.script.seal(final=True)
-    with pytest.raises(DataError, match=r"shop.orders: more than one row has the same key \(name\), which"):
-        world.loop().run()
 
 
 def test_a_new_key_without_a_value_is_refused(tmp_path: Path) -> None:
@@ -115,19 +86,3 @@ def test_a_table_with_another_key_is_emptied(tmp_path: Path, kind: str) -> None:
     world.script.seal(final=True)
     world.loop().run()
     assert world.target_rows("shop.orders") == [{"id": 3, "name": "a", "qty": 3}]
-
-
-def test_in_a_changelog_another_key_makes_an_update_that_changes_it_a_deletion_and_an_insert(
-    tmp_path: Path, spark: Any
-) -> None:
-    world = new_world("jsonl", tmp_path, keyed(), spark=spark)
-    orders = world.script.table("shop.orders")
-    orders.insert({"id": 1, "name": "a", "qty": 1})
-    orders.update((1,), qty=2)
-    orders.update((1,), name="b")
-    orders.update((1,), id=5)
-    world.script.seal(final=True)
-    world.loop().run()
-    got = [(row["_op"], row["id"], row["name"]) for row in world.target_rows("shop.orders")]
-    assert got == [("+I", 1, "a"), ("-U", 1, "a"), ("+U", 1, "a"), ("-D", 1, "a"), ("+I", 1, "b"),
-                   ("-U", 1, "b"), ("+U", 5, "b")]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The epoch loop with transforms into databases and topics: the same rows as into a lake, whatever dies where."""
+"""The epoch loop with transforms into lakes, databases and topics: the same rows everywhere, whatever dies where."""
 
 from __future__ import annotations
 
@@ -24,7 +24,23 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
-UPSERTS = ("postgres-upsert", "mysql-upsert", "mongodb-upsert", "mongodb-parts-upsert")
+UPSERTS = (
+    "delta-upsert",
+    "iceberg-upsert",
+    "postgres-upsert",
+    "mysql-upsert",
+    "mongodb-upsert",
+    "mongodb-parts-upsert",
+)
+#: What is staged again is the same wherever it is; each mechanism dies at each point in `tests/epochs/test_epoch_loop`.
+DEATHS = [
+    *((kind, "in_commit") for kind in ("postgres-changelog", "mysql-upsert", *COLLECTIONS)),
+    *(
+        (kind, at)
+        for kind in ("kafka", "postgres-upsert")
+        for at in ("before_commit", "in_commit", "after_last_commit")
+    ),
+]
 
 
 Make = Callable[..., TransformedWorld]
@@ -49,8 +65,7 @@ def test_rows_are_computed_and_filtered_and_a_later_column_flows(kind: str, make
     assert world.restart() == Recovery(4)
 
 
-@pytest.mark.parametrize("point", ["before_commit", "in_commit", "after_last_commit"])
-@pytest.mark.parametrize("kind", ["kafka", "postgres-upsert", "postgres-changelog", "mysql-upsert", *COLLECTIONS])
+@pytest.mark.parametrize(("kind", "point"), DEATHS)
 def test_an_epoch_that_is_staged_again_has_the_same_rows(
     kind: str, point: str, make: Make, fail_at: Callable[[str, int], None]
 ) -> None:
@@ -185,7 +200,7 @@ def test_rows_move_between_shards_and_others_stay(kind: str, make: Make) -> None
     assert held == {0: "old", 1: "moved", 2: "old", 3: "old", 4: "old", 5: "old", 7: "old"}
 
 
-@pytest.mark.parametrize("kind", ["kafka", "postgres-changelog", "mysql-changelog", "mongodb-changelog"])
+@pytest.mark.parametrize("kind", ["jsonl", "kafka", "postgres-changelog", "mysql-changelog", "mongodb-changelog"])
 def test_in_a_changelog_another_key_makes_an_update_a_deletion_and_an_insert(kind: str, make: Make) -> None:
     by = Transform(table="shop.orders", projection="qty % 10 AS id, name", primary_keys=("id",))
     world = make(kind, by)

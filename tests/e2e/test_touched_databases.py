@@ -156,3 +156,45 @@ def test_a_missing_database_is_named_with_the_statement_that_makes_it(
     run = job.start("--until", "caught-up")
     assert run.wait() != 0
     assert 'CREATE DATABASE "nowhere";' in run.story()
+
+
+def test_tables_that_refer_to_each_other_in_a_circle_wait_until_their_foreign_keys_are_dropped(
+    mariadb: MariaDbServer, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    names = ("hen", "egg", "healthy")
+    make(
+        mariadb,
+        DATABASE,
+        *(f"CREATE TABLE {name} (id INT PRIMARY KEY, other INT)" for name in names),
+        *(f"INSERT INTO {name} VALUES (1, 1)" for name in names),
+    )
+
+    with postgres.fresh_database() as home:
+
+        def sink(statement: str) -> list[tuple[object, ...]]:
+            return postgres.execute(statement, database=home)
+
+        job = Job(tmp_path, mariadb, DATABASE, names, sink="jdbc", sink_keys=sink_keys(postgres, home), local=True)
+        catch_up(job)
+        for name, other in (("hen", "egg"), ("egg", "hen")):
+            sink(
+                f"ALTER TABLE {DATABASE}.{name} ADD CONSTRAINT of_{name} FOREIGN KEY (other) "
+                f"REFERENCES {DATABASE}.{other} (id) DEFERRABLE"
+            )
+        # One of the two is there first.
+        mariadb.execute(
+            "INSERT INTO hen VALUES (2, NULL)",
+            "INSERT INTO egg VALUES (2, 2)",
+            "UPDATE hen SET other = 2 WHERE id = 2",
+            "INSERT INTO healthy VALUES (2, 2)",
+            database=DATABASE,
+        )
+        said = parked_run(job, "hen", "egg")
+        assert "Drop the foreign keys of and to this table there" in said
+        assert sink(f"SELECT id FROM {DATABASE}.healthy ORDER BY id") == [(1,), (2,)]
+        for name in ("hen", "egg"):
+            sink(f"ALTER TABLE {DATABASE}.{name} DROP CONSTRAINT of_{name}")
+            tables_command(job, "resnapshot", f"{DATABASE}.{name}")
+        catch_up(job)
+        for name in names:
+            assert sink(f"SELECT id, other FROM {DATABASE}.{name} ORDER BY id") == [(1, 1), (2, 2)]

@@ -201,6 +201,7 @@ class MySqlDialect:
     """See `sql.Dialect`."""
 
     now = "UTC_TIMESTAMP(6)"
+    defer = ""
 
     def quote(self, *parts: str) -> str:
         return quote_name(*parts)

@@ -193,6 +193,7 @@ class PostgresDialect:
     """See `sql.Dialect`."""
 
     now = "now()"
+    defer = "SET CONSTRAINTS ALL DEFERRED"
 
     def quote(self, *parts: str) -> str:
         return quote(*parts)

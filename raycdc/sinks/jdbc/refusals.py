@@ -113,7 +113,10 @@ def mysql_refusal(code: int) -> type[SinkError]:
 def advised(refusal: type[SinkError], text: str) -> SinkError:
     """The `refusal` with the server's `text`, and what to do where the server says nothing of that."""
     if refusal is ReferenceRefusedError:
-        text += ". Drop the foreign key there: the source has it, and tables are written one after another"
+        text += (
+            ". Drop the foreign keys of and to this table there: the source has them, and tables are written one after "
+        )
+        text += "another"
     return refusal(text)
 
 

@@ -41,6 +41,8 @@ class Dialect(Protocol):
 
     #: The moment of now.
     now: str
+    #: The statement by which constraints that can be are looked at when the transaction ends; empty: none can.
+    defer: str
 
     def quote(self, *parts: str) -> str:
         """An identifier, its parts joined by dots."""

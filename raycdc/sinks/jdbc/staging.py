@@ -55,9 +55,15 @@ class Staging:
         for table in rows.merge:
             self._delete(rows, table)
 
-    def put(self, rows: Incoming) -> None:
-        """Put the rows in. `KeyRefusedError` where one has a unique value that another one of the target has."""
+    def put(self, rows: Incoming, *, deletes_last: bool = False) -> None:
+        """Put the rows in. `KeyRefusedError` where one has a unique value that another one of the target has,
+        `ReferenceRefusedError` where one refers to a row that is not there, or the other way round; with `deletes_last`
+        rows of the table may refer to each other, and what the server can look at later it looks at when the
+        transaction ends.
+        """
         dialect = self._dialect
+        if deletes_last and dialect.defer:
+            self._statements.run(dialect.defer)
         for table in rows.append:
             self._statements.run(
                 f"INSERT INTO {relation(dialect, rows.target)} ({names(dialect, rows.columns)}) "
@@ -65,7 +71,7 @@ class Staging:
             )
         deleted = f"s.{dialect.quote(DELETED)}"
         for table in rows.merge:
-            if table.deleted:
+            if table.deleted and not deletes_last:
                 self._delete(rows, table, deleted)
             upsert = Upsert(
                 relation(dialect, rows.target),
@@ -75,8 +81,13 @@ class Staging:
                 rows.gone,
                 f"NOT {deleted}",
             )
-            for statement in dialect.upsert(upsert):
+            statements = dialect.upsert(upsert)
+            # Rows that were there may refer to new ones, which come first then.
+            for statement in reversed(statements) if deletes_last else statements:
                 self._statements.run(statement)
+        for table in rows.merge if deletes_last else ():
+            if table.deleted:
+                self._delete(rows, table, deleted)
 
     def _delete(self, rows: Incoming, table: StagedTable, condition: str = "TRUE") -> None:
         """Delete the rows of the target that have keys of `table` for which the `condition` is true."""

@@ -11,7 +11,14 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from raycdc.errors import KeyRefusedError, NameRefusedError, SinkError, TargetGoneError, TargetTakenError
+from raycdc.errors import (
+    KeyRefusedError,
+    NameRefusedError,
+    ReferenceRefusedError,
+    SinkError,
+    TargetGoneError,
+    TargetTakenError,
+)
 from raycdc.failpoints import reach
 from raycdc.model import Column, TableId
 from raycdc.sinks.api import CommitVector, SinkContext
@@ -172,7 +179,7 @@ class JdbcSteps(Target):
         if not nulls.isdisjoint(held.demands):
             before, held = held, replace(held, demands=tuple(name for name in held.demands if name not in nulls))
             loosen(session, self.name, before, held)
-            if not session.transactional_ddl and not self._begin_anew():
+            if not session.transactional_ddl and not self._begin_anew(held):
                 raise fenced(self.name, stamp.vector.generation)
         emptied = any(table.truncated for table in staged.merge)
         appended = () if emptied else staged.append
@@ -192,20 +199,21 @@ class JdbcSteps(Target):
         reach("in_commit")
 
     def _put(self, rows: Incoming, held: Held, *, emptied: bool) -> None:
-        """Put the rows in; where one has a unique value that another one gives up later in the epoch, those that change
-        are taken out first.
+        """Put the rows in. Where one has a unique value that another one gives up later in the epoch, those that change
+        are taken out first; where they refer to each other, those that go go last.
         """
-        session = self._session
+        staging, tables = self._session.staging, self._session.tables
         try:
-            session.staging.put(rows)
+            staging.put(rows)
         except KeyRefusedError:
-            if emptied or not self._begin_anew() or not session.tables.is_ours_alone(rows.target, held.columns):
+            if emptied or not self._begin_anew(held) or not tables.is_ours_alone(rows.target, held.columns):
                 raise
-            if session.transactional_ddl and self._held is not None and self._held.demands != held.demands:
-                # That went with the transaction.
-                loosen(session, self.name, self._held, held)
-            session.staging.take_out(rows)
-            session.staging.put(rows)
+            staging.take_out(rows)
+            staging.put(rows)
+        except ReferenceRefusedError:
+            if emptied or not self._begin_anew(held):
+                raise
+            staging.put(rows, deletes_last=True)
 
     def bar(self, work: Work, stamp: Stamp) -> None:
         held = self._held
@@ -251,10 +259,15 @@ class JdbcSteps(Target):
         self._session.commits.hold(self._context.app_id, self.name, held, stamp.positions)
         self._held = held
 
-    def _begin_anew(self) -> bool:
-        """Undo the transaction; whether the target is still in the hands of this one."""
-        self._session.rollback()
-        return self._session.held(self._context.app_id, self.name, lock=True) == self._held
+    def _begin_anew(self, held: Held) -> bool:
+        """Undo the transaction but for the demands that `held` took back; whether the target is still in its hands."""
+        session, before = self._session, self._held
+        session.rollback()
+        if before is None or session.held(self._context.app_id, self.name, lock=True) != before:
+            return False
+        if session.transactional_ddl and before.demands != held.demands:
+            loosen(session, self.name, before, held)
+        return True
 
     def _emptied(self, held: Held) -> Held:
         """The record of the target once all of its rows are gone, other pipelines' too."""

@@ -53,7 +53,7 @@ test-stores: ## Object stores: clients that race at S3Mock, moto and Azurite (ne
 		tests/integration/sinks/test_file_stores.py tests/e2e/test_stores.py
 
 test-leaks: setup-test ## The sweep for secrets and values of rows over processes, Ray, Spark, logs and files
-	$(PYTEST) tests/e2e/test_nothing_leaks.py
+	$(PYTEST) tests/e2e/test_nothing_leaks.py tests/integration/test_secrets_in_refusals.py
 
 test-blackbox: setup-test ## Stories of DDL, types, broken surroundings, damaged state: both servers, three sinks
 	$(PYTEST) $(SEVERAL) tests/blackbox

@@ -85,7 +85,7 @@ def _column(field: ConnectField) -> WireColumn:
     try:
         name, primitive = str(field["field"]), str(field["type"])
     except KeyError as cause:
-        raise SchemaError(f"An embedded schema has a field without name or type: {field!r:.200}") from cause
+        raise SchemaError("An embedded schema has a field without name or type") from cause
     semantic = str(field.get("name") or "")
     parameters = field.get("parameters") or {}
     if semantic in _TEMPORAL:

@@ -106,7 +106,7 @@ def _column(column: Any) -> WireColumn:
     try:
         word, name = str(column["type"]).lower(), str(column["name"])
     except (KeyError, TypeError) as cause:
-        raise SchemaError(f"A table definition has a column without name or type: {column!r:.200}") from cause
+        raise SchemaError("A table definition has a column without name or type") from cause
     if word in ("enum", "set"):
         return WireColumn(name, LogicalType(TypeKind(word), native=word))
     length = column.get("column-length")

@@ -50,7 +50,7 @@ def read_packet(data: bytes) -> Packet:
     """Parse the envelope. Raises `ProtocolError` for another protocol version or a malformed envelope."""
     value = unpack(data)
     if not isinstance(value, list) or len(value) != 5:
-        raise ProtocolError(f"A packet must have five parts, got {value!r:.200}")
+        raise ProtocolError(f"A packet must have five parts, and is a {type(value).__name__}")
     version, generation, incarnation, acknowledged, messages = value
     if version != PROTOCOL_VERSION:
         raise ProtocolError(f"The peer speaks protocol version {version}, this side {PROTOCOL_VERSION}")

@@ -72,7 +72,7 @@ def write_named(value: Any) -> list[Any]:
 def read_named(members: Mapping[str, type[Any]], data: Any, *, what: str) -> Any:
     """Inverse of `write_named`; a name that `members` does not have is a `ProtocolError`."""
     if not isinstance(data, list | tuple) or not data or not isinstance(data[0], str):
-        raise ProtocolError(f"A {what} must be [type, fields...], got {data!r:.200}")
+        raise ProtocolError(f"A {what} must be [type, fields...], and is a {type(data).__name__}")
     cls = members.get(data[0])
     if cls is None:
         raise ProtocolError(f"Unknown {what} {data[0]!r}")
@@ -134,7 +134,7 @@ def _union(arguments: tuple[Any, ...]) -> _Form:
 def _array(form: _Form) -> _Form:
     def read_all(data: Any) -> tuple[Any, ...]:
         if not isinstance(data, list | tuple):
-            raise ProtocolError(f"not an array: {data!r:.200}")
+            raise ProtocolError(f"not an array: {type(data).__name__}")
         return tuple(form.read(value) for value in data)
 
     return _Form(lambda values: [form.write(value) for value in values], read_all)
@@ -143,7 +143,7 @@ def _array(form: _Form) -> _Form:
 def _map(key: _Form, form: _Form) -> _Form:
     def read_all(data: Any) -> dict[str, Any]:
         if not isinstance(data, dict):
-            raise ProtocolError(f"not a map: {data!r:.200}")
+            raise ProtocolError(f"not a map: {type(data).__name__}")
         return {key.read(name): form.read(value) for name, value in data.items()}
 
     return _Form(lambda values: {key.write(name): form.write(value) for name, value in values.items()}, read_all)
@@ -154,7 +154,7 @@ def _checked(kind: type[Any]) -> Callable[[Any], Any]:
 
     def check(value: Any) -> Any:
         if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
-            raise ProtocolError(f"{value!r:.200} is no {kind.__name__}")
+            raise ProtocolError(f"{type(value).__name__} is no {kind.__name__}")
         return value
 
     return check

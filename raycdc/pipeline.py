@@ -40,7 +40,7 @@ from raycdc.runtime.restarts import ProcessEnd, RestartBudget
 from raycdc.runtime.supervisor import Supervisor
 from raycdc.sinks.api import Sink
 from raycdc.source.table_requests import complain_of_parked
-from raycdc.source_side import SourceSide, job_spec, new_launcher, new_supervisor
+from raycdc.source_side import SourceSide, copies_of, job_spec, new_launcher, new_supervisor
 from raycdc.spark.lifecycle import SparkThread, activity, new_session
 from raycdc.stages import Board
 from raycdc.start_patience import StartPatience
@@ -179,7 +179,8 @@ class Pipeline:
                     'source.changelog: "full" is for rows on their way to a sink of raycdc\'s; leave it out, or let '
                     "all captured collections keep images."
                 )
-            spec = job_spec(config, store, settled, until=_end_of(until), taker=taker)
+            # Whoever takes epochs by hand begins anew with what is there, so copies would serve nobody.
+            spec = replace(job_spec(config, store, settled, until=_end_of(until), taker=taker), copies=None)
             if in_flight_max:
                 spec = replace(spec, settings=replace(spec.settings, in_flight_max=in_flight_max))
             store.sweep_spool()
@@ -267,6 +268,7 @@ class Pipeline:
             next_sealed=source_side.next_sealed,
             on_committed=source_side.committed,
             access=lambda: spec.access.as_of(launcher.flights()),
+            copies=spec.copies,
             routing=routing,
             board=board,
             begin_again=partial(begin_again, store, reporter.warning),
@@ -303,7 +305,10 @@ class Pipeline:
     def _follow(self, run: _Run, loop: EpochLoop, launcher: Launcher, source_side: SourceSide) -> None:
         """Run the source side beside the loop, which has recovered, to its end."""
         run.store.sweep_spool()
-        launcher.sweep(run.store.needed_segments())
+        needed = run.store.needed_segments()
+        launcher.sweep(needed)
+        if (copies := copies_of(self.config, run.store)) is not None:
+            copies.sweep(needed)
         run.reporter.starting("starting the coordinator and its readers")
         with ExitStack() as stack:
             supervisor = source_side.supervisor = self._supervised(run, stack, launcher)

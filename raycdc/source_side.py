@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 
+from raycdc.bridge.copies import SegmentCopies
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.checkpoint.store import CheckpointStore
@@ -26,6 +27,7 @@ from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
 from raycdc.sinks.api import UPSERT
 from raycdc.source.protocol.coordinator import CoordinatorSettings
 from raycdc.source.table_requests import refusals_of, settle
+from raycdc.stores.url import ObjectPlace, place_of
 
 
 class SourceSide:
@@ -77,7 +79,17 @@ def job_spec(
         partitioned=taker.by_rules_of_sink and config.sink.write == UPSERT,
         masks=config.masked(),
         token=secrets.token_urlsafe(24),
+        copies=copies_of(config, store),
     )
+
+
+def copies_of(config: PipelineConfig, store: CheckpointStore) -> SegmentCopies | None:
+    """The copies of the state's segments; None where there are none."""
+    if not config.pipeline.spool:
+        return None
+    place = place_of(config.pipeline.spool)
+    assert isinstance(place, ObjectPlace)
+    return SegmentCopies(place.below(store.checkpoint), config.storage.settings())
 
 
 def readers_max(config: PipelineConfig) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 from raycdc.checkpoint.manifest import STATE_NODE, Segment
 
@@ -16,13 +17,23 @@ from raycdc.checkpoint.manifest import STATE_NODE, Segment
 ANYWHERE = "*"
 
 
+class Copies(Protocol):
+    """Takes a copy of each finished segment (`raycdc.bridge.copies`)."""
+
+    def put(self, path: Path) -> None:
+        """Blocks until the copy of the file is safe. `SpoolError` where it cannot be."""
+
+
 @dataclass(frozen=True, slots=True)
 class SpoolAddress:
-    """Where segments are written: folder, the name of the spool's node and its Flight endpoint (or empty)."""
+    """Where segments are written: folder, the name of the spool's node and its Flight endpoint (or empty), and who
+    takes copies of them.
+    """
 
     folder: Path
     node: str = STATE_NODE
     flight: str = ""
+    copies: Copies | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,13 +92,18 @@ class SegmentWriter:
         self.lost += lost_values(batch)
 
     def finish(self, *, seq_base: int = 0) -> Segment:
-        """Write the footer, sync, give the file its name and return its descriptor. At least one row was appended."""
+        """Write the footer, sync, give the file its name and return its descriptor. At least one row was appended.
+
+        Where the spool has copies, that of the segment is safe, too.
+        """
         assert self._file is not None, f"segment {self.path.name} has no rows; ask `rows` before finishing"
         with self._refusals():
             self._writer.close()
             self._file.sync()
             self._file.path.rename(self.path)
             sync_folder(self.path.parent)
+        if self._spool.copies is not None:
+            self._spool.copies.put(self.path)
         contents = self._contents
         return Segment(
             node=self._spool.node,

@@ -90,6 +90,12 @@ class PipelineOptions(Options):
         "Default: ./state/NAME.",
         example="./state/shop",
     )
+    spool: FolderOrUrl = option(
+        "",
+        help="URL of a place on an object store (see [storage]) for a copy of each segment, so that rows which were "
+        "read and not committed survive the machine that has them. Without it they are read again from the source.",
+        example="s3://lake/spool",
+    )
     work: Folder = option(
         "",
         help="For a state on an object store: the folder of this machine for segments that are not committed yet and "
@@ -201,6 +207,10 @@ class PipelineOptions(Options):
     def _work_beside_a_store(self) -> Self:
         if self.work and not is_url(self.state):
             raise ValueError("work is for a state on an object store; a state in a folder has its files inside")
+        if self.spool and not is_url(self.spool):
+            raise ValueError(
+                "spool is a place on an object store, for copies; where segments are written say work and ray.spool"
+            )
         return self
 
     @model_validator(mode="before")

@@ -55,7 +55,8 @@ class EpochRecovery:
         if self._check_fitting() or lacking:
             self._records.write_again()
         self._begin_together()
-        for manifest in self._store.manifests(after=self._records.epoch):
+        for sealed in self._store.manifests(after=self._records.epoch):
+            manifest = self._with_copies(sealed)
             decision = self._decisions.of(manifest)
             self._require_driver(manifest)
             match decision:
@@ -81,6 +82,11 @@ class EpochRecovery:
                 case _:
                     assert_never(decision)
         return Recovery(self._records.epoch, tuple(recorded), tuple(replayed), tuple(dropped), tuple(frozen))
+
+    def _with_copies(self, manifest: Manifest) -> Manifest:
+        """`manifest` with copies in the place of what no node has."""
+        copies = self._ports.copies
+        return manifest if copies is None else copies.restored(manifest, self._store.spool, self._ports.access())
 
     def written(self) -> list[TableId]:
         """The targets that hold rows of epochs behind the record, as those of a run that died before it wrote one."""

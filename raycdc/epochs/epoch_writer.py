@@ -170,6 +170,8 @@ class EpochWriter:
         now_ms = self._records.complete(manifest, self._works.targets(manifest), routes)
         lost = bad_rows(self._store, manifest.epoch)
         figures = EpochStatistics.of(manifest, now_ms, lost, staging_s=staging_s, commit_s=commit_s)
+        if self._ports.copies is not None:
+            self._ports.copies.forget(manifest.segments)
         self._ports.on_committed(figures)
 
     def _add_known(self, prepared: Prepared) -> None:

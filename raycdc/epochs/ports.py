@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from raycdc.bridge.access import HERE, SegmentAccess
+from raycdc.bridge.copies import SegmentCopies
 from raycdc.checkpoint.generations import OwnGeneration
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.epochs.outcomes import EpochStatistics
@@ -32,7 +33,8 @@ class EpochPorts:
     None when there was none for so long; it may raise to end the loop. `on_committed` is called after each record, in
     order, on a thread of the loop. `begin_again` asks, durably, for new snapshots of source tables whose rows of an
     epoch are gone (the text says why), or raises if that cannot be. `access` tells how segments are reached, as of now.
-    `threads` are what the loop stages and commits on, and `board` shows what they are at.
+    `threads` are what the loop stages and commits on, and `board` shows what they are at. `copies` has
+    segments whose nodes are lost.
     """
 
     generation: Callable[[], OwnGeneration]
@@ -44,3 +46,4 @@ class EpochPorts:
     parking: Parking = NOTHING
     threads: Threads = THREADS
     board: Board = field(default_factory=Board)
+    copies: SegmentCopies | None = None

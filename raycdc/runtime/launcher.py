@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from raycdc.bridge.access import SegmentAccess, SpoolAddress
+from raycdc.bridge.copies import SegmentCopies
 from raycdc.checkpoint.documents import REQUESTS
 from raycdc.checkpoint.manifest import STATE_NODE
 from raycdc.checkpoint.place import StatePlace
@@ -50,6 +51,8 @@ class JobSpec:
     #: What readers hide of columns; it holds keys.
     masks: Masks = field(default_factory=Masks, repr=False)
     token: str | None = field(default=None, repr=False)
+    #: Where each segment has a copy.
+    copies: SegmentCopies | None = None
 
     @property
     def access(self) -> SegmentAccess:
@@ -206,7 +209,7 @@ def worker_from(
     spec: JobSpec, identity: ReaderIdentity, coordinator: CoordinatorClient, *, spool: SpoolAddress | None = None
 ) -> ReaderWorker:
     """A reader of a job, in whatever process this runs; `spool` is its node's when that is not the state's."""
-    spool = spool or SpoolAddress(spec.state.work / "spool", STATE_NODE)
+    spool = replace(spool or SpoolAddress(spec.state.work / "spool", STATE_NODE), copies=spec.copies)
     return ReaderWorker(
         identity,
         source=spec.make_source(),

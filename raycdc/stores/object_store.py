@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from raycdc.stores.api import Stored, StoreError, Taken, Version, Written
@@ -111,6 +112,23 @@ class ObjectStore:
                 obstore.delete(self._client, name)
             except FileNotFoundError:
                 return  # S3 does not tell, others do.
+
+    def put_file(self, name: str, path: Path) -> None:
+        """`put` of a file of this machine, in parts where it is large: it is there when all of them are."""
+        import obstore
+
+        self.requests["put"] += 1
+        with self._named(name, "written"):
+            obstore.put(self._client, name, path)
+
+    def delete_all(self, names: Sequence[str]) -> None:
+        """Delete objects, as many in a request as the server takes."""
+        import obstore
+
+        self.requests["delete"] += 1
+        if names:
+            with self._named("", "deleted from"), suppress(FileNotFoundError):
+                obstore.delete(self._client, list(names))
 
     def _conditional(self, name: str, data: bytes, mode: PutMode, before: Version | None) -> Written | Taken:
         def attempt() -> Answered | Unsure:

@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from raycdc.errors import ExitCode
+from raycdc.stores.object_store import ObjectStore
+from raycdc.stores.settings import StorageSettings
+from raycdc.stores.url import ObjectPlace, StoreKind
 from raycdc.testing.changelog import check_changelog, read_changelog
 from raycdc.testing.compare import compare_lake
 from raycdc.testing.jobs import Job, Run, catch_up, run_through
@@ -110,6 +113,33 @@ def test_what_is_lost_with_the_machine_is_read_again(
             assert again.wait_for(lambda: bool(told(again, "commit"))), again.story()
             again.interrupt()
         catch_up(job)
+    expect_equal(job)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_copies_of_segments_survive_the_machine(mariadb: MariaDbServer, moto: MotoServer, tmp_path: Path) -> None:
+    """No table begins again, although some hold the epoch and the machine with the rows for the others is lost."""
+    with StoreProxy(moto) as store:
+        job = on_store(tmp_path, mariadb, "store_copies", store)
+        spool = f'spool = "{job.state_url.removesuffix("/state")}/spool"'
+        with changing(job).running(pause_s=0.02):
+            killed = replace(job, pipeline=f"{job.pipeline}\n{spool}").start(failpoints="between_tables=kill@3")
+            assert killed.wait() == -signal.SIGKILL, killed.story()
+            shutil.rmtree(tmp_path / "work")
+            again = replace(job, pipeline=f'work = "{tmp_path / "other"}"\n{spool}').start("--standby")
+            assert again.wait_for(lambda: bool(told(again, "commit"))), again.story()
+            assert again.interrupt() == ExitCode.INTERRUPTED, again.story()
+        assert not told(again, "warning"), again.story()
+        reads = [one for one in store.seen if "/spool/" in one.path and one.method == "GET" and one.status == 200]
+        assert reads
+        catch_up(replace(job, pipeline=f'work = "{tmp_path / "other"}"\n{spool}'))
+        bucket = job.state_url.removeprefix("s3://").partition("/")[0]
+        settings = StorageSettings(
+            endpoint=store.endpoint, region=REGION, access_key_id=ACCESS_KEY, secret_access_key="any", allow_http=True
+        )
+        left = ObjectStore(ObjectPlace(StoreKind.S3, bucket, "spool"), settings).list("")
+        assert left == []
     expect_equal(job)
 
 

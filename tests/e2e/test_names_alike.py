@@ -11,12 +11,12 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from raycdc.model import TableId
 from raycdc.testing.compare import read_delta
 from raycdc.testing.forked_commands import completed
-from raycdc.testing.jobs import Job, catch_up
+from raycdc.testing.jobs import Job, TopicJob, catch_up
 from raycdc.testing.servers import DatabaseServer, KafkaServer, MongoDb, PostgresServer
 from tests.e2e.test_jdbc import mysql_keys, sink_keys
 from tests.e2e.test_parked_tables import listed, tables_command
@@ -276,3 +276,27 @@ def test_a_route_that_cannot_tell_them_apart_parks_one(alike: DatabaseServer, pl
     tables_command(job, "resnapshot", QUOTED)
     catch_up(job)
     assert_equal(job, place, *BOTH)
+
+
+def feed(kafka: KafkaServer, topic: str, number: int) -> None:
+    """A row of each table, in Maxwell's words."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for table in BOTH:
+        head = {"database": table.db, "table": table.table, "type": "insert", "ts": 1_700_000_000 + number}
+        producer.produce(topic, json.dumps({**head, "data": {"id": number, "v": table.db}}).encode(), partition=0)
+    assert producer.flush(20) == 0
+
+
+@pytest.mark.parametrize("place", ["delta"], indirect=True)
+def test_tables_of_messages_that_print_alike_are_two(kafka: KafkaServer, place: Place, tmp_path: Path) -> None:
+    broker: Any = kafka
+    with kafka.fresh_topic() as topic:
+        job = TopicJob(tmp_path, broker, "alike", (), sink=place.sink, local=True, readers=1)
+        job.topic, job.columns = topic, "id BIGINT, v STRING, PRIMARY KEY (id)"
+        feed(kafka, topic, 1)
+        catch_up(job)
+        feed(kafka, topic, 2)
+        assert job.start("--until", "caught-up", failpoints="between_tables=kill").wait() == -9
+        catch_up(job)
+    for table in BOTH:
+        assert place.read(table) == {n: {"id": n, "v": table.db} for n in (1, 2)}

@@ -187,6 +187,13 @@ class NameRules:
         return f"{beginning}_{digits}"
 
 
+def misread(path: str) -> str:
+    """What stands in a folder's path that Delta's library takes for another one's; empty where nothing does."""
+    rules = NAMES["delta"]
+    escape = _ESCAPE.search(path)
+    return escape[0] if escape else next((one for one in path if one in rules.database), "")
+
+
 def topic_name(template: str, table: TableId) -> str:
     """``sink.topic`` with a table's names in it."""
     return _TOPIC_FIELD.sub(lambda found: table.db if found[1] == "db" else table.table, template)

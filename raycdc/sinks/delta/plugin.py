@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Literal
 
 from pydantic import field_validator
@@ -11,6 +12,7 @@ from pydantic import field_validator
 from raycdc.config import Duration, FolderOrUrl, Options, PipelineOptions, SinkConfig, Size, option
 from raycdc.model import TableSchema
 from raycdc.model.layout import TableLayout
+from raycdc.model.names import misread
 from raycdc.plugins import Plugin
 from raycdc.stores.url import is_url
 
@@ -72,6 +74,11 @@ class DeltaSinkConfig(SinkConfig):
             yield NO_SPARK_AT_STORES.format("sink.optimize.z_order")
         elif local and self.optimize is not None and self.optimize.z_order:
             yield NO_SPARK_ORDER
+        if self.folder and (odd := misread(str(Path(self.folder).absolute()))):
+            yield (
+                f"sink.path: Delta's library reads {odd!r} in {Path(self.folder).absolute()} as something else, so it "
+                "would look for the tables' logs in another folder. Use a path without it."
+            )
 
     def no_layout(self, layout: TableLayout, schema: TableSchema) -> str:
         from raycdc.sinks.delta.layout import BY_SPARK, no_layout

@@ -243,3 +243,16 @@ def test_a_start_parks_what_is_refused_or_ends_where_nothing_is_parked() -> None
     }
     with pytest.raises(SchemaError, match="it has no key"):
         StartPoint(here, 1, (fine, odd), parks=False)
+
+
+@pytest.mark.parametrize(("path", "odd"), [("/data/my%20lake", "%20"), ("/data/a\\b", "\\"), ("/data/100%/lake", "")])
+def test_a_lake_in_a_folder_that_is_read_as_another_is_refused(path: str, odd: str) -> None:
+    config = config_from_dict(
+        {
+            "pipeline": {"name": "x"},
+            "source": {"type": "datagen", "tables": ["shop.t"]},
+            "sink": {"type": "delta", "path": path},
+        }
+    )
+    problems = list(config.sink.problems(config.pipeline, local=True))
+    assert [repr(odd) in problem for problem in problems] == [True] * bool(odd)

@@ -5,6 +5,7 @@ with.
 """
 
 from raycdc.testing.servers.azurite import AzuriteServer
+from raycdc.testing.servers.iceberg_rest import IcebergRestServer
 from raycdc.testing.servers.kafka import KafkaServer
 from raycdc.testing.servers.mariadb import MariaDbServer
 from raycdc.testing.servers.mongodb import ExternalMongoDb, MongoDb, MongoDbServer, mongodb_for_tests
@@ -21,6 +22,7 @@ __all__ = [
     "AzuriteServer",
     "DatabaseServer",
     "ExternalMongoDb",
+    "IcebergRestServer",
     "KafkaServer",
     "MariaDbServer",
     "MongoDb",

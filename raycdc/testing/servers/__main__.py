@@ -8,11 +8,13 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+from collections.abc import Callable
 
 from raycdc.errors import RaycdcError
 from raycdc.testing.servers import (
     AzuriteServer,
     DatabaseServer,
+    IcebergRestServer,
     KafkaServer,
     MariaDbServer,
     MongoDb,
@@ -27,12 +29,20 @@ from raycdc.testing.servers.mongodb import VERSIONS
 from raycdc.testing.servers.private import PrivateServer
 from raycdc.testing.servers.secantusdb import SecantusDb
 
+#: Object stores, and what is tested with them.
+STORES: dict[str, Callable[..., PrivateServer]] = {
+    "moto": MotoServer,
+    "s3mock": S3MockServer,
+    "azurite": AzuriteServer,
+    "iceberg-rest": IcebergRestServer,
+}
+
 
 def main(arguments: list[str]) -> int:
     """Start the server, print how to reach it, wait for Ctrl-C or SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m raycdc.testing.servers", description=__doc__)
     kinds = ["mariadb", "mariadb-embedded", "mysql80", "mysql57", "mysql-newest", "kafka", "mongodb", "secantusdb"]
-    kinds += ["postgres", "moto", "s3mock", "azurite"]
+    kinds += ["postgres", *STORES]
     parser.add_argument("server", choices=kinds)
     parser.add_argument("action", nargs="?", choices=["start", "prepare"], default="start")
     parser.add_argument("--port", type=int, default=None)
@@ -53,12 +63,8 @@ def main(arguments: list[str]) -> int:
             server = SecantusDb(port=chosen.port)
         case "postgres":
             server = PostgresServer(port=chosen.port)
-        case "moto":
-            server = MotoServer(port=chosen.port)
-        case "s3mock":
-            server = S3MockServer(port=chosen.port)
-        case "azurite":
-            server = AzuriteServer(port=chosen.port)
+        case kind if kind in STORES:
+            server = STORES[kind](port=chosen.port)
         case "mysql80":
             server = MySqlServer(version="8.0", gtid=not chosen.no_gtid, port=chosen.port)
         case "mysql-newest":

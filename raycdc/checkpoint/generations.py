@@ -96,6 +96,10 @@ class Generations:
         newest = OwnGeneration(self.newest())
         self.write_as(lambda: newest)
 
+    def own(self) -> OwnGeneration | None:
+        """The generation of the driver that writes by the store (`write_as`); None where none does."""
+        return None if self._driver is None else self._driver()
+
     def require_own(self, what: str) -> None:
         """`FencedError` where the driver that writes by the store (`write_as`) is not the newest any more."""
         if self._driver is not None:

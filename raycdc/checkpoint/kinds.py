@@ -26,7 +26,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
     {
         "meta": Kind(r"meta\.json", rows=False),
         "lease": Kind(r"lease", rows=False),
-        "generation": Kind(r"gen|generations/\d{10}(\.pulse)?\.json", rows=False),
+        "generation": Kind(r"gen|generations/\d{10}(\.pulse|\.epochs)?\.json", rows=False),
         "manifests": Kind(r"epochs/\d{10}\.json(\.dropped)?"),
         "commits": Kind(r"commits/\d{10}\.json"),
         "schemas": Kind(r"schemas/[0-9a-f]+\.json"),

@@ -8,7 +8,7 @@ meta.json            {"version", "checkpoint" (uuid), "pipeline"}   written once
 lease                flock of the driver, with its pid inside
 gen                  {"generation"}: raised by each driver that starts
 generations/         one file per generation, by the driver that claimed it: no two ever have the same; and its
-                     signs of life (`raycdc.checkpoint.pulse`)
+                     signs of life (`raycdc.checkpoint.pulse`), and the epochs that it took over (`….epoch_files`)
 epochs/%010d.json    sealed manifests; "….json.dropped" when recovery dropped one (its number stays used)
 commits/%010d.json   commit records: generation, what each target table holds and which tables go into it
 requests.json        what the user asked of tables (new snapshots, pauses) while nothing ran
@@ -25,7 +25,6 @@ number is never given to another. Writers whose generation is no longer the newe
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,6 +34,7 @@ from typing import Any, NotRequired, TypedDict, cast
 from raycdc.checkpoint import codec
 from raycdc.checkpoint.disk import DISK, Disk
 from raycdc.checkpoint.documents import DriverDocuments
+from raycdc.checkpoint.epoch_files import EpochFiles, epoch_name, numbers
 from raycdc.checkpoint.folder import Lease, LocalFolder
 from raycdc.checkpoint.generations import Generations
 from raycdc.checkpoint.manifest import STATE_NODE, Manifest
@@ -51,8 +51,6 @@ _COMMIT_UPGRADES: dict[int, Callable[[codec.Document], codec.Document]] = {1: la
 
 #: Committed epochs whose manifests and records are kept for people to look at; recovery needs only the last.
 KEEP_COMMITTED = 10
-
-_EPOCH_FILE = re.compile(r"(\d{10})\.json(\.dropped)?$")
 
 
 class RoutedTargetJson(TypedDict):
@@ -177,6 +175,7 @@ class CheckpointStore:
         #: Segments of readers on this node; the folder exists after the store was created.
         self.spool = self.path / "spool"
         self.generations = Generations(self._folder)
+        self.epochs = EpochFiles(self._folder)
         #: Of this machine; on others nobody meets it, unless they share the folder.
         self.lock = StateLock(self.place)
         self.documents = DriverDocuments(self._folder, self.generations)
@@ -242,7 +241,7 @@ class CheckpointStore:
 
         `FencedError` when its generation is not the newest, `StateError` when its number is used already.
         """
-        name = _epoch_name("epochs", manifest.epoch)
+        name = epoch_name("epochs", manifest.epoch)
         data = codec.encode_manifest(manifest)
 
         def act() -> None:
@@ -260,8 +259,7 @@ class CheckpointStore:
 
         Segments in the state's spool are placed there; those of other nodes are the caller's to place.
         """
-        name = _epoch_name("epochs", epoch)
-        data = self._folder.read(name)
+        name, data = epoch_name("epochs", epoch), self.epochs.read(epoch)
         if data is None:
             raise StateError(
                 f"{codec.origin_of(self._folder, name)} does not exist: epoch {epoch} was not sealed, or was dropped."
@@ -272,7 +270,7 @@ class CheckpointStore:
 
     def sealed_epochs(self, after: int = -1) -> list[int]:
         """Numbers of the sealed epochs greater than `after`, ascending."""
-        return [e for e, dropped in _numbers(self._folder, "epochs") if e > after and not dropped]
+        return self.epochs.sealed(after)
 
     def manifest_after(self, after: int) -> Manifest | None:
         """The first sealed epoch greater than `after`; None where there is none."""
@@ -304,23 +302,14 @@ class CheckpointStore:
 
     def next_epoch(self) -> int:
         """The first number no epoch had yet, dropped ones included; 1 at a first start."""
-
-        def act() -> int:
-            used = [e for folder in ("epochs", "commits") for e, _ in _numbers(self._folder, folder)]
-            return max(used, default=0) + 1
-
-        return self._folder.atomically(act)
+        return self.epochs.next()
 
     def drop_after(self, epoch: int) -> list[int]:
-        """Rename all manifests greater than `epoch` away (newest first) and return their numbers."""
+        """Have no manifest greater than `epoch` count any more, and return their numbers."""
 
         def act() -> list[int]:
             self.generations.require_own("the end of later epochs")
-            dropped = self.sealed_epochs(epoch)
-            for number in reversed(dropped):
-                name = _epoch_name("epochs", number)
-                self._folder.rename(name, name + ".dropped")
-            return dropped
+            return self.epochs.drop_after(epoch, self.generations.own())
 
         return self._folder.atomically(act)
 
@@ -332,7 +321,7 @@ class CheckpointStore:
 
         def act() -> None:
             self.generations.require_newest(record.generation, f"the commit of epoch {record.epoch}")
-            self._folder.write(_epoch_name("commits", record.epoch), data)
+            self._folder.write(epoch_name("commits", record.epoch), data)
             _prune(self._folder)
 
         self._folder.atomically(act)
@@ -397,11 +386,11 @@ def _created(folder: StateFolder, pipeline: str, *, create: bool) -> codec.Docum
 
 
 def _newest_commit(folder: StateFolder) -> CommitRecord | None:
-    numbers = [e for e, _ in _numbers(folder, "commits")]
-    if not numbers:
+    committed = [e for e, _ in numbers(folder, "commits")]
+    if not committed:
         return None
     folder.sync("commits")
-    name = _epoch_name("commits", max(numbers))
+    name = epoch_name("commits", max(committed))
     origin = codec.origin_of(folder, name)
     document = codec.read(folder, name)
     if document is None:
@@ -412,18 +401,12 @@ def _newest_commit(folder: StateFolder) -> CommitRecord | None:
 
 def _prune(folder: StateFolder) -> None:
     """Delete what is older than the last `KEEP_COMMITTED` committed epochs."""
-    committed = sorted(e for e, _ in _numbers(folder, "commits"))
+    committed = sorted(e for e, _ in numbers(folder, "commits"))
     kept = committed[-KEEP_COMMITTED:]
     for name in ("epochs", "commits"):
-        for epoch, dropped in _numbers(folder, name):
+        for epoch, dropped in numbers(folder, name):
             if epoch < kept[0]:
-                folder.delete(_epoch_name(name, epoch) + (".dropped" if dropped else ""))
-
-
-def _numbers(folder: StateFolder, name: str) -> list[tuple[int, bool]]:
-    """The epochs that the folder `name` of a state has files of, ascending, and whether each was dropped."""
-    matches = (_EPOCH_FILE.match(entry) for entry in folder.list(name))
-    return sorted((int(m[1]), m[2] is not None) for m in matches if m)
+                folder.delete(epoch_name(name, epoch) + (".dropped" if dropped else ""))
 
 
 def _require_identity(folder: StateFolder) -> None:
@@ -441,7 +424,3 @@ def sweep(spool: Path, needed: Collection[str]) -> int:
     for path in orphans:
         path.unlink(missing_ok=True)
     return len(orphans)
-
-
-def _epoch_name(folder: str, epoch: int) -> str:
-    return f"{folder}/{epoch:010d}.json"

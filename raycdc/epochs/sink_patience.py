@@ -40,8 +40,6 @@ class SinkPatience:
             return sink_away(cause)
         if isinstance(cause, StateError | TableRefusedError) or not is_absent(cause):
             return None
-        if "://" in self._place:
-            return Trouble(f"The sink's store ({self._place}) is waited for: {cause}", "see that it answers", SinkError)
         at = f" ({self._place})" if self._place else ""
         return Trouble(f"The sink's disk{at} takes no more: {cause}", "make room there, or bring it back", SinkError)
 

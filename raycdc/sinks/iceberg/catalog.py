@@ -22,8 +22,7 @@ from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import update_table_metadata
 
-from raycdc.errors import SinkError, SinkUnavailableError
-from raycdc.sinks.iceberg.away import is_away
+from raycdc.errors import SinkError
 from raycdc.sinks.iceberg.places import is_in_store, location_of, store_properties, sync_file, warehouse_of
 from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions
 from raycdc.sinks.iceberg.versions import FolderVersions, StoreVersions, Versions
@@ -58,13 +57,10 @@ def open_catalog(options: IcebergCatalogOptions, storage: StorageSettings = NO_S
     except StoreError as cause:
         raise SinkError(str(cause)) from cause
     except Exception as cause:  # whatever SQLAlchemy's driver, boto3 or the HTTP library raises
-        text = (
+        raise SinkError(
             f"The {options.type} catalog of the Iceberg sink cannot be opened ({type(cause).__name__}). Check "
             "sink.catalog.uri and properties."
-        )
-        if is_away(cause):
-            raise SinkUnavailableError(text) from cause
-        raise SinkError(text) from cause
+        ) from cause
 
 
 class _SyncedSqlCatalog(SqlCatalog):

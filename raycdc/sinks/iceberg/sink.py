@@ -71,7 +71,6 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
     def open(self, context: SinkContext) -> None:
         self.look(context)
         self._reach = Reach(context.storage, Path(context.private or tempfile.gettempdir()))
-        self._opened_catalog()  # A first start hears now that it is away.
 
     def look(self, context: SinkContext) -> None:
         super().look(context)
@@ -130,14 +129,10 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
 
     def _handle(self, target: TableId) -> IcebergTarget:
         table_folder(Path(), target)  # Refuses names that would leave the warehouse.
-        catalog = self._opened_catalog()
-        return IcebergTarget(catalog, target, self._context.app_id, seen=self._seen, reach=self._reach)
-
-    def _opened_catalog(self) -> Catalog:
         with self._opening:
             if self._catalog is None:
                 self._catalog = open_catalog(self._options, self._context.storage)
-            return self._catalog
+        return IcebergTarget(self._catalog, target, self._context.app_id, seen=self._seen, reach=self._reach)
 
     def _target(self, target: TableId) -> IcebergTarget:
         if target not in self._targets:

@@ -50,7 +50,6 @@ from raycdc.checkpoint.disk import sync_folder
 from raycdc.errors import (
     ChangeRefusedError,
     SinkError,
-    SinkUnavailableError,
     TargetGoneError,
     TargetTouchedError,
 )
@@ -59,7 +58,6 @@ from raycdc.model.layout import TableLayout
 from raycdc.model.untold import without_quotations
 from raycdc.sinks.absence import is_absent, is_refused
 from raycdc.sinks.api import CommitVector
-from raycdc.sinks.iceberg.away import is_away
 from raycdc.sinks.iceberg.descent import (
     CONFIRMED,
     Seen,
@@ -376,11 +374,7 @@ class IcebergTarget:
             Catalog._delete_old_metadata(table.io, metadata, response.metadata)
 
     def _error(self, what: str, cause: Exception) -> SinkError:
-        kind: type[SinkError] = TargetTouchedError
-        if is_away(cause):
-            kind = SinkUnavailableError
-        elif is_absent(cause) or is_refused(cause) or is_the_catalogs(cause):
-            kind = SinkError
+        kind = SinkError if is_absent(cause) or is_refused(cause) or is_the_catalogs(cause) else TargetTouchedError
         # Arrow quotes values, and SQLAlchemy its statement with them.
         text = without_quotations(str(cause)) if isinstance(cause, pa.ArrowException) else str(cause)
         return kind(

@@ -58,7 +58,7 @@ READS = {
         "manifests",
         "needed_segments",
     ),
-    *("next_epoch", "schema", "sealed_epochs", "documents.read", "generations.newest"),
+    *("next_epoch", "schema", "sealed_epochs", "documents.read", "generations.newest", "generations.own"),
     *("generations.holder", "generations.require_driver", "generations.require_newest", "generations.require_own"),
 }
 

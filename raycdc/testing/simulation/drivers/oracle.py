@@ -56,7 +56,7 @@ class DriverOracle:
         elif path.parent.name == "commits" and path.suffix == ".json":
             document: Any = codec.decode(content, origin=path.name)
             self._recorded(CommitRecord.from_json(document))
-        elif path.parent.name == "generations" and path.suffix == ".json":
+        elif path.parent.name == "generations" and path.suffix == ".json" and path.stem.isdigit():
             self._newest = max(self._newest, int(path.stem))
 
     def _sealed(self, manifest: Manifest) -> None:

@@ -295,6 +295,8 @@ class Supervisor:
             self._start_generation()
             return
         for subtask_id, end in running.take_fenced():
+            if subtask_id not in running.due:  # Else it ended by itself.
+                self._news.warning(f"Reader {subtask_id} is replaced: it was {end.text}.")
             self._schedule(subtask_id, end)
         for subtask_id, end in running.take_ended():
             self._schedule(subtask_id, end)

@@ -33,6 +33,7 @@ from raycdc.errors import (
     ValueRefusedError,
 )
 from raycdc.failpoints import reach
+from raycdc.patience import Pauses, Policy
 
 #: How long one question to the cluster may take.
 TIMEOUT_S = 30.0
@@ -40,8 +41,6 @@ TIMEOUT_S = 30.0
 TRANSACTION_TIMEOUT_MS = 300_000
 #: Steps per epoch in the offset that is the record; more than there are.
 STEPS = 8
-#: Between two times of the same question.
-RETRY_S = 0.1
 _TIMEOUT = "transaction.timeout.ms"
 #: Of the note beside the offset: since 2 it names the topic. Before there was no number.
 _VERSION = 2
@@ -305,7 +304,7 @@ def _read_record(target: Target, consumer: Consumer) -> Record:
 
 def _committed(target: Target, consumer: Consumer) -> TopicPartition | None:
     """The group's offset; None where there is no such topic. Raises `SinkError`."""
-    give_up_s = time.monotonic() + TIMEOUT_S
+    pauses = Pauses(Policy(longest_s=2.0, patience_s=TIMEOUT_S))
     while True:
         try:
             (answer,) = consumer.committed([TopicPartition(target.topic, 0)], timeout=TIMEOUT_S)
@@ -318,9 +317,10 @@ def _committed(target: Target, consumer: Consumer) -> TopicPartition | None:
         if error.code() in _NOTHING_THERE:
             return None
         # A cluster's first group finds its coordinator just made, and one that moves is between two brokers.
-        if error.code() not in _SOON or time.monotonic() > give_up_s:
+        pause_s = pauses.failed(time.monotonic()) if error.code() in _SOON else None
+        if pause_s is None:
             raise topic_error(target, error)
-        time.sleep(RETRY_S)
+        time.sleep(pause_s)
 
 
 #: Errors of a broker that concern one topic, and not the cluster.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 
@@ -30,6 +30,7 @@ class Coordinator:
         self.closed = False
         self.told: list[ReaderStatus] = []
         self.retired: list[int] = []
+        self.lost: list[tuple[int, int, str]] = []
         self._error = error
 
     def _check(self) -> None:
@@ -46,7 +47,8 @@ class Coordinator:
 
     def take_lost(self) -> list[tuple[int, int, str]]:
         self._check()
-        return []
+        lost, self.lost = self.lost, []
+        return lost
 
     def exchange(self, subtask_id: int, incarnation: int, packet: bytes, *, wait_s: float) -> bytes:
         raise AssertionError("no reader here speaks")
@@ -117,7 +119,7 @@ class Processes:
 
 
 @contextmanager
-def supervised(processes: Processes) -> Iterator[Supervisor]:
+def supervised(processes: Processes, warn: Callable[[str], None] = lambda _: None) -> Iterator[Supervisor]:
     generations = count(1)
     settings = SupervisorSettings(
         readers_min=1,
@@ -125,6 +127,7 @@ def supervised(processes: Processes) -> Iterator[Supervisor]:
         next_generation=lambda: next(generations),
         committed=lambda: 0,
         on_processes=lambda *_: None,
+        on_warning=warn,
     )
     supervisor = Supervisor(processes, settings)
     try:
@@ -142,6 +145,21 @@ def test_a_coordinator_lost_while_it_starts_is_replaced_as_any_other() -> None:
 
     assert all(coordinator.closed for coordinator in processes.coordinators)
     assert {reader.identity.generation for reader in processes.readers} == {3}
+
+
+def test_a_reader_that_was_silent_is_replaced_and_told() -> None:
+    processes, told, news = Processes({}), list[str](), Event()
+
+    def warn(text: str) -> None:
+        told.append(text)
+        news.set()
+
+    with supervised(processes, warn):
+        processes.coordinators[0].lost.append((0, 1, "silent for 10 s"))
+        assert news.wait(10)
+
+    assert told == ["Reader 0 is replaced: it was silent for 10 s."]
+    assert processes.readers[0].killed
 
 
 def test_a_start_that_fails_leaves_nothing_running() -> None:

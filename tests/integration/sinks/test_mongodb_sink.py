@@ -359,7 +359,7 @@ def test_documents_of_other_keys_are_refused(world: World) -> None:
     with world.mongodb.client() as client:
         client.shop.t.insert_many([{"_id": 1, "id": 1}, {"id": 5}])
     three_epochs(world)
-    with pytest.raises(RaycdcError, match=r"has a document whose _id .* is not its id"):
+    with pytest.raises(RaycdcError, match=r"has a document whose _id is not its id"):
         world.loop(world.sink(on_existing="merge")).run()
 
 

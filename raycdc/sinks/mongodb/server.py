@@ -31,7 +31,14 @@ from pymongo.write_concern import WriteConcern
 
 from raycdc.clients.mongodb_tries import spaced
 from raycdc.config.mongodb_uri import parse_mongodb_uri
-from raycdc.errors import KeyRefusedError, SinkError, SinkUnavailableError, ValueRefusedError
+from raycdc.errors import (
+    KeyRefusedError,
+    NameRefusedError,
+    SinkError,
+    SinkUnavailableError,
+    TargetTouchedError,
+    ValueRefusedError,
+)
 from raycdc.model import TableId
 
 DUPLICATE_KEY = 11000
@@ -239,10 +246,15 @@ def _refusal(cause: PyMongoError) -> type[SinkError]:
 
 
 _EXISTS = 48
-#: Codes of the server's that concern one collection: a unique index, a validator, a key or document that is too large.
+#: Codes of the server's that concern one collection: a unique index, a validator, a key or document that is too large,
+#: a privilege that lacks, a name that cannot be.
 _OF_A_COLLECTION: dict[int, type[SinkError]] = {
     DUPLICATE_KEY: KeyRefusedError,
     121: ValueRefusedError,
     10334: ValueRefusedError,
     17280: ValueRefusedError,
+    # What the account may not do in this database, names that it cannot have, one that differs in case alone.
+    13: TargetTouchedError,
+    73: NameRefusedError,
+    13297: NameRefusedError,
 }

@@ -19,6 +19,7 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
     ValidationError,
 )
+from pymongo.errors import OperationFailure
 from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException, PythonException
 from sqlalchemy.exc import OperationalError
 
@@ -37,6 +38,7 @@ from raycdc.sinks.delta import spark_merge
 from raycdc.sinks.iceberg.table import is_the_catalogs
 from raycdc.sinks.jdbc.refusals import mysql_refusal, postgres_refusal
 from raycdc.sinks.kafka.topics import Topics
+from raycdc.sinks.mongodb.server import _refusal as mongodb_refusal
 from raycdc.spark.derive import _is_a_values
 
 ORDERS = TableId("shop", "orders")
@@ -182,3 +184,18 @@ def test_a_catalog_that_is_away_is_the_sinks(cause: Exception, catalogs: bool) -
 )
 def test_a_statement_that_is_none_is_a_bug_of_ours(refusal: type[RaycdcError], said: type[RaycdcError]) -> None:
     assert refusal is said
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (13, TargetTouchedError),  # not authorized on shop to execute command
+        (73, NameRefusedError),  # Invalid namespace specified
+        (13297, NameRefusedError),  # db already exists with different case
+        (121, ValueRefusedError),  # Document failed validation
+        (18, SinkError),  # Authentication failed
+        (8000, SinkError),
+    ],
+)
+def test_errors_of_mongodb_by_what_they_concern(code: int, error: type[SinkError]) -> None:
+    assert mongodb_refusal(OperationFailure("words", code)) is error

@@ -209,6 +209,8 @@ def settings_of(location: str, properties: Mapping[str, str], storage: StorageSe
     if endpoint := properties.get(_ENDPOINTS[kind], ""):
         scheme = properties.get("adls.blob-storage-scheme", "https")
         endpoint = endpoint if "://" in endpoint else f"{scheme}://{endpoint}"
+        if urlsplit(endpoint).netloc == urlsplit(storage.endpoint).netloc:
+            endpoint = storage.endpoint  # With its path, which pyiceberg has no word for.
         settings = replace(settings, endpoint=endpoint, allow_http=settings.allow_http or endpoint[:5] == "http:")
     if virtual := properties.get("s3.force-virtual-addressing"):
         settings = replace(settings, path_style=virtual.lower() != "true")

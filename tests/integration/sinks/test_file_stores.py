@@ -118,4 +118,11 @@ class TestJsonLinesOnS3InEachRun(Files):
         self._check(play)
 
 
-play_only(TestJsonLinesOnS3InEachRun, ("test_every_change_is_there_once", "test_a_replaced_driver_writes_nothing"))
+play_only(
+    TestJsonLinesOnS3InEachRun,
+    (
+        "test_every_change_is_there_once",
+        "test_a_replaced_driver_writes_nothing",
+        "test_a_store_that_fails_for_a_while_is_waited_for",
+    ),
+)

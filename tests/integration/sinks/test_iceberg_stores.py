@@ -20,6 +20,7 @@ from raycdc.stores.settings import LIKE_ANYBODY, StorageSettings
 from raycdc.stores.url import ObjectPlace, StoreKind
 from raycdc.testing.epochs import Row
 from raycdc.testing.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY
+from raycdc.testing.sink_conformance import SinkConformance
 from tests.integration.sinks.iceberg_server import Server
 from tests.integration.sinks.on_s3 import OnS3, play_only
 
@@ -35,8 +36,8 @@ FEW = (
 THEIRS = pa.table({"id": pa.array([1], pa.int64()), "name": ["theirs"], "qty": pa.array([1], pa.int32())})
 
 
-class IcebergOnS3(OnS3):
-    """Its targets are tables of a catalog."""
+class IcebergTables(SinkConformance):
+    """Targets are tables of a catalog."""
 
     def catalog(self, folder: Path) -> Catalog:
         settings = self.settings(folder)
@@ -64,6 +65,10 @@ class IcebergOnS3(OnS3):
         notes = pa.array(["theirs"] * rows.num_rows)
         table.overwrite(rows.set_column(rows.schema.get_field_index("note"), "note", notes))
         return True
+
+
+class IcebergOnS3(IcebergTables, OnS3):
+    """Tables on S3."""
 
 
 @pytest.mark.long

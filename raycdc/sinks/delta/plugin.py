@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal
@@ -12,7 +13,7 @@ from pydantic import field_validator
 from raycdc.config import Duration, FolderOrUrl, Options, PipelineOptions, SinkConfig, Size, option
 from raycdc.model import TableSchema
 from raycdc.model.layout import TableLayout
-from raycdc.model.names import misread
+from raycdc.model.names import NAMES, NameRules, misread
 from raycdc.plugins import Plugin
 from raycdc.stores.url import is_url
 
@@ -68,6 +69,14 @@ class DeltaSinkConfig(SinkConfig):
     @property
     def store(self) -> str:
         return self.path if is_url(self.path) else ""
+
+    @property
+    def names(self) -> NameRules:
+        rules = NAMES[self.type]
+        if not self.store:
+            return rules
+        # What follows on them in a URL is no part of the path.
+        return replace(rules, database=f"{rules.database}?#", table=f"{rules.table}?#")
 
     def problems(self, pipeline: PipelineOptions, *, local: bool) -> Iterator[str]:
         if self.store and self.optimize is not None and self.optimize.z_order:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from raycdc.bridge.reading import verify_segments
+from raycdc.checkpoint.codec import encode_manifest
 from raycdc.checkpoint.folder import LocalFolder
 from raycdc.checkpoint.generations import Generations, OwnGeneration
 from raycdc.checkpoint.manifest import Manifest
@@ -21,6 +22,7 @@ from raycdc.epochs.epoch_recovery import EpochRecovery
 from raycdc.epochs.epoch_writer import EpochWriter, Prepared
 from raycdc.epochs.holdings import Holdings
 from raycdc.epochs.parked_targets import ParkedTargets, Parks
+from raycdc.errors import StateError
 from raycdc.runtime import supervisor as supervisor_module
 from raycdc.runtime.supervisor import Supervisor
 from raycdc.sinks import steps
@@ -28,6 +30,7 @@ from raycdc.sinks.steps import ExactlyOnceSink
 from raycdc.testing.simulation import SimulationError
 from raycdc.testing.simulation.drivers import DriverSettings, DriverSimulation, life
 from raycdc.testing.simulation.drivers.disk import ProcessDisk
+from raycdc.testing.simulation.drivers.objects import ProcessObjects
 from tests.simulation.missing_rules import NOTICED, Switch, name_of
 
 #: Runs after which a rule counts as not needed.
@@ -50,6 +53,7 @@ STALE = DriverSettings(
     whole=False,
 )
 STALE_AND_LOST = DriverSettings(deaths=0.002, pauses=0.004, lost_segments=0.01, answers_lost=0.05)
+ON_STORE = DriverSettings(deaths=0.001, pauses=0.006, on_store=True, replies_lost=0.1)
 LOST_PROCESSES = DriverSettings(lost_processes=0.01)
 REFUSALS = DriverSettings(deaths=0.003, refusals=0.01, requests=0.3)
 LAKES = DriverSettings(deaths=0.006, whole=False, requests=0.2)
@@ -123,6 +127,24 @@ def give_the_numbers_of_dropped_epochs_again(patch: pytest.MonkeyPatch) -> None:
 
 def share_a_generation_with_who_claimed_it(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LocalFolder, "create_once", LocalFolder.write)
+
+
+def replace_a_root_that_others_replaced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ProcessObjects, "replace_if_match", lambda self, name, data, _: self.put(name, data))
+
+
+def take_the_look_and_the_write_for_two_steps(patch: pytest.MonkeyPatch) -> None:
+    """As in a folder: the write goes by whatever root there is then."""
+
+    def write(self: CheckpointStore, manifest: Manifest) -> None:
+        self.generations.require_newest(manifest.generation, "an epoch")
+        data, name = encode_manifest(manifest), f"epochs/{manifest.epoch:010d}.json"
+        if manifest.epoch >= self.next_epoch():
+            self._folder.create_once(name, data)
+        if self._folder.read(name) != data:
+            raise StateError("epoch numbers are used once")
+
+    patch.setattr(CheckpointStore, "write_manifest", write)
 
 
 def replace_a_coordinator_under_the_same_generation(patch: pytest.MonkeyPatch) -> None:
@@ -218,7 +240,9 @@ RULES: list[tuple[Switch, DriverSettings, int]] = [
     (rely_on_names_that_others_left_unsynced, OUTAGES, 17),
     (write_documents_in_place, DEATHS, 0),
     (give_the_numbers_of_dropped_epochs_again, LOST_SEGMENTS, 0),
-    (share_a_generation_with_who_claimed_it, PAUSES, 0),
+    (share_a_generation_with_who_claimed_it, PAUSES, 100),
+    (replace_a_root_that_others_replaced, ON_STORE, 0),
+    (take_the_look_and_the_write_for_two_steps, ON_STORE, 0),
     (replace_a_coordinator_under_the_same_generation, LOST_PROCESSES, 0),
     (change_a_schema_while_the_commit_before_is_under_way, DEATHS, 0),
     (read_the_range_of_a_frozen_epoch_again, LOST_SEGMENTS, 0),

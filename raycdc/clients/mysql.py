@@ -159,7 +159,7 @@ def sane_answers(address: str) -> Iterator[None]:
     try:
         yield
     except UnicodeError as cause:
-        if isinstance(cause, UnicodeEncodeError):
+        if not isinstance(cause, UnicodeDecodeError):  # of a host's name, or of a text to be sent
             raise
         raise _nonsense(address, cause) from cause
     except _NONSENSE as cause:

@@ -14,7 +14,7 @@ from raycdc.spark.artifacts import java_command
 from raycdc.testing.cache import build_once
 from raycdc.testing.exact_jars import fetch_exactly
 from raycdc.testing.servers.private import PrivateServer
-from raycdc.testing.servers.process import free_port
+from raycdc.testing.servers.process import ServerError, free_port
 from raycdc.testing.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 
 VERSION = "1.10.1"
@@ -57,8 +57,8 @@ class IcebergRestServer(PrivateServer):
         """Start, without tables; returns when the server answers."""
         if self.running:
             return self
-        assert self._store is not None, "it has no store to keep tables in"
-        store = self._store
+        if (store := self._store) is None:
+            raise ServerError("Iceberg's REST catalog needs a store for its tables: IcebergRestServer(moto, WAREHOUSE)")
 
         def launch() -> None:
             self.port = self.port or free_port()

@@ -26,6 +26,8 @@ from urllib.parse import unquote, urlsplit
 from raycdc.testing.servers.s3 import S3Server
 
 _TIMEOUT_S = 120.0
+#: How soon the end of a test is noticed.
+_POLL_S = 0.02
 #: Headers of one connection, which say nothing about the other one.
 _OF_A_CONNECTION = frozenset({"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade"})
 
@@ -118,7 +120,9 @@ class StoreProxy(S3Server):
         self._of_key: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._http = _Listening((self.host, 0), self)
         self.port = self._http.server_address[1]
-        self._thread = threading.Thread(target=self._http.serve_forever, name="store-proxy", daemon=True)
+        self._thread = threading.Thread(
+            target=self._http.serve_forever, kwargs={"poll_interval": _POLL_S}, name="store-proxy", daemon=True
+        )
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -83,7 +83,7 @@ def test_a_killed_run_goes_on_and_the_lake_is_equal(job: Job, store: StoreProxy)
     ],
     ids=lambda fault: fault.name.lower(),
 )
-@pytest.mark.parametrize("skip", [0, 1], ids=["creation", "rows"])
+@pytest.mark.parametrize("skip", [0, pytest.param(1, marks=pytest.mark.long)], ids=["creation", "rows"])
 def test_a_commit_whose_reply_says_too_little_is_there_once(
     job: Job, store: StoreProxy, fault: Fault, skip: int
 ) -> None:

@@ -39,6 +39,9 @@ _RECORD = f'"public"."{COMMIT_TABLE}"'
 
 #: How long to wait for another session that holds a lock we need: a driver that was replaced may be in its last commit.
 _LOCK_TIMEOUT_S = 60
+#: After which the server ends a session of ours that sleeps in a transaction, and frees its locks: a driver that was
+#: stopped in the middle of a commit, or whose machine is gone, must not hold up its successor.
+_IDLE_TIMEOUT_S = 30
 
 _SSL_MODES = {
     TlsMode.DISABLED: "disable",
@@ -164,6 +167,7 @@ class PostgresDatabase:
             "connect_timeout": "10",
             "application_name": "raycdc",
             "options": f"-c TimeZone=UTC -c standard_conforming_strings=on -c lock_timeout={_LOCK_TIMEOUT_S}s "
+            f"-c idle_in_transaction_session_timeout={_IDLE_TIMEOUT_S}s "
             # The commit of another driver while we waited for its lock must be seen.
             r"-c client_encoding=UTF8 -c default_transaction_isolation=read\ committed",
         }

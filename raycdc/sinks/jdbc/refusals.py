@@ -41,6 +41,7 @@ _POSTGRES: dict[str, type[SinkError]] = {
     "P0": TargetTouchedError,  # a trigger of the target
     "08": SinkUnavailableError,  # connections
     "25006": SinkUnavailableError,  # a server that only reads, as one that was just replaced
+    "25P03": SinkUnavailableError,  # the server ended the session, because it slept within a transaction
     "40": SinkUnavailableError,  # deadlocks
     "53": SinkUnavailableError,  # no memory, disk or connection left
     "55006": SinkUnavailableError,

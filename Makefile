@@ -1,6 +1,6 @@
 # The tasks of this project. `make test` is what CI runs; `make check` is a synonym for people who look for it.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test demo test check test-fast test-kill test-drivers test-races test-sinks test-stores test-leaks test-blackbox test-mutants test-mongodb-peer lint types imports format bench clean
+.PHONY: help setup setup-test demo test check test-fast test-kill test-takeover test-drivers test-races test-sinks test-stores test-leaks test-blackbox test-mutants test-mongodb-peer lint types imports format bench clean
 SHELL := /bin/bash
 BIN := .venv/bin
 PYTEST := $(BIN)/python .ci/leaves-nothing $(BIN)/python -m pytest
@@ -36,6 +36,9 @@ test-fast: setup lint ## Unit, protocol and simulation tests only (no server, no
 
 test-kill: setup-test ## Kill tests with many seeds; prints the table of the README
 	RAYCDC_KILL_SEEDS=$${RAYCDC_KILL_SEEDS:-10} $(PYTEST) tests/kill
+
+test-takeover: setup-test ## Twenty standbys of each kind take over; lost nodes and heads of Ray; SIGTERM at any moment
+	$(PYTEST) tests/kill/test_takeovers.py tests/kill/test_cluster_lost.py tests/kill/test_node_death.py tests/kill/test_service_ends.py
 
 test-drivers: setup ## Drivers of one state that die anywhere, simulated: 3,000 seeds (about ten minutes)
 	RAYCDC_DRIVER_SEEDS=$${RAYCDC_DRIVER_SEEDS:-3000} $(PYTEST) $(ALL_CORES) tests/simulation/test_drivers.py

@@ -111,16 +111,19 @@ class Board:
     @contextmanager
     def doing(self, stage: Stage, does: str, *, table: str = "", split: str = "") -> Iterator[None]:
         """The calling thread does this within the block; `does` is a verb with its object, for people."""
-        work = _Work(stage, table, split, does, self._threads.now_s())
-        with self._lock:
-            self._works.add(work)
+        work = self._begun(stage, does, table=table, split=split)
         _here.works.append((work, self._threads))
         try:
             yield
         finally:
             _here.works.pop()
-            with self._lock:
-                self._works.discard(work)
+            self._ended(work)
+
+    def lasting(self, stage: Stage, does: str) -> Lasting:
+        """A work that is done again and again; see `Lasting`. It is there until it is closed."""
+        work = self._begun(stage, does)
+        work.rests = True
+        return Lasting(work, self._threads, lambda: self._ended(work))
 
     def came(self) -> None:
         """A batch came: `moved` for the thread's work, and for who waits for others to move."""
@@ -142,6 +145,16 @@ class Board:
                 found.append(Standing(work.stage, work.table, work.split, work.does, words, round(stood_s, 1)))
         return tuple(found)
 
+    def _begun(self, stage: Stage, does: str, *, table: str = "", split: str = "") -> _Work:
+        work = _Work(stage, table, split, does, self._threads.now_s())
+        with self._lock:
+            self._works.add(work)
+        return work
+
+    def _ended(self, work: _Work) -> None:
+        with self._lock:
+            self._works.discard(work)
+
     def _look_around(self, now_s: float) -> str:
         """The words of `around`, with the time when they were others last."""
         if (words := self.around()) != self._around:
@@ -151,6 +164,31 @@ class Board:
     def _list(self) -> list[_Work]:
         with self._lock:
             return list(self._works)
+
+
+class Lasting:
+    """A work of one thread that rests between its turns, but for a `trouble` that lasts beyond them."""
+
+    def __init__(self, work: _Work, threads: Threads, end: Callable[[], None]) -> None:
+        self._work = work
+        self._threads = threads
+        self.close = end
+
+    def __repr__(self) -> str:
+        return f"Lasting({self._work})"
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """The thread is at it within the block."""
+        work = self._work
+        if not work.troubled:
+            work.moved_s, work.rests = self._threads.now_s(), False
+        _here.works.append((work, self._threads))
+        try:
+            yield
+        finally:
+            _here.works.pop()
+            work.rests = not work.troubled
 
 
 def note(words: str) -> None:

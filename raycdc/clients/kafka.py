@@ -30,9 +30,14 @@ def admin_client(properties: Properties, *, section: str) -> AdminClient:
     return _made(lambda: AdminClient(_spaced(properties)), section)
 
 
-def consumer_client(properties: Properties, *, section: str) -> Consumer:
-    """A consumer, whose log goes to librdkafka's own. Errors as of `admin_client`."""
-    return _made(lambda: Consumer(_spaced(properties), logger=None), section)
+def consumer_client(
+    properties: Properties, *, section: str, on_error: Callable[[KafkaError], None] | None = None
+) -> Consumer:
+    """A consumer, whose log goes to librdkafka's own. Errors as of `admin_client`. `on_error` hears of troubles of the
+    whole cluster, on the thread that fetches.
+    """
+    heard = {} if on_error is None else {"error_cb": on_error}
+    return _made(lambda: Consumer({**_spaced(properties), **heard}, logger=None), section)
 
 
 def producer_client(properties: Properties, *, section: str) -> Producer:

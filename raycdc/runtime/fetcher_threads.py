@@ -63,12 +63,12 @@ class _TimedReader(Generic[SplitT, ItemT]):
 
     def __init__(self, reader: SplitReader[SplitT, ItemT], stopwatch: Stopwatch, board: Board, name: str) -> None:
         self._reader = reader
-        self._board = board
+        self._work = board.lasting(Stage.LOG, "fetches and decodes")
         self._stopwatch = stopwatch
         self._name = name
 
     def fetch(self) -> RecordsWithSplitIds[ItemT] | None:
-        with self._stopwatch.running(self._name), self._board.doing(Stage.LOG, "fetches and decodes"):
+        with self._stopwatch.running(self._name), self._work.turn():
             return self._reader.fetch()
 
     def handle_splits_changes(self, change: SplitsChange[SplitT]) -> None:
@@ -78,4 +78,5 @@ class _TimedReader(Generic[SplitT, ItemT]):
         self._reader.wake_up()
 
     def close(self) -> None:
+        self._work.close()
         self._reader.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,14 @@ from confluent_kafka import TopicPartition
 from raycdc.clients.kafka import consumer_client
 from raycdc.config import config_from_dict
 from raycdc.config.mongodb_uri import parse_mongodb_uri
+from raycdc.connectors.kafka.messages import PartitionStart
+from raycdc.connectors.kafka.partition_reader import KafkaPartitionReader
+from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.patience import SPACING_S
 from raycdc.pipeline import Pipeline
 from raycdc.run_events import Committed, RunEvent, Warned
+from raycdc.source.reader.split_reader import SplitsAddition
+from raycdc.stages import Board, Stage
 from raycdc.testing.servers import MariaDbServer, MongoDb, PostgresServer
 from raycdc.testing.servers.gate import Gate, Way
 
@@ -188,3 +193,19 @@ def test_a_broker_that_closes_each_connection_hears_of_a_client_no_more_than_twi
             consumer.poll(0.2)
         consumer.close()
         assert gate.most_in(1.0 - INEXACT_S) <= 2
+
+
+def test_brokers_that_are_away_are_a_trouble_of_the_log_that_outlasts_a_fetch() -> None:
+    board = Board()
+    log = board.lasting(Stage.LOG, "fetches and decodes")
+    with Gate("127.0.0.1", 1, way=Way.SHUT) as gate:
+        servers = f"{gate.host}:{gate.port}"
+        settings: dict[str, Any] = {"bootstrap_servers": servers, "topics": ["t"], "format": "maxwell-json"}
+        config = KafkaSourceConfig(**settings)
+        with closing(KafkaPartitionReader(config)) as reader:
+            reader.handle_splits_changes(SplitsAddition((PartitionStart("t", 0, 0),)))
+            while not board.standing():
+                with log.turn():
+                    reader.fetch()
+    (stands,) = board.standing()
+    assert stands.note.startswith(f"Kafka at {servers} does not answer")

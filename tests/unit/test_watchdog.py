@@ -163,3 +163,27 @@ def test_the_text_names_table_chunk_and_reader() -> None:
     where = "shop.orders, chunk shop.orders:12 on reader 1"
     assert str(event) == f"{where}: waits for the server's answer since 73 s (SELECT …)"
     assert str(WentOn(event)) == f"{where}: goes on after 73 s (waits for the server's answer)"
+
+
+def test_a_work_that_is_done_again_and_again_stands_in_a_turn_or_for_a_trouble_that_lasts() -> None:
+    clock = Clock()
+    board = Board(clock)
+    work = board.lasting(Stage.LOG, "fetches and decodes")
+    clock.s = 100.0
+    assert board.standing() == ()
+    with work.turn():
+        clock.s += 5
+        assert [one.seconds for one in board.standing()] == [5.0]
+    clock.s += 100
+    assert board.standing() == ()
+    for _ in range(3):
+        with work.turn():
+            stages.trouble("all brokers are down")
+            clock.s += 1
+        clock.s += 10
+    assert [(one.note, one.seconds) for one in board.standing()] == [("all brokers are down", 33.0)]
+    with work.turn():
+        stages.over()
+    clock.s += 100
+    assert board.standing() == ()
+    work.close()

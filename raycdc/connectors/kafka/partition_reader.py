@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
+from raycdc import stages
 from raycdc.clients.kafka import admin_client, consumer_client
 from raycdc.connectors.kafka.client import (
     GONE,
@@ -41,6 +42,9 @@ MESSAGES_MIN = 100
 ENDS_EVERY_S = 0.5
 #: How often the broker is asked for the ends of paused partitions, which have no fetch responses.
 PAUSED_ENDS_EVERY_S = 2.0
+#: How often a cluster that was away is asked whether it answers again, and how long the fetches wait for that.
+AGAIN_EVERY_S = 5.0
+ASKED_S = 0.5
 
 #: The consumer looks for its group's coordinator, whether or not it ever needs it. We do not.
 NO_GROUP = frozenset({KafkaError.GROUP_AUTHORIZATION_FAILED})
@@ -106,10 +110,12 @@ class KafkaPartitionReader:
         #: Ever read here: a message of a partition that was taken away may still come.
         self._topics: set[str] = set()
         self._message_bytes = 1024.0
+        #: When it is looked next whether a cluster that was away answers again; None while nobody knows of a trouble.
+        self._look_s: float | None = None
         #: Times the cluster or a broker was away, and times a position was set anew by policy.
         self.interruptions = 0
         self.resets = 0
-        self._consumer = consumer_client(consumer_properties(config), section="source")
+        self._consumer = consumer_client(consumer_properties(config), section="source", on_error=self._on_error)
         self._ends = LogEnds(config, self._consumer)
 
     def __repr__(self) -> str:
@@ -170,6 +176,7 @@ class KafkaPartitionReader:
         fetched_ms = time.time_ns() // 1_000_000
         parts, troubles = gather(messages, fetched_ms=fetched_ms, topic=topic)
         parts = [p for p in parts if p.split_id in self._positions]
+        self._see_to_trouble(answered=bool(parts))
         for part in parts:
             self._positions[part.split_id].offset = part.next_offset
         # Behind what came of their partitions before; what comes now was not fetched yet.
@@ -214,6 +221,26 @@ class KafkaPartitionReader:
             raise source_error(trouble.error, self._config.bootstrap_servers)
         self.interruptions += 1  # Librdkafka connects again by itself, for as long as it takes.
         return None
+
+    def _on_error(self, error: KafkaError) -> None:
+        """Librdkafka calls it within a fetch."""
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            if self._look_s is None:
+                self._look_s = time.monotonic() + AGAIN_EVERY_S
+            stages.trouble(f"Kafka at {self._config.bootstrap_servers} does not answer: {error.str()}")
+
+    def _see_to_trouble(self, *, answered: bool) -> None:
+        """Say when a trouble is over: a topic without new messages would say nothing by itself."""
+        if self._look_s is None or (not answered and time.monotonic() < self._look_s):
+            return
+        if not answered:
+            try:
+                self._consumer.list_topics(next(iter(self._topics), None), timeout=ASKED_S)
+            except KafkaException:
+                self._look_s = time.monotonic() + AGAIN_EVERY_S
+                return
+        self._look_s = None
+        stages.over()
 
     def _out_of_range(self, split_id: str) -> bool:
         """Raise its error, or go on elsewhere; whether by policy."""

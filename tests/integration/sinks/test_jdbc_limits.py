@@ -40,7 +40,7 @@ def with_column(world: World, name: str, kind: TypeKind, value: Any) -> None:
 
 def test_a_nul_character_is_refused_with_its_column(world: World) -> None:
     with_column(world, "note", TypeKind.STRING, "a\0b")
-    with pytest.raises(SinkError, match=r'invalid byte sequence for encoding "UTF8": 0x00 .*column note'):
+    with pytest.raises(SinkError, match=r'invalid byte sequence for encoding "UTF8": … .*column note'):
         world.loop().run()
     assert world.rows(world.script.table("shop.odd")) == []
 

@@ -85,15 +85,7 @@ def _is_ours(path: Path) -> bool:
 
 def _has_ended(path: Path) -> bool:
     name = _SESSION.fullmatch(path.name)
-    if name is None:
-        return False
-    try:
-        os.kill(int(name[1]), 0)
-    except ProcessLookupError:
-        pass
-    except OSError:  # somebody else's process has the number now
-        return False
-    else:
+    if name is None or _runs(int(name[1])):
         return False
     with socket.socket(socket.AF_UNIX) as asked:
         asked.settimeout(1)
@@ -104,6 +96,17 @@ def _has_ended(path: Path) -> bool:
         except OSError:
             return False
     return False
+
+
+def _runs(process: int) -> bool:
+    """Whether a process has this number, be it another's."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 @contextmanager

@@ -34,6 +34,7 @@ CLASSES: dict[str, tuple[int, Whose]] = {
     "sinks/iceberg/catalog.py": (2, Whose.START),
     "sinks/jdbc/database.py": (1, Whose.START),
     "sinks/jdbc/mysql.py": (2, Whose.SINK),
+    "sinks/jdbc/postgres.py": (1, Whose.SINK),
     "sinks/jdbc/plugin.py": (1, Whose.START),
     "sinks/jdbc/sink.py": (1, Whose.START),
     "sinks/jdbc/target.py": (1, Whose.SINK),

@@ -92,7 +92,8 @@ class Relay:
             assert run.wait(timeout_s=120) == 6, run.story()
             assert [one["error"] for one in run.events if one["event"] == "error"] == ["FencedError"], run.story()
             # It may only tell of an epoch that was recorded before it was replaced, and not told yet.
-            assert committed(run).isdisjoint(*(committed(one) for one in self.job.runs if one is not run)), run.story()
+            others = set[int]().union(*(committed(one) for one in self.job.runs if one is not run))
+            assert committed(run).isdisjoint(others), run.story()
         self.stopped.clear()
 
     def figures(self) -> str:

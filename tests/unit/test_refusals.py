@@ -31,11 +31,14 @@ class Whose(Enum):
 #: How many there are in each module, and whose.
 CLASSES: dict[str, tuple[int, Whose]] = {
     "sinks/delta/upkeep.py": (1, Whose.START),
+    "sinks/files/store_notes.py": (1, Whose.SINK),
     "sinks/iceberg/catalog.py": (2, Whose.START),
+    "sinks/iceberg/places.py": (3, Whose.START),
     "sinks/jdbc/database.py": (1, Whose.START),
     "sinks/jdbc/mysql.py": (2, Whose.SINK),
     "sinks/jdbc/postgres.py": (1, Whose.SINK),
     "sinks/jdbc/plugin.py": (1, Whose.START),
+    "sinks/jdbc/postgres.py": (1, Whose.SINK),
     "sinks/jdbc/sink.py": (1, Whose.START),
     "sinks/jdbc/target.py": (1, Whose.SINK),
     "sinks/kafka/plugin.py": (1, Whose.START),

@@ -20,7 +20,7 @@ from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from raycdc.checkpoint.disk import sync_folder
 from raycdc.checkpoint.folder import private_file
-from raycdc.errors import NameRefusedError, SinkError
+from raycdc.errors import NameRefusedError, RoutesRefusedError, SinkError
 from raycdc.stores.files import Access, AnyPath, FileName, StorePath, as_text, has_secrets
 from raycdc.stores.libraries import account_of, iceberg_properties
 from raycdc.stores.settings import StorageSettings
@@ -130,11 +130,13 @@ def is_in_store(location: str) -> bool:
 
 
 def local_path(location: str) -> Path:
-    """The path of a ``file:`` location or plain path. `SinkError` for another scheme."""
+    """The path of a ``file:`` location or plain path. `RoutesRefusedError` for another scheme: a catalog may have tables
+    that lie elsewhere beside ours.
+    """
     parts = urlsplit(location)
     if parts.scheme in ("", "file") and parts.netloc in ("", "localhost"):
         return Path(parts.path if parts.scheme else location)
-    raise SinkError(
+    raise RoutesRefusedError(
         f"{location} is neither in a folder of this machine nor on S3, Google Cloud Storage or Azure, where raycdc "
         "writes the files of Iceberg tables. Mount the storage, or let the catalog place its tables elsewhere."
     )

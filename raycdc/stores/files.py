@@ -147,7 +147,7 @@ def writing(path: FileName) -> Iterator[IO[bytes]]:
         yield cast("IO[bytes]", _Upload(upload, path))
     except BaseException as error:
         # Nothing becomes visible, and the parts that were sent are given up.
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(OSError), _named(path, "written"):
             upload.__exit__(type(error), error, None)
         raise
     with _named(path, "written"):

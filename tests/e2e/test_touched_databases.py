@@ -19,6 +19,27 @@ pytestmark = pytest.mark.server
 
 DATABASE = "touched"
 NAMES = ("adopted", "bent", "healthy", "nul", "quiet", "remade", "swapped")
+COLUMNS = "(id integer PRIMARY KEY, v integer, t text)"
+#: What others do at the database, and then the source's changes.
+OTHERS = (
+    f"CREATE FUNCTION {DATABASE}.bend() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.v := 0; RETURN NEW; END'",
+    f"CREATE TRIGGER bends BEFORE UPDATE ON {DATABASE}.bent FOR EACH ROW EXECUTE FUNCTION {DATABASE}.bend()",
+    f"CREATE TRIGGER bends BEFORE UPDATE ON {DATABASE}.quiet FOR EACH ROW EXECUTE FUNCTION {DATABASE}.bend()",
+    f"CREATE UNIQUE INDEX own ON {DATABASE}.swapped (v)",
+    f"DROP TABLE {DATABASE}.remade",
+    f"CREATE TABLE {DATABASE}.remade {COLUMNS}",
+)
+CHANGES = (
+    "TRUNCATE adopted",
+    "INSERT INTO adopted VALUES (3, 3, 'c')",
+    "UPDATE bent SET v = 5 WHERE id = 1",
+    "INSERT INTO healthy VALUES (3, 3, 'c')",
+    "INSERT INTO nul VALUES (3, 3, CONCAT('c', CHAR(0)))",
+    "UPDATE swapped SET v = 9 WHERE id = 1",
+    "UPDATE swapped SET v = 1 WHERE id = 2",
+    "UPDATE swapped SET v = 2 WHERE id = 1",
+    "INSERT INTO remade VALUES (3, 3, 'c')",
+)
 
 
 def test_a_database_that_others_use_too(mariadb: MariaDbServer, postgres: PostgresServer, tmp_path: Path) -> None:
@@ -44,36 +65,17 @@ def test_a_database_that_others_use_too(mariadb: MariaDbServer, postgres: Postgr
                     expected = [tuple(row) for row in cursor.fetchall()]
                 assert sink(f"SELECT id, v, t FROM {DATABASE}.{name} ORDER BY id") == expected, name
 
-        columns = "(id integer PRIMARY KEY, v integer, t text)"
         sink(
             f"CREATE SCHEMA {DATABASE}",
-            f"CREATE TABLE {DATABASE}.adopted {columns}",
+            f"CREATE TABLE {DATABASE}.adopted {COLUMNS}",
             f"INSERT INTO {DATABASE}.adopted VALUES (100, 1, 'theirs')",
         )
         job = Job(tmp_path, mariadb, DATABASE, (r"\w+",), sink="jdbc", sink_keys=sink_keys(postgres, home), local=True)
         job.pipeline = 'on_existing = "merge"'
         environment = {**os.environ, "RAYCDC_TEST_PASSWORD": mariadb.cdc_user}
         catch_up(job)
-        sink(
-            f"CREATE FUNCTION {DATABASE}.bend() RETURNS trigger LANGUAGE plpgsql AS "
-            "'BEGIN NEW.v := 0; RETURN NEW; END'",
-            f"CREATE TRIGGER bends BEFORE UPDATE ON {DATABASE}.bent FOR EACH ROW EXECUTE FUNCTION {DATABASE}.bend()",
-            f"CREATE TRIGGER bends BEFORE UPDATE ON {DATABASE}.quiet FOR EACH ROW EXECUTE FUNCTION {DATABASE}.bend()",
-            f"CREATE UNIQUE INDEX own ON {DATABASE}.swapped (v)",
-            f"DROP TABLE {DATABASE}.remade",
-            f"CREATE TABLE {DATABASE}.remade {columns}",
-        )
-        source(
-            "TRUNCATE adopted",
-            "INSERT INTO adopted VALUES (3, 3, 'c')",
-            "UPDATE bent SET v = 5 WHERE id = 1",
-            "INSERT INTO healthy VALUES (3, 3, 'c')",
-            "INSERT INTO nul VALUES (3, 3, CONCAT('c', CHAR(0)))",
-            "UPDATE swapped SET v = 9 WHERE id = 1",
-            "UPDATE swapped SET v = 1 WHERE id = 2",
-            "UPDATE swapped SET v = 2 WHERE id = 1",
-            "INSERT INTO remade VALUES (3, 3, 'c')",
-        )
+        sink(*OTHERS)
+        source(*CHANGES)
         checked = completed(("check", str(job.configuration())), environment=environment, folder=tmp_path).stdout
         assert f"{DATABASE}.quiet in postgresql" in checked
         said = parked_run(job, "adopted", "bent", "nul", "quiet", "remade")

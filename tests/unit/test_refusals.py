@@ -38,7 +38,6 @@ CLASSES: dict[str, tuple[int, Whose]] = {
     "sinks/jdbc/mysql.py": (2, Whose.SINK),
     "sinks/jdbc/postgres.py": (1, Whose.SINK),
     "sinks/jdbc/plugin.py": (1, Whose.START),
-    "sinks/jdbc/postgres.py": (1, Whose.SINK),
     "sinks/jdbc/sink.py": (1, Whose.START),
     "sinks/jdbc/target.py": (1, Whose.SINK),
     "sinks/kafka/plugin.py": (1, Whose.START),

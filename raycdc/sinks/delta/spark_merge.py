@@ -20,6 +20,10 @@ from raycdc.sinks.delta.demands import without_values
 from raycdc.sinks.delta.table import DeltaTarget, vector_to_version
 from raycdc.sinks.rows import DELETED
 from raycdc.sinks.steps import Stamp
+from raycdc.stores.files import StorePath
+
+#: Two commits of Delta's own library for Spark may overwrite each other at an object store.
+NOT_AT_STORES = "Spark does not write to an object store here, where its commits are not safe"
 
 #: By which an error of the JVM is about the table: Delta's classes and exceptions, and a file of its that is gone.
 _TABLES_OWN = ("[DELTA_", "io.delta.exceptions", "FAILED_READ_FILE", "java.io.FileNotFoundException")
@@ -52,6 +56,8 @@ def set_options(spark: Any, target: DeltaTarget, options: Mapping[str, str]) -> 
         raise ColumnsRefusedError(
             f"table_options: {names} of {target.name}: Spark sets it, and --local runs without it."
         )
+    if isinstance(target.path, StorePath):
+        raise ColumnsRefusedError(f"table_options: {names} of {target.name}: Spark sets it, and {NOT_AT_STORES}.")
     pairs = ", ".join(f"{_literal(name)} = {_literal(value)}" for name, value in options.items())
     with _of_spark(target, f"cannot have the properties {names}", refusal=ColumnsRefusedError):
         spark.newSession().sql(f"ALTER TABLE delta.{_quote(str(target.path))} SET TBLPROPERTIES ({pairs})").collect()
@@ -62,6 +68,11 @@ def optimize(spark: Any, target: DeltaTarget, order: Sequence[str], *, target_by
     """Make small files larger, with `order` clustering all rows by these columns. Deletion vectors are applied where
     that pays. Another writer that takes the same files out meanwhile wins.
     """
+    if isinstance(target.path, StorePath):
+        raise TargetTouchedError(
+            f"{target.place} has more than plain files, deletion vectors say: only Spark can optimise it, and "
+            f"{NOT_AT_STORES}. Leave sink.optimize out, or rewrite the table without them."
+        )
     if spark is None:
         raise TargetTouchedError(
             f"{target.place} has more than plain files, deletion vectors say: only "

@@ -130,8 +130,8 @@ def is_in_store(location: str) -> bool:
 
 
 def local_path(location: str) -> Path:
-    """The path of a ``file:`` location or plain path. `RoutesRefusedError` for another scheme: a catalog may have tables
-    that lie elsewhere beside ours.
+    """The path of a ``file:`` location or plain path. `RoutesRefusedError` for another scheme, of the one table that
+    lies there.
     """
     parts = urlsplit(location)
     if parts.scheme in ("", "file") and parts.netloc in ("", "localhost"):

@@ -176,7 +176,7 @@ def test_a_server_that_restarts_in_the_middle_of_the_snapshot_is_waited_for(tmp_
 
         assert run.wait_for(lambda: any(event["event"] == "commit" for event in list(run.events))), run.story()
         server.stop()
-        assert run.wait_for(lambda: outages() > 3 * job.readers), run.story()
+        assert run.wait_for(lambda: outages() > 0), run.story()  # Told once, however often it is tried.
         server.start()
         assert run.wait() == 0, run.story()
         for table in TABLES:

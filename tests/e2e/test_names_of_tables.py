@@ -18,6 +18,7 @@ from tests.e2e import test_jdbc, test_mongodb_sink
 from tests.e2e.test_parked_tables import tables_command
 from tests.e2e.test_parked_targets import make
 from tests.e2e.test_touched_topics import changes
+from tests.epochs.sink_world import iceberg_table
 
 pytestmark = pytest.mark.server
 
@@ -26,7 +27,9 @@ WIDE = "é" * 40
 
 
 class Story:
-    """A database of the source with a table `healthy` and `odd` ones, which `sink` cannot hold under their names."""
+    """A database of the source with a table `healthy`, `strange` ones that arrive all the same, and `odd` ones, which
+    `sink` cannot hold under their names.
+    """
 
     def __init__(
         self,
@@ -39,16 +42,18 @@ class Story:
         sink: str,
         sink_keys: str = "",
         write: str = "upsert",
+        strange: tuple[str, ...] = (),
     ) -> None:
         self.mariadb = mariadb
         self.odd = odd
+        self.strange = strange
         self.database = database
         self.healthy = healthy
         make(
             mariadb,
             self.database,
-            *(f"CREATE TABLE `{name}` (id INT PRIMARY KEY)" for name in (self.healthy, *odd)),
-            *(f"INSERT INTO `{name}` VALUES (1)" for name in (self.healthy, *odd)),
+            *(f"CREATE TABLE `{name}` (id INT PRIMARY KEY)" for name in (self.healthy, *odd, *strange)),
+            *(f"INSERT INTO `{name}` VALUES (1)" for name in (self.healthy, *odd, *strange)),
         )
         self.job = Job(root, mariadb, self.database, (r"(?s:.*)",), local=True)
         self.job.sink, self.job.sink_keys, self.job.write = sink, sink_keys, write
@@ -69,8 +74,9 @@ class Story:
         for name in self.odd:
             assert f"{self.database}.{name}" in told, told
             assert re.search(rf"{re.escape(name)}.*\[\[route\]\]", run.story()), run.story()
-        assert rows(self.healthy) == [1]
-        for name in (self.healthy, *self.odd):
+        for name in (self.healthy, *self.strange):
+            assert rows(name) == [1], name
+        for name in (self.healthy, *self.odd, *self.strange):
             self.mariadb.execute(f"INSERT INTO `{name}` VALUES (2)", database=self.database)
         self.job.sections = "".join(
             f"[[route]]\ntable = '{self.database}\\.{re.escape(name)}'\nto = \"{self.database}.{target}\"\n"
@@ -79,7 +85,7 @@ class Story:
         for name in self.odd:
             tables_command(self.job, "resnapshot", f"{self.database}.{name}")
         catch_up(self.job)
-        for target in (self.healthy, *self.routed().values()):
+        for target in (self.healthy, *self.strange, *self.routed().values()):
             assert rows(target) == [1, 2], target
 
 
@@ -135,15 +141,29 @@ ddl_topic = "named_ddl"
     story.play(lambda table: sorted(key for _, ids in changes(kafka, table) for key in ids))
 
 
-@pytest.mark.parametrize("sink", ["delta", "jsonl"])
+#: Names that are folders' as well as any other.
+STRANGE = ("x';DROP TABLE t;--", '<b>"&', "\x1b[31m", "[link=x]%s{0}", LONG)
+
+
+@pytest.mark.parametrize(
+    ("sink", "odd", "strange"),
+    [
+        ("delta", ("_raycdc", "..", "a/b"), ()),
+        ("jsonl", ("_raycdc", "..", "a/b"), ()),
+        ("parquet", ("_raycdc", "..", "a[/b]"), (*STRANGE, "a\nb")),
+        ("iceberg", ("_raycdc", "..", "a[/b]", "a?b", "a#b"), STRANGE),
+    ],
+)
 def test_tables_that_would_be_hidden_folders_wait_for_a_route(
-    mariadb: MariaDbServer, tmp_path: Path, sink: str
+    mariadb: MariaDbServer, tmp_path: Path, sink: str, odd: tuple[str, ...], strange: tuple[str, ...]
 ) -> None:
-    write = "upsert" if sink == "delta" else "changelog"
-    story = Story(mariadb, tmp_path, ("_raycdc", "..", "a/b"), sink=sink, write=write)
+    write = "upsert" if sink in ("delta", "iceberg") else "changelog"
+    story = Story(mariadb, tmp_path, odd, sink=sink, write=write, strange=strange)
 
     def rows(table: str) -> list[int]:
         folder = tmp_path / "lake" / "names" / table
+        if sink == "iceberg":
+            return sorted(iceberg_table(folder).scan().to_arrow()["id"].to_pylist())
         if sink == "delta":
             return sorted(row["id"] for row in read_delta(folder).to_pylist())
         return sorted(row["id"] for row in read_changelog(folder, sink) if row["_op"] == "+I")

@@ -96,7 +96,7 @@ def _place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
             replica.execute("DROP DATABASE IF EXISTS `alike`", "DROP DATABASE IF EXISTS `alike.x`")
             keys = mysql_keys(replica, "alike_home")
             yield Place("jdbc", lambda t: selected(replica.connect(), t), keys=keys)
-            replica.execute(*(f"DROP DATABASE `{name}`" for name in ("alike", "alike.x", "alike_home")))
+            replica.execute(*(f"DROP DATABASE IF EXISTS `{name}`" for name in ("alike", "alike.x", "alike_home")))
         case "mongodb":
             mongodb: MongoDb = request.getfixturevalue("mongodb")
             with mongodb.fresh_database() as record:

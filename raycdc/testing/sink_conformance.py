@@ -10,31 +10,34 @@ A test module of a sink of your own has::
 
 and pytest plays each ``test_…`` below in a folder of its own. A sink that fails none of them keeps an epoch exactly
 once as far as a single process can tell; what its store does at a power cut is the store's.
+
+`widen`, `back_up`, `alter`, `rename` and `away` say how others do something to a target, where anybody can; the stories
+of those that are not supplied are skipped.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import SkipTest
 
 from raycdc import failpoints
 from raycdc.bridge import run_in_process
-from raycdc.bridge.tasks import ResultT, StageTask, TaskRunner
-from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.store import CheckpointStore
-from raycdc.epochs.epoch_loop import EpochLoop
-from raycdc.epochs.ports import EpochPorts
+from raycdc.bridge.tasks import ResultT, StageTask
+from raycdc.epochs.parked_targets import Parking, Waiting
 from raycdc.errors import FencedError, SinkError, StateError, TargetTakenError
 from raycdc.model import Column, LogicalType, TableId, TypeKind
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.schema.events import AddColumnEvent
-from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, UPSERT, CommitVector, Sink, SinkContext, TableWork
+from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, UPSERT, CommitVector, Sink, TableWork
 from raycdc.stores.settings import LIKE_ANYBODY, StorageSettings
-from raycdc.testing.epochs import EpochScript, Row, ScriptedTable
+from raycdc.testing.epochs import Row, ScriptedTable
+from raycdc.testing.sink_play import Play
 
 #: Where a run is stopped by an error: each is reached by the epoch loop, ``in_commit`` by the sink's own verb.
 POINTS = (
@@ -47,75 +50,6 @@ POINTS = (
     "after_last_commit",
     "after_record",
 )
-
-
-class Play:
-    """A pipeline without a source: scripted epochs of two tables, and drivers that write them into the sink. Another
-    `state` in the same folder is another pipeline over the same targets.
-    """
-
-    def __init__(self, folder: Path, new_sink: Callable[[Path], Sink], *, state: str = "state") -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.folder = folder
-        self._new_sink = new_sink
-        self.store = CheckpointStore(folder / state, pipeline="conformance")
-        self.script = EpochScript(self.store)
-        self.orders = self.script.table("shop.orders")
-        self.items = self.script.table("shop.items")
-
-    def sink(self, *, looks: bool = False, run_tasks: TaskRunner = run_in_process, on_existing: str = "fail") -> Sink:
-        """A sink of a driver of its own, opened as a run opens it, or as ``raycdc check`` does."""
-        sink = self._new_sink(self.folder)
-        context = SinkContext(
-            self.store.app_id, sink.writes[0], run_tasks, on_existing, parallelism=2, storage=sink.storage
-        )
-        (sink.look if looks else sink.open)(context)
-        return sink
-
-    def epochs(self, count: int = 3) -> None:
-        """Seal epochs of inserts, updates and deletions of both tables, the first with snapshot rows."""
-        for number in range(count):
-            if not self.orders.announced:
-                for table in (self.orders, self.items):
-                    table.read([{"id": key, "name": f"{table.id.table}{key}", "qty": key} for key in range(100, 120)])
-            self.script.random_epoch(operations=12)
-            self.script.seal(final=number == count - 1)
-
-    def run(self, sink: Sink | None = None) -> None:
-        """Write everything that is sealed, and end."""
-        self._loop(sink or self.sink()).run()
-
-    def restart(self) -> None:
-        """A new driver: the next generation, recovery, then everything that is sealed."""
-        self.script.generation = self.store.generations.next()
-        loop = self._loop(self.sink())
-        loop.recover()
-        if self.store.sealed_epochs(loop.committed):
-            loop.run()
-
-    def works(self, epoch: int, *, generation: int = 0) -> list[TableWork]:
-        """The shares of a sealed epoch, of the script's generation or another one."""
-        manifest = self.store.manifest(epoch)
-        return [
-            TableWork(
-                epoch=epoch,
-                generation=generation or self.script.generation,
-                source=table,
-                target=table,
-                schema=self.script.tables[table].schema,
-                changes=part.changes,
-                segments=tuple(segment for segment in manifest.segments if segment.table == table),
-                positions={split: state.to_json() for split, state in manifest.to_splits.items()},
-            )
-            for table, part in manifest.tables.items()
-        ]
-
-    def _loop(self, sink: Sink) -> EpochLoop:
-        own = self.script.generation
-        return EpochLoop(self.store, sink, EpochPorts(generation=lambda: own, next_sealed=self._next_sealed))
-
-    def _next_sealed(self, after: int, _timeout_s: float) -> Manifest | None:
-        return next(iter(self.store.manifests(after)), None)
 
 
 class SinkConformance(ABC):
@@ -156,6 +90,28 @@ class SinkConformance(ABC):
         nobody can, or where rows are never updated.
         """
         return False
+
+    def back_up(self, folder: Path, target: TableId) -> Callable[[], None] | None:
+        """Copy `target` and the pipeline's record of it, as a backup does; the function brings both back. None where
+        an older copy cannot be told from what people may do, such as taking files away.
+        """
+        return None
+
+    def alter(self, folder: Path, target: TableId) -> bool:
+        """Change `target` so that a row whose ``qty`` is `raycdc.testing.sink_play.LARGE` cannot be written to it: drop
+        the column, make it narrower, forbid such values. False where nobody can.
+        """
+        return False
+
+    def rename(self, folder: Path, target: TableId, to: TableId) -> bool:
+        """Call `target` `to`. False where nobody can."""
+        return False
+
+    def away(self, folder: Path) -> AbstractContextManager[object] | None:
+        """The store does not answer, or has no time, until the context ends, which another thread may do. None for a
+        store that is as near as the pipeline's own state.
+        """
+        return None
 
     # -- what must be true
 
@@ -346,8 +302,7 @@ class SinkConformance(ABC):
         play = self._play(tmp_path)
         play.epochs(1)
         play.run()
-        if not self.widen(play.folder, play.orders.id):
-            return
+        self._need(self.widen(play.folder, play.orders.id), "widen")
         before = {row["id"]: row["note"] for row in self.rows(play.folder, play.orders.id)}
         play.epochs(2)
         play.restart()
@@ -357,6 +312,54 @@ class SinkConformance(ABC):
         kept = {key: note for key, note in after.items() if note is not None}
         assert kept, "the values that somebody else gave a column of theirs are gone"
         assert kept.items() <= before.items()
+
+    def test_a_target_that_was_restored_from_an_older_copy_is_parked_alone(self, tmp_path: Path) -> None:
+        for runs in (True, False):
+            play, sink = self._touchable(tmp_path, runs)
+            restore = self.back_up(play.folder, play.orders.id)
+            self._need(restore is not None, "back_up")
+            assert restore is not None
+            play.epochs(1)
+            play.run(sink)
+            restore()
+            self._is_parked_alone(play, sink if runs else None, play.orders.id)
+
+    def test_a_target_that_somebody_altered_so_that_rows_do_not_fit_is_parked_alone(self, tmp_path: Path) -> None:
+        for runs in (True, False):
+            play, sink = self._touchable(tmp_path, runs)
+            self._need(self.alter(play.folder, play.orders.id), "alter")
+            self._is_parked_alone(play, sink if runs else None, play.orders.id)
+
+    def test_a_target_that_somebody_renamed_is_parked_alone(self, tmp_path: Path) -> None:
+        renamed = TableId("shop", "renamed")
+        for runs in (True, False):
+            play, sink = self._touchable(tmp_path, runs)
+            self._need(self.rename(play.folder, play.orders.id, renamed), "rename")
+            assert self.rows(play.folder, renamed), "rename left no rows"
+            self._is_parked_alone(play, sink if runs else None, renamed)
+            assert self.rows(play.folder, play.orders.id) == [], "the target was made again, without the rows it had"
+
+    def test_a_store_that_is_away_for_a_moment_is_waited_for(self, tmp_path: Path) -> None:
+        play, sink = self._touchable(tmp_path)
+        play.epochs(2)
+        told: list[str] = []
+        with ExitStack() as absence:
+
+            def tell(text: str) -> None:
+                told.append(text)
+                absence.close()
+
+            away = self.away(play.folder)
+            self._need(away is not None, "away")
+            assert away is not None
+            absence.enter_context(away)
+            play.run(sink, parking=Parking(waiting=Waiting(tell=tell)))
+        assert told, "the store was away, and nobody was told that it is waited for"
+        assert play.parked() == {}, "no table is to blame for a store that is away"
+        self._check(play)
+        play.epochs(1)
+        play.restart()
+        self._check(play)
 
     def test_an_added_column_comes_with_its_values(self, tmp_path: Path) -> None:
         play = self._play(tmp_path)
@@ -425,10 +428,46 @@ class SinkConformance(ABC):
     def _play(self, folder: Path) -> Play:
         return Play(folder, self.new_sink)
 
-    def _check(self, play: Play) -> None:
-        """Every target holds exactly what its table did."""
+    @staticmethod
+    def _need(supplied: bool, hook: str) -> None:
+        if not supplied:
+            raise SkipTest(f"the sink's test supplies no {hook}")
+
+    def _touchable(self, folder: Path, runs: bool = True) -> tuple[Play, Sink]:
+        """A play whose targets have rows, and the sink that wrote them."""
+        play = self._play(folder / ("runs" if runs else "starts"))
+        play.epochs(1)
+        sink = play.sink()
+        play.run(sink)
+        return play, sink
+
+    def _is_parked_alone(self, play: Play, sink: Sink | None, touched: TableId) -> None:
+        """Somebody touched the target of shop.orders, whose rows are now `touched`: in the running `sink`, or at the
+        next start, that table is parked by its name, and the other one goes on.
+        """
+        before = self._sorted(play, touched)
+        play.large_epoch()
+        if sink is None:
+            play.restart(parking=Parking())
+        else:
+            play.run(sink, parking=Parking())
+        for _ in range(2):
+            parked = play.parked()
+            assert list(parked) == [str(play.orders.id)], "the table whose target was touched is parked, and no other"
+            assert "orders" in parked[str(play.orders.id)], "the reason names the table"
+            assert self._sorted(play, touched) == before, "something was written to a target that was touched"
+            self._check(play, play.items)
+            play.epochs(1)
+            play.restart(parking=Parking())
+
+    def _sorted(self, play: Play, target: TableId) -> Sequence[object]:
+        """The rows of `target`: stores need not give them in an order."""
+        return sorted(self.rows(play.folder, target), key=repr)
+
+    def _check(self, play: Play, *tables: ScriptedTable) -> None:
+        """Every target, or those of `tables`, hold exactly what their tables did."""
         upsert = play.sink(looks=True).writes[0] == UPSERT
-        for table in (play.orders, play.items):
+        for table in tables or (play.orders, play.items):
             found, wanted = _comparable(self.rows(play.folder, table.id), table, upsert=upsert), _wanted(table, upsert)
             assert found == wanted, f"{table.id}: {len(found)} rows instead of {len(wanted)}, or other ones"
 

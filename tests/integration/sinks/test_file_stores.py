@@ -15,7 +15,7 @@ from raycdc.model import TableId
 from raycdc.sinks.files import store_target
 from raycdc.stores.files import copy
 from raycdc.testing.epochs import Row
-from raycdc.testing.sink_conformance import Play
+from raycdc.testing.sink_play import Play
 from tests.integration.sinks.on_s3 import OnS3, play_only
 
 pytestmark = pytest.mark.server

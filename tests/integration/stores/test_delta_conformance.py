@@ -26,7 +26,8 @@ from raycdc.stores.files import Access, StorePath, any_path, delete_table
 from raycdc.stores.settings import StorageSettings
 from raycdc.testing.epochs import Row
 from raycdc.testing.servers import AzuriteServer, MotoServer, S3MockServer, StoreProxy
-from raycdc.testing.sink_conformance import Play, SinkConformance
+from raycdc.testing.sink_conformance import SinkConformance
+from raycdc.testing.sink_play import Play
 
 pytestmark = pytest.mark.server
 

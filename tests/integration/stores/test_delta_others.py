@@ -14,7 +14,7 @@ from raycdc.model import TableId
 from raycdc.sinks.delta.places import table_at
 from raycdc.stores.files import Access
 from raycdc.testing.servers import MotoServer, StoreProxy
-from raycdc.testing.sink_conformance import Play
+from raycdc.testing.sink_play import Play
 from tests.integration.stores.test_delta_conformance import DeltaInStore
 
 pytestmark = pytest.mark.server

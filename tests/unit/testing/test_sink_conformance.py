@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest import SkipTest
 
 import pytest
 
+from raycdc.errors import SinkError, SinkUnavailableError, TargetGoneError, ValueRefusedError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.sinks.api import CHANGELOG, STEP_LAST, STEP_TOMBSTONE, CommitVector, TableWork
@@ -18,6 +21,7 @@ from raycdc.sinks.steps import Batch, ExactlyOnceSink, Missing, Ours, Stamp, Sta
 from raycdc.sinks.tasks import LinesFile, WriteJsonLines
 from raycdc.testing import SinkConformance
 from raycdc.testing.epochs import Row
+from raycdc.testing.sink_play import LARGE
 
 LOCK = threading.RLock()
 Document = dict[str, dict[str, Any]]
@@ -60,7 +64,10 @@ class JsonTarget(Target):
         self.hold(stamp)
 
     def write(self, work: TableWork, staged: list[LinesFile], step: int, stamp: Stamp) -> None:
-        self.document[self.key]["rows"] += self.staged_rows(staged)
+        rows = self.staged_rows(staged)
+        if any((row["qty"] or 0) > self.document[self.key].get("qty_max", math.inf) for row in rows):
+            raise ValueRefusedError(f"{self.place} forbids such a qty.")
+        self.document[self.key]["rows"] += rows
         self.hold(stamp)
         reach("in_commit")
 
@@ -93,6 +100,8 @@ class JsonSink(ExactlyOnceSink[JsonTarget]):
 
     @contextmanager
     def opened(self, target: TableId, *, writes: bool) -> Iterator[JsonTarget]:
+        if (self.folder / "away").exists():
+            raise SinkUnavailableError("The document is away.")
         # Targets commit on several threads at once, and here all of them are one document.
         with LOCK:
             document = load(self.folder)
@@ -137,6 +146,28 @@ class Conformance(SinkConformance):
 
     def occupy(self, folder: Path, target: TableId) -> None:
         save(folder, {**load(folder), str(target): {"rows": [{"id": 1}], "record": None}})
+
+    def back_up(self, folder: Path, target: TableId) -> Callable[[], None]:
+        entry = load(folder)[str(target)]
+        return lambda: save(folder, {**load(folder), str(target): entry})
+
+    def alter(self, folder: Path, target: TableId) -> bool:
+        document = load(folder)
+        document[str(target)]["qty_max"] = LARGE - 1
+        save(folder, document)
+        return True
+
+    def rename(self, folder: Path, target: TableId, to: TableId) -> bool:
+        document = load(folder)
+        document[str(to)] = document.pop(str(target))
+        save(folder, document)
+        return True
+
+    @contextmanager
+    def away(self, folder: Path) -> Iterator[None]:
+        (folder / "away").touch()
+        yield
+        (folder / "away").unlink()
 
 
 class TestASinkThatKeepsEveryRule(Conformance):
@@ -308,6 +339,71 @@ class LetsTheReplacedOneGoOn(JsonSink):
             return Ours(CommitVector(*record)) if record else super().standing(epoch)
 
 
+class ForgetsHowFarItWas(JsonSink):
+    """An older copy that comes back under a running pipeline is written to as if nothing were missing."""
+
+    class target_class(JsonTarget):  # noqa: N801
+        remembers: ClassVar[bool] = False
+
+
+class EndsForOneTable(JsonSink):
+    """A target that takes a row no more ends the run of all tables."""
+
+    class target_class(JsonTarget):  # noqa: N801
+        def write(self, work: TableWork, staged: list[LinesFile], step: int, stamp: Stamp) -> None:
+            try:
+                super().write(work, staged, step, stamp)
+            except ValueRefusedError as error:
+                raise SinkError(str(error)) from error
+
+
+class LosesRowsThatDoNotFit(JsonSink):
+    """Rows that a target takes no more are left out in silence."""
+
+    class target_class(JsonTarget):  # noqa: N801
+        def write(self, work: TableWork, staged: list[LinesFile], step: int, stamp: Stamp) -> None:
+            try:
+                super().write(work, staged, step, stamp)
+            except ValueRefusedError:
+                self.hold(stamp)
+
+
+class MakesAgainWhatIsGone(JsonSink):
+    """A target that is gone is made again, without the rows that it had."""
+
+    class target_class(JsonTarget):  # noqa: N801
+        def standing(self, epoch: int | None = None) -> Standing:
+            if epoch is not None and epoch > 1:
+                self.document.setdefault(
+                    self.key, {"rows": [], "record": [epoch - 1, STEP_LAST, 1], "pipeline": self.app_id}
+                )
+            return super().standing(epoch)
+
+
+class EndsWhenItsStoreIsAway(JsonSink):
+    """A store that is away for a moment ends the run."""
+
+    @contextmanager
+    def opened(self, target: TableId, *, writes: bool) -> Iterator[JsonTarget]:
+        try:
+            with super().opened(target, writes=writes) as handle:
+                yield handle
+        except SinkUnavailableError as error:
+            raise SinkError(str(error)) from error
+
+
+class BlamesTheTable(JsonSink):
+    """A store that is away for a moment parks the table."""
+
+    @contextmanager
+    def opened(self, target: TableId, *, writes: bool) -> Iterator[JsonTarget]:
+        try:
+            with super().opened(target, writes=writes) as handle:
+                yield handle
+        except SinkUnavailableError as error:
+            raise TargetGoneError(str(error)) from error
+
+
 #: Each fault, and the story that is there to find it.
 FAULTS: dict[type[JsonSink], str] = {
     WritesTheRecordLater: "an_error_at_any_point_loses_and_doubles_nothing",
@@ -326,6 +422,12 @@ FAULTS: dict[type[JsonSink], str] = {
     TakesWhatIsThere: "somebody_elses_target_is_refused",
     MakesWhatItLooksAt: "looking_changes_nothing",
     KnowsTargetsByNameAlone: "a_target_that_somebody_made_anew_is_refused",
+    ForgetsHowFarItWas: "a_target_that_was_restored_from_an_older_copy_is_parked_alone",
+    EndsForOneTable: "a_target_that_somebody_altered_so_that_rows_do_not_fit_is_parked_alone",
+    LosesRowsThatDoNotFit: "a_target_that_somebody_altered_so_that_rows_do_not_fit_is_parked_alone",
+    MakesAgainWhatIsGone: "a_target_that_somebody_renamed_is_parked_alone",
+    EndsWhenItsStoreIsAway: "a_store_that_is_away_for_a_moment_is_waited_for",
+    BlamesTheTable: "a_store_that_is_away_for_a_moment_is_waited_for",
     LetsTheReplacedOneGoOn: "a_pipeline_whose_targets_another_one_replaced_writes_no_more",
 }
 
@@ -339,6 +441,8 @@ def test_a_planted_fault_is_found(faulty: type[JsonSink], tmp_path: Path) -> Non
 def fails(story: Callable[[Path], None], folder: Path) -> bool:
     try:
         story(folder)
+    except SkipTest:
+        return False
     except Exception:  # noqa: BLE001 - whatever it is, the fault was noticed
         return True
     return False

@@ -1,0 +1,101 @@
+"""A pipeline without a source over a sink, which `raycdc.testing.SinkConformance` plays its stories with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from raycdc.bridge import run_in_process
+from raycdc.bridge.tasks import TaskRunner
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.epochs.epoch_loop import EpochLoop
+from raycdc.epochs.parked_targets import NOTHING, Parking
+from raycdc.epochs.ports import EpochPorts
+from raycdc.sinks.api import Sink, SinkContext, TableWork
+from raycdc.testing.epochs import EpochScript
+
+#: A quantity of which no story has more, but for the rows that an altered target cannot hold.
+LARGE = 100_000
+
+
+class Play:
+    """A pipeline without a source: scripted epochs of two tables, and drivers that write them into the sink. Another
+    `state` in the same folder is another pipeline over the same targets.
+    """
+
+    def __init__(self, folder: Path, new_sink: Callable[[Path], Sink], *, state: str = "state") -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self._new_sink = new_sink
+        self.store = CheckpointStore(folder / state, pipeline="conformance")
+        self.script = EpochScript(self.store)
+        self.orders = self.script.table("shop.orders")
+        self.items = self.script.table("shop.items")
+
+    def sink(self, *, looks: bool = False, run_tasks: TaskRunner = run_in_process, on_existing: str = "fail") -> Sink:
+        """A sink of a driver of its own, opened as a run opens it, or as ``raycdc check`` does."""
+        sink = self._new_sink(self.folder)
+        context = SinkContext(
+            self.store.app_id, sink.writes[0], run_tasks, on_existing, parallelism=2, storage=sink.storage
+        )
+        (sink.look if looks else sink.open)(context)
+        return sink
+
+    def epochs(self, count: int = 3) -> None:
+        """Seal epochs of inserts, updates and deletions of both tables, the first with snapshot rows."""
+        for number in range(count):
+            if not self.orders.announced:
+                for table in (self.orders, self.items):
+                    table.read([{"id": key, "name": f"{table.id.table}{key}", "qty": key} for key in range(100, 120)])
+            self.script.random_epoch(operations=12)
+            self.script.seal(final=number == count - 1)
+
+    def large_epoch(self) -> None:
+        """Seal an epoch in which both tables get a row whose ``qty`` is `LARGE`, beside other changes."""
+        self.script.random_epoch(operations=12)
+        for table in (self.orders, self.items):
+            table.insert({"id": 500, "name": "large", "qty": LARGE})
+        self.script.seal(final=True)
+
+    def run(self, sink: Sink | None = None, *, parking: Parking = NOTHING) -> None:
+        """Write everything that is sealed, and end. A refusal ends it, too, where `parking` parks no table."""
+        self._loop(sink or self.sink(), parking).run()
+
+    def restart(self, *, parking: Parking = NOTHING) -> None:
+        """A new driver: the next generation, recovery, then everything that is sealed."""
+        self.script.generation = self.store.generations.next()
+        loop = self._loop(self.sink(), parking)
+        loop.recover()
+        if self.store.sealed_epochs(loop.committed):
+            loop.run()
+
+    def works(self, epoch: int, *, generation: int = 0) -> list[TableWork]:
+        """The shares of a sealed epoch, of the script's generation or another one."""
+        manifest = self.store.manifest(epoch)
+        return [
+            TableWork(
+                epoch=epoch,
+                generation=generation or self.script.generation,
+                source=table,
+                target=table,
+                schema=self.script.tables[table].schema,
+                changes=part.changes,
+                segments=tuple(segment for segment in manifest.segments if segment.table == table),
+                positions={split: state.to_json() for split, state in manifest.to_splits.items()},
+            )
+            for table, part in manifest.tables.items()
+        ]
+
+    def parked(self) -> dict[str, str]:
+        """The tables that the newest record says are parked, each with its reason for people."""
+        record = self.store.last_commit()
+        return {} if record is None else {name: entry.text for name, entry in record.parked.items()}
+
+    def _loop(self, sink: Sink, parking: Parking) -> EpochLoop:
+        own = self.script.generation
+        ports = EpochPorts(generation=lambda: own, next_sealed=self._next_sealed, parking=parking)
+        return EpochLoop(self.store, sink, ports)
+
+    def _next_sealed(self, after: int, _timeout_s: float) -> Manifest | None:
+        return next(iter(self.store.manifests(after)), None)

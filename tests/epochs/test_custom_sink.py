@@ -8,8 +8,9 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,36 @@ class TestSqliteChanges(SinkConformance):
 
     def occupy(self, folder: Path, target: TableId) -> None:
         self._execute(folder, f'CREATE TABLE "{target}" (_seq)', f'INSERT INTO "{target}" VALUES (1)')
+
+    def back_up(self, folder: Path, target: TableId) -> Callable[[], None]:
+        self._execute(
+            folder,
+            f'CREATE TABLE older AS SELECT * FROM "{target}"',
+            f"CREATE TABLE older_commit AS SELECT * FROM raycdc_commit WHERE target = '{target}'",
+        )
+        return partial(
+            self._execute,
+            folder,
+            f'DELETE FROM "{target}"',
+            f'INSERT INTO "{target}" SELECT * FROM older',
+            "INSERT OR REPLACE INTO raycdc_commit SELECT * FROM older_commit",
+        )
+
+    def alter(self, folder: Path, target: TableId) -> bool:
+        self._execute(folder, f'ALTER TABLE "{target}" DROP COLUMN qty')
+        return True
+
+    def rename(self, folder: Path, target: TableId, to: TableId) -> bool:
+        self._execute(folder, f'ALTER TABLE "{target}" RENAME TO "{to}"')
+        return True
+
+    @contextmanager
+    def away(self, folder: Path) -> Iterator[None]:
+        """Somebody has the database for themselves."""
+        database = sqlite3.connect(folder / "changes.db", isolation_level=None, check_same_thread=False)
+        with closing(database):
+            database.execute("BEGIN EXCLUSIVE")
+            yield
 
     def _execute(self, folder: Path, *statements: str) -> None:
         with closing(sqlite3.connect(folder / "changes.db", isolation_level=None)) as database:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from raycdc.errors import SinkError
+from raycdc.errors import SinkError, SinkUnavailableError, TargetTouchedError, ValueRefusedError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.sinks.api import CHANGELOG, CommitVector, TableWork
@@ -22,6 +22,8 @@ from raycdc.sinks.steps import Batch, ExactlyOnceSink, Missing, Ours, Stamp, Sta
 from raycdc.sinks.tasks import LinesFile, WriteJsonLines
 from sqlite_changes.plugin import SqliteChangesConfig
 
+#: How long a transaction waits for others before raycdc says that it waits, and tries again.
+BUSY_S = 2.0
 #: What the one task of a table says of the file that it wrote.
 Staged = list[LinesFile]
 _RECORD = "raycdc_commit (app, target, epoch, step, generation, touched, PRIMARY KEY (app, target))"
@@ -65,6 +67,15 @@ class SqliteTable(Target):
         self._db.execute("DELETE FROM raycdc_commit WHERE target = ?", self._key[1:])  # No other pipeline goes on here.
         self.evolve(work, stamp)
 
+    def steps(self, work: TableWork, staged: Staged) -> Sequence[int]:
+        """A single one, where the table still has all columns."""
+        if gone := sorted(set(changelog_names(work.schema)).difference(self._columns())):
+            raise TargetTouchedError(
+                f"{self.place} lost its column {gone[0]}: somebody dropped or renamed it. Nothing more was written. "
+                "Drop the table, and read its source table anew."
+            )
+        return ()
+
     def write(self, work: TableWork, staged: Staged, step: int, stamp: Stamp) -> None:
         names = changelog_names(work.schema)
         into = f"INSERT INTO {self._quoted} ({', '.join(map(_quoted, names))}) VALUES ({', '.join('?' * len(names))})"
@@ -107,14 +118,14 @@ class SqliteChangesSink(ExactlyOnceSink[SqliteTable]):
                 if writes:  # An error in the block closes the connection, which takes everything back.
                     db.execute("COMMIT")
         except (sqlite3.Error, OSError) as cause:
-            raise SinkError(f"{place}: {cause}") from cause
+            raise _error_of(cause)(f"{place}: {cause}") from cause
 
     def _connection(self, *, writes: bool) -> sqlite3.Connection:
         """Whoever only looks makes nothing: an empty database in memory stands for one that is not there."""
         if writes:
             self._path.parent.mkdir(parents=True, exist_ok=True)
         place = self._path if writes or self._path.exists() else ":memory:"
-        return sqlite3.connect(place, timeout=60, isolation_level=None)
+        return sqlite3.connect(place, timeout=BUSY_S, isolation_level=None)
 
     def prepare(self, work: TableWork, batch: Batch) -> Staged:
         path = self._staging(work.target) / f"{work.epoch}-{work.generation}.jsonl"
@@ -129,6 +140,13 @@ class SqliteChangesSink(ExactlyOnceSink[SqliteTable]):
 
     def _staging(self, target: TableId) -> Path:
         return Path(f"{self._path}.staged", self._context.app_id, str(target))
+
+
+def _error_of(cause: Exception) -> type[SinkError]:
+    """The kind of error by which raycdc knows what to do: wait, park this table alone, or end the run."""
+    if getattr(cause, "sqlite_errorcode", None) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return SinkUnavailableError
+    return ValueRefusedError if isinstance(cause, sqlite3.IntegrityError) else SinkError
 
 
 def _quoted(name: object) -> str:

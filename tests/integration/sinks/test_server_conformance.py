@@ -1,0 +1,155 @@
+"""What the suite that each sink is held to plays of others at a target, for servers: they restore, alter, rename it.
+
+`tests.epochs` plays the other stories into servers, and `test_touched_cells` more of what others do there.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raycdc.model import TableId
+from raycdc.testing.epochs import Row
+from raycdc.testing.servers import MariaDbServer, PostgresServer
+from raycdc.testing.servers.gate import Gate, Way
+from raycdc.testing.sink_conformance import SinkConformance
+from tests.epochs.sink_world import HOME, Server, database_rows, jdbc_options
+from tests.integration.sinks.on_s3 import play_only
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
+
+#: Of the suite: what others do to a target.
+TOUCHED = (
+    "test_a_column_of_others_keeps_its_values",
+    "test_a_target_that_was_restored_from_an_older_copy_is_parked_alone",
+    "test_a_target_that_somebody_altered_so_that_rows_do_not_fit_is_parked_alone",
+    "test_a_target_that_somebody_renamed_is_parked_alone",
+    "test_a_store_that_is_away_for_a_moment_is_waited_for",
+)
+
+
+class OfServer(SinkConformance):
+    """One server behind a gate for all folders: each of them begins with removing what is there."""
+
+    gate: Gate
+    folder: Path | None = None
+
+    @abstractmethod
+    def sweep(self) -> None:
+        """Remove all targets and records."""
+
+    @abstractmethod
+    def reached(self) -> dict[str, Any]:
+        """The sink's section, which leads through the gate."""
+
+    def settings(self, folder: Path) -> dict[str, Any]:
+        if folder != self.folder:
+            self.sweep()
+            self.folder = folder
+        return self.reached()
+
+    @contextmanager
+    def away(self, folder: Path) -> Iterator[None]:
+        self.gate.set(Way.SHUT)
+        try:
+            yield
+        finally:
+            self.gate.set(Way.OPEN)
+
+
+class Databases(OfServer):
+    """Targets are tables."""
+
+    server: Server
+    #: Where the records lie.
+    home = ""
+    narrower = ""
+
+    def reached(self) -> dict[str, Any]:
+        options = jdbc_options(self.server)
+        behind = f"{self.server.host}:{self.server.port}"
+        return {"type": "jdbc", **options, "url": options["url"].replace(behind, f"{self.gate.host}:{self.gate.port}")}
+
+    def rows(self, folder: Path, target: TableId) -> list[Row]:
+        there = "SELECT 1 FROM information_schema.tables WHERE table_schema = '{0.db}' AND table_name = '{0.table}'"
+        return database_rows(self.server, target) if self.server.execute(there.format(target)) else []
+
+    def lose(self, folder: Path, target: TableId) -> None:
+        self.server.execute(f"DROP TABLE {target}")
+
+    def occupy(self, folder: Path, target: TableId) -> None:
+        schema = f"CREATE SCHEMA IF NOT EXISTS {target.db}"
+        table = f"CREATE TABLE {target} (id bigint PRIMARY KEY, name varchar(90), qty int)"
+        self.server.execute(schema, table, f"INSERT INTO {target} VALUES (1, 'a', 1)")
+
+    def widen(self, folder: Path, target: TableId) -> bool:
+        self.server.execute(f"ALTER TABLE {target} ADD note varchar(90)", f"UPDATE {target} SET note = 'theirs'")
+        return True
+
+    def back_up(self, folder: Path, target: TableId) -> Callable[[], None]:
+        record, of_target = f"{self.home}.raycdc_commit", f"WHERE target = '{target}'"
+        self.server.execute(
+            f"CREATE TABLE {target.db}.older AS SELECT * FROM {target}",
+            f"CREATE TABLE {target.db}.older_commit AS SELECT * FROM {record} {of_target}",
+        )
+        statements = (
+            f"DELETE FROM {target}",
+            f"INSERT INTO {target} SELECT * FROM {target.db}.older",
+            f"DELETE FROM {record} {of_target}",
+            f"INSERT INTO {record} SELECT * FROM {target.db}.older_commit",
+        )
+
+        def restore() -> None:
+            self.server.execute(*statements)
+
+        return restore
+
+    def alter(self, folder: Path, target: TableId) -> bool:
+        self.server.execute(f"ALTER TABLE {target} {self.narrower}")
+        return True
+
+
+class TestPostgres(Databases):
+    home = "public"
+    narrower = "ALTER qty TYPE smallint"
+
+    @pytest.fixture(autouse=True)
+    def _server(self, postgres: PostgresServer) -> Iterator[None]:
+        self.server = postgres
+        with Gate(postgres.host, postgres.port) as self.gate:
+            yield
+
+    def sweep(self) -> None:
+        schemas = [f"DROP SCHEMA IF EXISTS {name} CASCADE" for name in ("shop", "raycdc_stage")]
+        self.server.execute(*schemas, "DROP TABLE IF EXISTS raycdc_commit")
+
+    def rename(self, folder: Path, target: TableId, to: TableId) -> bool:
+        self.server.execute(f"ALTER TABLE {target} RENAME TO {to.table}")
+        return True
+
+
+class TestMySql(Databases):
+    home = HOME
+    narrower = "MODIFY qty smallint"
+
+    @pytest.fixture(autouse=True)
+    def _server(self, mariadb: MariaDbServer) -> Iterator[None]:
+        self.server = mariadb
+        with Gate(mariadb.host, mariadb.port) as self.gate:
+            yield
+
+    def sweep(self) -> None:
+        self.server.execute(*(f"DROP DATABASE IF EXISTS {name}" for name in ("shop", HOME)), f"CREATE DATABASE {HOME}")
+
+    def rename(self, folder: Path, target: TableId, to: TableId) -> bool:
+        self.server.execute(f"RENAME TABLE {target} TO {to}")
+        return True
+
+
+for suite in (TestPostgres, TestMySql):
+    play_only(suite, TOUCHED)

@@ -12,16 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pymongo import MongoClient
 
+from raycdc.config.mongodb_uri import parse_mongodb_uri
 from raycdc.model import TableId
-from raycdc.testing.epochs import Row
-from raycdc.testing.servers import MariaDbServer, PostgresServer
+from raycdc.testing.epochs import Row, simple_schema
+from raycdc.testing.servers import MariaDbServer, MongoDb, PostgresServer
 from raycdc.testing.servers.gate import Gate, Way
 from raycdc.testing.sink_conformance import SinkConformance
 from tests.epochs.sink_world import HOME, Server, database_rows, jdbc_options
 from tests.integration.sinks.on_s3 import play_only
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
+
+COMMITS = "raycdc_commit"
+Client = MongoClient[dict[str, Any]]
 
 #: Of the suite: what others do to a target.
 TOUCHED = (
@@ -151,5 +156,59 @@ class TestMySql(Databases):
         return True
 
 
-for suite in (TestPostgres, TestMySql):
+class TestMongoDb(OfServer):
+    """Targets are collections; nothing of a document is too narrow for a value."""
+
+    @pytest.fixture(autouse=True)
+    def _server(self, mongodb_homes: MongoDb, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        monkeypatch.setattr("raycdc.sinks.mongodb.server._SELECTION_TIMEOUT_MS", 1000)
+        self.mongodb = mongodb_homes
+        where = parse_mongodb_uri(mongodb_homes.uri).where.rpartition("://")[2].partition("/")[0].partition(",")[0]
+        host, _, port = where.rpartition(":")
+        with Gate(host, int(port)) as self.gate:
+            yield
+
+    def sweep(self) -> None:
+        self.mongodb.drop("shop", HOME)
+
+    def reached(self) -> dict[str, Any]:
+        uri = f"mongodb://{self.gate.host}:{self.gate.port}/?directConnection=true"
+        return {"type": "mongodb", "uri": uri, "record": HOME}
+
+    def rows(self, folder: Path, target: TableId) -> list[Row]:
+        names = dict.fromkeys(("note", *(column.name for column in simple_schema().columns)))
+        return [{**names, **document} for document in self.mongodb.find(target.db, target.table)]
+
+    def lose(self, folder: Path, target: TableId) -> None:
+        self.do(lambda client: client[target.db].drop_collection(target.table))
+
+    def occupy(self, folder: Path, target: TableId) -> None:
+        self.do(lambda client: client[target.db][target.table].insert_one({"_id": 1, "id": 1}))
+
+    def widen(self, folder: Path, target: TableId) -> bool:
+        self.do(lambda client: client[target.db][target.table].update_many({}, {"$set": {"note": "theirs"}}))
+        return True
+
+    def back_up(self, folder: Path, target: TableId) -> Callable[[], None]:
+        of_target = {"_id.target": str(target)}
+        documents, records = self.mongodb.find(target.db, target.table), self.mongodb.find(HOME, COMMITS, of_target)
+
+        def restore(client: Client) -> None:
+            client[target.db][target.table].delete_many({})
+            client[target.db][target.table].insert_many(documents)
+            for record in records:
+                client[HOME][COMMITS].replace_one({"_id": record["_id"]}, record)
+
+        return lambda: self.do(restore)
+
+    def rename(self, folder: Path, target: TableId, to: TableId) -> bool:
+        self.do(lambda client: client[target.db][target.table].rename(to.table))
+        return True
+
+    def do(self, act: Callable[[Client], object]) -> None:
+        with self.mongodb.client() as client:
+            act(client)
+
+
+for suite in (TestPostgres, TestMySql, TestMongoDb):
     play_only(suite, TOUCHED)

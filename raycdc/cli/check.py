@@ -12,7 +12,7 @@ from typing import Any
 from raycdc.checkpoint.changelog import begun_with
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
-from raycdc.cli.check_targets import check_targets
+from raycdc.cli.check_targets import as_parked, check_targets
 from raycdc.cli.schemas import (
     CHUNKS_FIX,
     known_source,
@@ -22,11 +22,13 @@ from raycdc.cli.schemas import (
     transformed_tables,
 )
 from raycdc.config import PipelineConfig, RouteOptions, load_config
+from raycdc.epochs.parked_targets import parks_of
 from raycdc.errors import (
     ConfigError,
     DataError,
     ExitCode,
     LogLostError,
+    ParkReason,
     RaycdcError,
     SinkError,
     SourceError,
@@ -127,7 +129,7 @@ def _findings(config: PipelineConfig, *, local: bool) -> Iterator[list[CheckResu
     results = check_sink(config, tables)
     yield results
     # A source that contradicts the state, or does not answer, has been reported.
-    if not failed and not _failed(results):
+    if not failed and not _failed(result for result in results if not result.parks):
         held = {result.name.removeprefix("table ") for result in refused if result.parks}
         yield check_targets(config, [table for table in tables if str(table) not in held], again=again)
 
@@ -191,10 +193,12 @@ def _described(source: Source[Any], tables: Collection[TableId]) -> dict[TableId
 
 
 def check_sink(config: PipelineConfig, tables: Collection[TableId]) -> list[CheckResult]:
-    """The findings of the sink's server or catalog; none for folders."""
+    """The findings of the sink's server or catalog; none for folders. One that parks is about a target's name."""
     targets = list(dict.fromkeys(target for table in tables for target in config.router().targets(table)))
     found = Start(config).sink.check(targets, pipeline=config.pipeline.name)
-    return [replace(result, error=SinkError) for result in found]
+    parks = parks_of(config.pipeline)(ParkReason.NAME)
+    found = [replace(result, error=SinkError) for result in found]
+    return [as_parked(result, parks=parks) if result.parks else result for result in found]
 
 
 def check_start(config: PipelineConfig, source: Source[Any]) -> list[CheckResult]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import Any
 
 from raycdc.bridge.tasks import run_in_process
@@ -128,11 +129,8 @@ def _taken(
             elif held.epoch >= next_epoch:
                 raise SinkError(another_copy(target, held.epoch))
         except TableRefusedError as error:
-            parked = parks(error.reason)
-            kind = SchemaError if parked else type(error)
-            yield CheckResult(
-                f"target {target}", str(error), _PARKED if parked else "A run ends.", error=kind, parks=parked
-            )
+            refused = CheckResult(f"target {target}", str(error), error=type(error))
+            yield as_parked(refused, parks=parks(error.reason))
 
 
 @contextmanager
@@ -153,6 +151,12 @@ def _loop(config: PipelineConfig, store: CheckpointStore, sink: Any) -> Iterator
     finally:
         if known is not None:
             known.close()
+
+
+def as_parked(result: CheckResult, *, parks: bool) -> CheckResult:
+    """The `result` about one target, with what a run makes of it: it `parks` the table, or it ends."""
+    fix = f"{result.fix} {_PARKED if parks else 'A run ends.'}".strip()
+    return replace(result, fix=fix, error=SchemaError if parks else result.error, parks=parks)
 
 
 def _context(config: PipelineConfig, store: CheckpointStore | None) -> SinkContext:

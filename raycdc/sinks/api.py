@@ -164,8 +164,9 @@ class Sink(ABC):
 
     def check(self, targets: Sequence[TableId], *, pipeline: str) -> list[CheckResult]:
         """The findings about the target's server or catalog before a run of `pipeline`, good and bad, for
-        ``raycdc check``; asked before `open`. `targets` are those that are known now. A sink of files names its folder
-        in `SinkConfig.folder` instead; `check` and `run` then refuse one that cannot be written.
+        ``raycdc check``; asked before `open`. `targets` are those that are known now; a finding that `parks` says that
+        there cannot be one of its name. A sink of files names its folder in `SinkConfig.folder` instead; `check` and
+        `run` then refuse one that cannot be written.
         """
         return []
 

@@ -5,7 +5,7 @@ Used by ``raycdc check``. It initialises a transactional producer under an id of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from confluent_kafka import (
     ConsumerGroupTopicPartitions,
@@ -22,6 +22,7 @@ from raycdc.clients.kafka import admin_client, messages_in_the_open, producer_cl
 from raycdc.clients.kafka_reachable import list_topics
 from raycdc.errors import ConfigError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
+from raycdc.model.names import ROUTE_IT
 from raycdc.sinks.kafka.plugin import KafkaSinkConfig
 from raycdc.sinks.kafka.tasks import open_format
 from raycdc.sinks.kafka.transactions import TIMEOUT_S
@@ -31,6 +32,8 @@ from raycdc.source.checks import CheckResult
 _TOPICS_MAX = 50
 #: The operations that a topic of rows needs; its reader may also keep the commit record, an offset of it.
 _OPERATIONS = ("Write", "Read")
+#: Collides with `__transaction_state`.
+_COLLIDES = "__transaction.state"
 #: A table to try names and formats on, where none is known.
 _ANY_TABLE = TableId("db", "table")
 _ANY_SCHEMA = TableSchema((Column("id", LogicalType(TypeKind.INT64)),), ("id",))
@@ -54,12 +57,16 @@ def check_sink(config: KafkaSinkConfig, tables: Sequence[TableId], *, pipeline: 
     findings += [_transactions(config, properties, pipeline), kept]
     rules = config.names
     # One that cannot be a topic is parked, of which the look at the tables tells.
-    names = sorted({config.topic_of(table) for table in tables or [_ANY_TABLE] if not rules.no_table(table)})
+    topics = {config.topic_of(table): str(table) for table in tables or [_ANY_TABLE] if not rules.no_table(table)}
+    names = sorted(topics)
+    findings += (colliding := _colliding(admin, topics, there)).values()
     for name in names[:_TOPICS_MAX]:
+        if name in colliding:
+            continue
         if name in there:
             findings.append(_writable(config, admin, name, _OPERATIONS))
         elif not kept.ok or _may_keep_records(admin, name, pipeline):
-            findings.append(_creatable(config, admin, name, config.partitions))
+            findings.append(_creatable(config, admin, name, config.partitions, table=topics[name]))
         else:
             findings.append(_denied(config, name, "read", ("Create", "Write", "Read")))
     ddl_topic = config.ddl_topic
@@ -68,6 +75,47 @@ def check_sink(config: KafkaSinkConfig, tables: Sequence[TableId], *, pipeline: 
     elif ddl_topic is not None:
         findings.append(_creatable(config, admin, ddl_topic, 1))
     return findings
+
+
+def _colliding(admin: AdminClient, topics: Mapping[str, str], there: Container[str]) -> dict[str, CheckResult]:
+    """The finding about each of `topics`, whose values are their tables, that the brokers will not make beside another
+    one, because the names of their metrics would be the same (Kafka's `Topic.hasCollision`).
+    """
+    owners: dict[str, str] = {}
+    # Those that are there keep their names; of new ones a run makes the first.
+    found = {
+        name: owner
+        for name in sorted(topics, key=lambda name: (name not in there, name))
+        if (owner := owners.setdefault(_metric(name), name)) != name and name not in there
+    }
+    if not found or (refuses := _refuses_collisions(admin)) is False:
+        return {}
+    return {
+        name: CheckResult(
+            "sink topic",
+            f"{topics[name]}: topic {name} cannot be beside {owner}, from which it differs only in '.' and '_'.",
+            f"{ROUTE_IT}.",
+            required=bool(refuses),
+            parks=True,
+        )
+        for name, owner in found.items()
+    }
+
+
+def _metric(topic: str) -> str:
+    return topic.replace(".", "_")
+
+
+def _refuses_collisions(admin: AdminClient) -> bool | None:
+    """Whether the brokers refuse names that differ only in '.' and '_', as Apache Kafka's do; None where they do not
+    say. Asked with a topic that every cluster has which keeps transactions.
+    """
+    new = NewTopic(_COLLIDES, num_partitions=1)
+    try:
+        admin.create_topics([new], validate_only=True)[_COLLIDES].result(TIMEOUT_S)
+    except KafkaException as cause:
+        return True if cause.args[0].code() == KafkaError.TOPIC_EXCEPTION else None
+    return False
 
 
 def _encoding(config: KafkaSinkConfig) -> CheckResult:
@@ -140,12 +188,18 @@ def _writable(config: KafkaSinkConfig, admin: AdminClient, name: str, operations
     return CheckResult("sink topic", f"Topic {name} is there and may be written.", ok=True)
 
 
-def _creatable(config: KafkaSinkConfig, admin: AdminClient, name: str, partitions: int) -> CheckResult:
-    """Asked as a creation that is only validated."""
+def _creatable(
+    config: KafkaSinkConfig, admin: AdminClient, name: str, partitions: int, *, table: str = ""
+) -> CheckResult:
+    """Asked as a creation that is only validated. The topic is that of `table`, unless it is for all."""
     new = NewTopic(name, num_partitions=partitions, replication_factor=config.replication_factor)
     try:
         admin.create_topics([new], validate_only=True)[name].result(TIMEOUT_S)
     except KafkaException as cause:
+        if cause.args[0].code() == KafkaError.TOPIC_EXCEPTION:
+            text = f"{table or 'sink.ddl_topic'}: topic {name} cannot be created: {cause.args[0].str()}."
+            fix = f"{ROUTE_IT}." if table else "Give it another name."
+            return CheckResult("sink topic", text, fix, parks=bool(table))
         fix = (
             _acl(config, "--operation Create --operation Write --operation Read", f"--topic {name}")
             if cause.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED

@@ -21,6 +21,8 @@ from raycdc.schema import SchemaChangeEvent
 from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, CommitVector, TableWork
 from raycdc.sinks.kafka import keeper as kafka_keeper
 from raycdc.sinks.kafka import tasks as kafka_tasks
+from raycdc.sinks.kafka.checks import check_sink
+from raycdc.sinks.kafka.plugin import KafkaSinkConfig
 from raycdc.sinks.kafka.sink import KafkaSink
 from raycdc.sinks.kafka.transactions import Transactions, look
 from raycdc.testing.epochs import EpochScript, ScriptedTable
@@ -189,6 +191,23 @@ def test_somebody_elses_topic_is_not_written_to_unless_told(kafka: KafkaServer, 
         with pytest.raises(SinkError, match="did not write"):
             world.sink().apply_schema(work)
         world.sink(on_existing="merge").apply_schema(work)
+
+
+def test_tables_whose_topics_brokers_do_not_make_beside_each_other_are_told_beforehand(kafka: KafkaServer) -> None:
+    config = KafkaSinkConfig(bootstrap_servers=kafka.bootstrap_servers, format={"type": "canal-json"})
+    tables = [TableId("clash", name) for name in ("a_b", "a.b", "other")]
+
+    def told() -> dict[str, bool]:
+        found = [result for result in check_sink(config, tables, pipeline="p") if result.name == "sink topic"]
+        return {result.text: result.parks for result in found if not result.ok}
+
+    assert told() == {
+        "clash.a_b: topic clash.a_b cannot be beside clash.a.b, from which it differs only in '.' and '_'.": True
+    }
+    kafka.create_topic("clash.a_b")
+    assert told() == {
+        "clash.a.b: topic clash.a.b cannot be beside clash.a_b, from which it differs only in '.' and '_'.": True
+    }
 
 
 def test_deletes_have_tombstones_and_schema_changes_their_own_topic(kafka: KafkaServer, tmp_path: Path) -> None:

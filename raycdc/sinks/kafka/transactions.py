@@ -196,7 +196,7 @@ class Transactions:
         self._begun_s = time.monotonic()
         try:
             count = self._produce(messages)
-            self._ask(lambda: self._producer.send_offsets_to_transaction([record], group, TIMEOUT_S))
+            self._add_record(lambda: self._producer.send_offsets_to_transaction([record], group, TIMEOUT_S))
         except Exception:
             self._abort()
             raise
@@ -244,6 +244,16 @@ class Transactions:
                     self._abort()
                 raise self._error(cause) from cause
             return
+
+    def _add_record(self, add: Callable[[], None]) -> None:
+        try:
+            add()
+        except KafkaException as cause:
+            if cause.args[0].code() != KafkaError._STATE:
+                raise self._error(cause) from cause
+            # The transaction failed meanwhile, as by a topic that may not be written, and librdkafka says so when it is
+            # asked anew (its rd_kafka_txn_require_states0).
+            self._ask(add)
 
     def _ask(self, question: Callable[[], Any]) -> None:
         try:

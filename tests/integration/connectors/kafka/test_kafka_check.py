@@ -21,8 +21,13 @@ from raycdc.connectors.kafka.messages import Fetched, PartitionStart, Trouble
 from raycdc.connectors.kafka.partition_reader import KafkaPartitionReader
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.source.reader.split_reader import SplitsAddition
+from raycdc.testing.jobs import Job, catch_up
 from raycdc.testing.servers import KafkaServer, MariaDbServer
 from raycdc.testing.servers.process import wait_until
+from tests.e2e.test_parked_tables import tables_command
+from tests.e2e.test_parked_targets import make
+from tests.e2e.test_refusing_targets import parked_run
+from tests.e2e.test_touched_topics import changes
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -290,3 +295,43 @@ def test_check_warns_of_brokers_that_are_read_in_the_open(kafka: KafkaServer, tm
         findings = [json.loads(line) for line in done.stdout.splitlines()]
         assert [status for status, _ in of(findings, "connection")] == ["ok", "warning"]
         assert "is not encrypted" in of(findings, "connection")[1][1]
+
+
+def test_a_topic_that_may_not_be_written_any_more_parks_its_table_until_it_may(
+    guarded: KafkaServer, mariadb: MariaDbServer, tmp_path: Path
+) -> None:
+    names = ("healthy", "revoked")
+    make(
+        mariadb,
+        "rights",
+        *(f"CREATE TABLE {name} (id INT PRIMARY KEY)" for name in names),
+        *(f"INSERT INTO {name} VALUES (1)" for name in names),
+    )
+    operations = (AclOperation.CREATE, AclOperation.READ, AclOperation.WRITE)
+    permit(
+        guarded,
+        (ResourceType.GROUP, "raycdc:", AclOperation.READ),
+        *((ResourceType.TRANSACTIONAL_ID, "raycdc:", one) for one in (AclOperation.WRITE, AclOperation.DESCRIBE)),
+        *((ResourceType.TOPIC, f"rights.{name}", operation) for name in names for operation in operations),
+    )
+    properties = dict(guarded.secure_properties)
+    servers = properties.pop("bootstrap.servers")
+    texts = ", ".join(f"{json.dumps(name)} = {json.dumps(value)}" for name, value in properties.items())
+    keys = f'bootstrap_servers = "{servers}"\nproperties = {{ {texts} }}\nformat = "canal-json"\n'
+    job = Job(tmp_path, mariadb, "rights", names, sink="kafka", sink_keys=keys, write="changelog", local=True)
+    catch_up(job)
+    kind, topic = ResourceType.TOPIC, "rights.revoked"
+    pattern, allow = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
+    written = AclBindingFilter(kind, topic, pattern, "User:cdc", "*", AclOperation.WRITE, allow)
+    admin = guarded.admin()
+    admin.delete_acls([written])[written].result(20)
+    wait_until(lambda: not has(admin, written), timeout_s=20, what="the end of a permission")
+    mariadb.execute(*(f"INSERT INTO {name} VALUES (2)" for name in names), database="rights")
+    said = parked_run(job, "revoked")
+    assert "TOPIC_AUTHORIZATION_FAILED" in said
+    assert sorted(key for _, ids in changes(guarded, "rights.healthy") for key in ids) == [1, 2]
+    permit(guarded, (ResourceType.TOPIC, topic, AclOperation.WRITE))
+    tables_command(job, "resnapshot", topic)
+    catch_up(job)
+    inserted = [key for kind, ids in changes(guarded, topic) if kind == "INSERT" for key in ids]
+    assert sorted(inserted) == [1, 1, 2], "those of the first snapshot, and of the second one"

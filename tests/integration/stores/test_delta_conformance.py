@@ -27,7 +27,7 @@ from raycdc.stores.settings import StorageSettings
 from raycdc.testing.epochs import Row
 from raycdc.testing.servers import AzuriteServer, MotoServer, S3MockServer, StoreProxy
 from raycdc.testing.sink_conformance import SinkConformance
-from raycdc.testing.sink_play import Play
+from raycdc.testing.sink_play import LARGE, Play
 
 pytestmark = pytest.mark.server
 
@@ -58,10 +58,17 @@ class DeltaInStore(SinkConformance):
         write_deltalake(str(self.place(folder, target)), THEIRS, storage_options=self.options(folder, target))
 
     def widen(self, folder: Path, target: TableId) -> bool:
-        table = DeltaTable(str(self.place(folder, target)), storage_options=self.options(folder, target))
+        table = self.table(folder, target)
         table.alter.add_columns([*Schema.from_arrow(pa.schema([("note", pa.string())])).fields])
         table.update({"note": "'theirs'"})
         return True
+
+    def alter(self, folder: Path, target: TableId) -> bool:
+        self.table(folder, target).alter.add_constraint({"theirs": f"qty IS NULL OR qty < {LARGE}"})
+        return True
+
+    def table(self, folder: Path, target: TableId) -> DeltaTable:
+        return DeltaTable(str(self.place(folder, target)), storage_options=self.options(folder, target))
 
     def place(self, folder: Path, target: TableId) -> StorePath:
         root = any_path(self.settings(folder)["path"], self.access)

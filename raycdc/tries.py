@@ -74,7 +74,9 @@ class Tries:
                 self._tell(server)
             raise
         with self._lock:
-            server.answered_s, server.failure = self._threads.now_s(), None
+            # One that answers is not spared: who comes next waits for nothing.
+            server.answered_s = server.next_s = self._threads.now_s()
+            server.failure = None
             self._tell(server)
 
     def space(self, address: str) -> None:

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError
 from pymongo.errors import AutoReconnect, OperationFailure
 
 from raycdc.epochs.parked_targets import Parking, Waiting
-from raycdc.errors import SinkError, SinkUnavailableError
+from raycdc.errors import SinkError, SinkUnavailableError, TargetTouchedError
 from raycdc.model import Column, LogicalType, TypeKind
 from raycdc.patience import Policy
 from raycdc.schema import AddColumnEvent
@@ -182,7 +182,8 @@ def test_errors_of_servers_that_may_not_come_again_are_told_apart() -> None:
     for cause, said in (
         (AutoReconnect("not primary"), SinkUnavailableError),
         (OperationFailure("moved", 189, {"errorLabels": ["TransientTransactionError"]}), SinkUnavailableError),
-        (OperationFailure("no", 13), SinkError),
+        (OperationFailure("no", 13), TargetTouchedError),
+        (OperationFailure("no", 18), SinkError),
     ):
         with pytest.raises(SinkError) as raised, server.named("shop.t"):
             raise cause

@@ -20,6 +20,7 @@ TOGETHER = {
     # A test process keeps the first JVM that it starts; these have Spark in it one after the other, before `spark`.
     "tests/e2e/test_datasource.py": "Spark by itself",
     "tests/e2e/test_worked_example.py": "Spark by itself",
+    "tests/integration/test_check_and_run.py": "Spark by itself",
     # One Ray for all (`tests/e2e/conftest.py`).
     "tests/e2e/test_shop_tutorial.py": "Ray and Spark",
     "tests/e2e/test_transforms.py": "Ray and Spark",

@@ -23,7 +23,7 @@ Properties = Mapping[str, str | int | float]
 #: nineteen times a second for each client (measured, 2.16); so it tries at most twice a second. The first answer of a
 #: new client waits for half of this time (measured), which is why it is no longer. A connection that ended after more
 #: than ten seconds is opened anew at once in any case.
-_RECONNECTS = {"reconnect.backoff.ms": 500, "reconnect.backoff.max.ms": 10_000}
+_RECONNECTS = {"reconnect.backoff.ms": 200, "reconnect.backoff.max.ms": 10_000}
 
 
 def admin_client(properties: Properties, *, section: str) -> AdminClient:

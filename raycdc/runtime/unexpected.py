@@ -56,7 +56,10 @@ def traceback_of(error: BaseException) -> str:
         kind = f"{type(one).__module__}.{type(one).__qualname__}".removeprefix("builtins.")
         text = "" if told and not isinstance(one, RaycdcError) else _text(one)
         steps = "".join(traceback.format_tb(one.__traceback__))
-        parts.append(f"Traceback (most recent call last):\n{steps}{kind}{f': {text}' if text else ''}")
+        # Of ours alone: where a plug-in stumbled, in another thread or process.
+        notes = getattr(one, "__notes__", []) if isinstance(one, RaycdcError) else []
+        told_in = "".join(f"\n{note}" for note in notes)
+        parts.append(f"Traceback (most recent call last):\n{steps}{kind}{f': {text}' if text else ''}{told_in}")
     return "\n\nThe error above led to this one:\n\n".join(reversed(parts))
 
 

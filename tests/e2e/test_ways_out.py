@@ -66,6 +66,8 @@ class Story:
     target: str = ""
     #: Whether the table comes only when the others are followed.
     late: bool = False
+    #: What is said of a table that is known to be refused before anything of it reaches the sink.
+    known: str = ""
     equal: Callable[[World], None] | None = None
 
 
@@ -144,7 +146,7 @@ STORIES: Mapping[ParkReason, Story] = {
         lambda world: world.source("CREATE TABLE named (id INT PRIMARY KEY, v INT)", "INSERT INTO named VALUES (1, 1)"),
         "Give it another name in the sink with a [[route]]",
         routed,
-        target="public.raycdc_commit",
+        known="Give the target another name by a [[route]]",
         late=True,
         equal=lambda world: world.holds("SELECT * FROM named", f"SELECT id, v FROM {DATABASE}.another"),
     ),
@@ -244,8 +246,11 @@ def play(world: World) -> None:
     record = CheckpointStore(job.state, create=False).last_commit()
     assert record is not None
     for reason, story in stories.items():
-        entry = record.parked[story.target or f"{DATABASE}.{story.tables[0]}"]
-        assert (entry.reason, WAYS_OUT[reason] in entry.text) == (reason, True), entry
+        if story.known:
+            assert story.known in said
+        else:
+            entry = record.parked[story.target or f"{DATABASE}.{story.tables[0]}"]
+            assert (entry.reason, WAYS_OUT[reason] in entry.text) == (reason, True), entry
         assert f"raycdc tables resnapshot CONFIG {DATABASE}.{story.tables[0]}" in said
         story.way_out(world)
         tables_command(job, "resnapshot", f"{DATABASE}.{story.tables[0]}")

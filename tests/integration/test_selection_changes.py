@@ -98,7 +98,7 @@ def test_a_driver_that_was_replaced_meanwhile_does_not_commit_under_its_successo
         real(point)
 
     monkeypatch.setattr("raycdc.epochs.epoch_writer.reach", reach)
-    with pytest.raises(FencedError, match="generation 1, but 2 is the newest"):
+    with pytest.raises(FencedError, match="generation 2 is the newest, and this one has 1"):
         shop.run("a")
     assert store.last_commit() is None
     assert shop.rows("a") == []

@@ -309,7 +309,7 @@ def test_a_value_that_does_not_fit_a_declared_column_ends_the_run_by_name(
     with mongodb.client() as client:
         client[database].orders.insert_many([{"_id": 1, "n": 1}, {"_id": 2, "n": "two"}])
     columns = {f"{database}.orders": {"_id": "long", "n": "int"}}
-    with pytest.raises(DataError, match=r"_id 2: n, a column of type int, is of type string"):
+    with pytest.raises(DataError, match=r"a document: n, a column of type int, is of type string"):
         pipeline(tmp_path, mongodb, database, columns=columns).run(local=True)
     assert written(tmp_path) == []
     # From the beginning: whether the first run's state has the collection already is a matter of moments.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
 from raycdc.model.table import TableId
@@ -227,6 +227,17 @@ _BROKERS_TOPICS = frozenset(
 )
 _CONTROLS = "".join(map(chr, (*range(1, 32), 127)))
 _MYSQL_DATABASES = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
+# Manual: "Schema Object Names".
+_MYSQL = NameRules(
+    "MySQL",
+    characters="\0",
+    last=" ",
+    length_max=64,
+    bmp=True,
+    database="\0",
+    databases=_MYSQL_DATABASES,
+    table="\0",
+)
 
 #: The rules of each kind of target. A third party's sink may have rules of its own; without them it holds any name.
 NAMES: Mapping[str, NameRules] = {
@@ -258,27 +269,8 @@ NAMES: Mapping[str, NameRules] = {
         database_first="pg_",
         table="\0",
     ),
-    # Manual: "Schema Object Names".
-    "mysql": NameRules(
-        "MySQL",
-        characters="\0",
-        last=" ",
-        length_max=64,
-        bmp=True,
-        database="\0",
-        databases=_MYSQL_DATABASES,
-        table="\0",
-    ),
-    "mariadb": NameRules(
-        "MariaDB",
-        characters="\0",
-        last=" ",
-        length_max=64,
-        bmp=True,
-        database="\0",
-        databases=_MYSQL_DATABASES,
-        table="\0",
-    ),
+    "mysql": _MYSQL,
+    "mariadb": replace(_MYSQL, store="MariaDB"),
     # Manual: "Naming Restrictions", "Field Names with Periods and Dollar Signs".
     "mongodb": NameRules(
         "MongoDB",

@@ -5,7 +5,6 @@
 | obstore | `raycdc.stores.object_store` | keyword arguments of its stores |
 | delta-rs (deltalake) | `delta_options` | ``storage_options``: object_store's configuration keys |
 | pyiceberg's FileIO | `iceberg_properties` | ``s3.*``, ``adls.*``, ``gcs.*`` |
-| pyarrow | `arrow_filesystem` | a filesystem |
 | Spark, through Hadoop | `hadoop_options` | ``fs.s3a.*``, ``fs.azure.*``, ``fs.gs.*`` |
 
 An empty key is left to the library, which asks the environment and the machine's role.
@@ -13,14 +12,11 @@ An empty key is left to the library, which asks the environment and the machine'
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 from urllib.parse import urlsplit
 
 from raycdc.stores.settings import StorageSettings, with_profile
 from raycdc.stores.url import ObjectPlace, StoreKind
-
-if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem
 
 _TRUE = "true"
 
@@ -132,40 +128,6 @@ def hadoop_options(place: ObjectPlace, settings: StorageSettings) -> dict[str, s
         case _:
             assert_never(place.kind)
     return _given(options)
-
-
-def arrow_filesystem(place: ObjectPlace, settings: StorageSettings) -> FileSystem:
-    """A filesystem of pyarrow's own; paths in it begin with the bucket or container."""
-    from pyarrow import fs
-
-    settings = _complete(place, settings)
-    server = urlsplit(settings.endpoint)
-    match place.kind:
-        case StoreKind.S3:
-            return fs.S3FileSystem(
-                access_key=settings.access_key_id or None,
-                secret_key=settings.secret_access_key or None,
-                session_token=settings.session_token or None,
-                anonymous=settings.anonymous,
-                region=settings.region or None,
-                scheme=server.scheme or None,
-                endpoint_override=server.netloc or None,
-                force_virtual_addressing=not settings.in_path,
-            )
-        case StoreKind.GCS:
-            return fs.GcsFileSystem(
-                anonymous=settings.anonymous, scheme=server.scheme or None, endpoint_override=server.netloc or None
-            )
-        case StoreKind.AZURE:
-            return fs.AzureFileSystem(
-                account_name=account_of(place, settings),
-                account_key=settings.account_key or None,
-                sas_token=settings.sas_token or None,
-                blob_storage_authority=server.netloc or None,
-                blob_storage_scheme=server.scheme or None,
-                dfs_storage_authority=server.netloc or None,
-                dfs_storage_scheme=server.scheme or None,
-            )
 
 
 def _complete(place: ObjectPlace, settings: StorageSettings) -> StorageSettings:

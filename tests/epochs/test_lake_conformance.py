@@ -10,14 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema, write_deltalake
-from pyiceberg.table import Table
-from pyiceberg.types import StringType
 
 from raycdc.model import TableId
 from raycdc.sinks.iceberg.catalog import HadoopCatalog
 from raycdc.testing.epochs import Row
 from raycdc.testing.sink_conformance import SinkConformance
 from raycdc.testing.sink_play import LARGE
+from tests.epochs.iceberg_changes import IcebergChanges
 from tests.epochs.sink_world import lake_rows
 
 THEIRS = pa.table({"id": pa.array([1], pa.int64()), "name": ["theirs"], "qty": pa.array([1], pa.int32())})
@@ -76,40 +75,14 @@ class TestDelta(Lake):
         return True
 
 
-class TestIceberg(Lake):
+class TestIceberg(IcebergChanges, Lake):
     kind = "iceberg"
 
     def occupy(self, folder: Path, target: TableId) -> None:
         self.catalog(folder).create_table((target.db, target.table), THEIRS.schema).append(THEIRS)
 
-    def widen(self, folder: Path, target: TableId) -> bool:
-        table = self.table(folder, target)
-        with table.update_schema() as update:
-            update.add_column("note", StringType())
-        rows = table.scan().to_arrow()
-        notes = pa.array(["theirs"] * rows.num_rows)
-        table.overwrite(rows.set_column(rows.schema.get_field_index("note"), "note", notes))
-        return True
-
-    def back_up(self, folder: Path, target: TableId) -> Callable[[], None]:
-        snapshot = self.table(folder, target).current_snapshot()
-        assert snapshot is not None
-
-        def restore() -> None:
-            self.table(folder, target).manage_snapshots().rollback_to_snapshot(snapshot.snapshot_id).commit()
-
-        return restore
-
-    def alter(self, folder: Path, target: TableId) -> bool:
-        with self.table(folder, target).update_schema(allow_incompatible_changes=True) as update:
-            update.delete_column("qty")
-        return True
-
     def rename(self, folder: Path, target: TableId, to: TableId) -> bool:
         return False  # A folder that is moved is no table any more: its metadata name files by their whole paths.
-
-    def table(self, folder: Path, target: TableId) -> Table:
-        return self.catalog(folder).load_table((target.db, target.table))
 
     def catalog(self, folder: Path) -> HadoopCatalog:
         return HadoopCatalog("raycdc", folder / "lake")

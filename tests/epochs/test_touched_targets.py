@@ -539,11 +539,8 @@ def test_staged_files_that_a_cleaning_tool_took_are_staged_again(kind: str, tmp_
     story.world.check()
 
 
-@pytest.mark.parametrize("kind", ["delta-changelog", "iceberg-changelog"])
-def test_a_staged_file_that_is_taken_while_it_is_committed_is_told_by_name(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    story = Story(kind, tmp_path)
+def taking_what_is_staged(story: Story) -> Callable[[str], None]:
+    """A fail point at which somebody takes the files of rows that came since now, in the middle of a commit."""
     before = files_of(story.world)
 
     def take(point: str) -> None:
@@ -551,6 +548,15 @@ def test_a_staged_file_that_is_taken_while_it_is_committed_is_told_by_name(
             if path.suffix == ".parquet":
                 path.unlink()
 
+    return take
+
+
+@pytest.mark.parametrize("kind", ["delta-changelog", "iceberg-changelog"])
+def test_a_staged_file_that_is_taken_while_it_is_committed_is_told_by_name(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = Story(kind, tmp_path)
+    take = taking_what_is_staged(story)
     monkeypatch.setattr(delta_target if kind.startswith("delta") else iceberg_target, "reach", take)
     story.goes_on(2)
     assert story.parked is not None
@@ -562,17 +568,15 @@ def test_a_staged_file_that_is_taken_is_told_by_the_next_start_where_the_commit_
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     story = Story(kind, tmp_path)
-    before = files_of(story.world)
+    take = taking_what_is_staged(story)
 
-    def take(point: str) -> None:
-        for path in files_of(story.world) - before if point == "in_commit" else ():
-            if path.suffix == ".parquet":
-                path.unlink()
+    def take_and_die(point: str) -> None:
+        take(point)
         if point == "before_look":
             raise FailpointError(point)
 
     for module in (delta_target, delta_commits, iceberg_target):
-        monkeypatch.setattr(module, "reach", take)
+        monkeypatch.setattr(module, "reach", take_and_die)
     with pytest.raises(FailpointError):
         story.goes_on(2)
     monkeypatch.undo()

@@ -20,9 +20,8 @@ import hashlib
 import json
 import uuid
 from collections.abc import Sequence
-from typing import ClassVar
 
-from raycdc.errors import FencedError, TargetGoneError, TargetTakenError
+from raycdc.errors import FencedError, TargetGoneError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, SinkContext, TableWork
@@ -36,9 +35,6 @@ from raycdc.stores.files import StorePath, copy, delete, is_there, names_in
 
 class StoreSteps(FilesTarget):
     """The objects of one target; `accepted` as in `raycdc.sinks.files.target.FileSteps`."""
-
-    #: People may take files away once they have read them.
-    remembers: ClassVar[bool] = False
 
     def __init__(
         self, name: TableId, folder: StorePath, context: SinkContext, *, kind: str, accepted: set[TableId]
@@ -110,12 +106,6 @@ class StoreSteps(FilesTarget):
     def bar(self, work: TableWork, stamp: Stamp) -> None:
         self._commit(work, stamp, staged="", rows=0)
         self.unstage(work.epoch)
-
-    def taken(self) -> TargetTakenError:
-        return TargetTakenError(
-            f"{self.place} has files that this pipeline did not write. Set pipeline.on_existing to "
-            f'"merge" to write beside them or "replace" to delete them, or choose another sink.path.'
-        )
 
     def part(self, work: TableWork, index: int) -> StorePath:
         """A staged object of `work`, which nobody else writes. It ends as no file of rows does."""

@@ -38,6 +38,15 @@ Join = Callable[[Sequence[Path], Path, TableWork], None]
 class FilesTarget(Target):
     """A target of files, wherever they are: a part of an epoch is staged as one file."""
 
+    #: People may take files away once they have read them.
+    remembers: ClassVar[bool] = False
+
+    def taken(self) -> TargetTakenError:
+        return TargetTakenError(
+            f"{self.place} has files that this pipeline did not write. Set pipeline.on_existing to "
+            f'"merge" to write beside them or "replace" to delete them, or choose another sink.path.'
+        )
+
     @abstractmethod
     def part(self, work: TableWork, index: int) -> FileName:
         """The file of the `index`-th staged part of `work`."""
@@ -51,9 +60,6 @@ class FileSteps(FilesTarget):
     """The folder of one target. `join` makes a file of an epoch; `accepted` are the targets whose folders this run was
     allowed to write to, whatever lies in them; the sink keeps it.
     """
-
-    #: People may take files away once they have read them.
-    remembers: ClassVar[bool] = False
 
     def __init__(
         self, name: TableId, folder: Path, context: SinkContext, *, kind: str, join: Join, accepted: set[TableId]
@@ -110,12 +116,6 @@ class FileSteps(FilesTarget):
     def bar(self, work: TableWork, stamp: Stamp) -> None:
         self._publish([], work, stamp, rows=0)
         self.unstage(work.epoch)
-
-    def taken(self) -> TargetTakenError:
-        return TargetTakenError(
-            f"{self.folder} has files that this pipeline did not write. Set pipeline.on_existing to "
-            f'"merge" to write beside them or "replace" to delete them, or choose another sink.path.'
-        )
 
     def part(self, work: TableWork, index: int) -> str:
         """Path of the `index`-th staged part of `work`; names of generations differ, so that two never mix. It ends as

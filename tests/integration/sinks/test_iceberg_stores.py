@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,6 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
-from pyiceberg.table import Table
-from pyiceberg.types import StringType
 
 from raycdc.model import TableId
 from raycdc.sinks.iceberg.catalog import open_catalog
@@ -21,7 +19,7 @@ from raycdc.stores.settings import LIKE_ANYBODY, StorageSettings
 from raycdc.stores.url import ObjectPlace, StoreKind
 from raycdc.testing.epochs import Row
 from raycdc.testing.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY
-from raycdc.testing.sink_conformance import SinkConformance
+from tests.epochs.iceberg_changes import IcebergChanges
 from tests.integration.sinks.iceberg_server import Server
 from tests.integration.sinks.on_s3 import OnS3, play_only
 
@@ -37,7 +35,7 @@ FEW = (
 THEIRS = pa.table({"id": pa.array([1], pa.int64()), "name": ["theirs"], "qty": pa.array([1], pa.int32())})
 
 
-class IcebergTables(SinkConformance):
+class IcebergTables(IcebergChanges):
     """Targets are tables of a catalog."""
 
     def catalog(self, folder: Path) -> Catalog:
@@ -57,32 +55,6 @@ class IcebergTables(SinkConformance):
         catalog = self.catalog(folder)
         catalog.create_namespace_if_not_exists((target.db,))
         catalog.create_table((target.db, target.table), THEIRS.schema).append(THEIRS)
-
-    def widen(self, folder: Path, target: TableId) -> bool:
-        table = self.table(folder, target)
-        with table.update_schema() as update:
-            update.add_column("note", StringType())
-        rows = table.scan().to_arrow()
-        notes = pa.array(["theirs"] * rows.num_rows)
-        table.overwrite(rows.set_column(rows.schema.get_field_index("note"), "note", notes))
-        return True
-
-    def back_up(self, folder: Path, target: TableId) -> Callable[[], None]:
-        snapshot = self.table(folder, target).current_snapshot()
-        assert snapshot is not None
-
-        def restore() -> None:
-            self.table(folder, target).manage_snapshots().rollback_to_snapshot(snapshot.snapshot_id).commit()
-
-        return restore
-
-    def alter(self, folder: Path, target: TableId) -> bool:
-        with self.table(folder, target).update_schema(allow_incompatible_changes=True) as update:
-            update.delete_column("qty")
-        return True
-
-    def table(self, folder: Path, target: TableId) -> Table:
-        return self.catalog(folder).load_table((target.db, target.table))
 
 
 class IcebergOnS3(IcebergTables, OnS3):

@@ -104,7 +104,7 @@ FOUND_BY = {
     "sinks/jdbc/target.py: JdbcSteps.taken": "check_targets",
     "sinks/mongodb/target.py: MongoDbSteps.taken": "check_targets",
     "sinks/files/target.py: FileSteps.standing": "check_targets",
-    "sinks/files/target.py: FileSteps.taken": "check_targets",
+    "sinks/files/target.py: FilesTarget.taken": "check_targets",
     "preflight.py: require_fitting": "check_fitting",
     "preflight.py: require_nothing_written": "check_targets",
     "preflight.py: selection_of": "check_selection",

@@ -424,7 +424,9 @@ def test_a_table_that_was_taken_over_keeps_its_comment_and_may_be_rebuilt(
     def comment() -> str:
         assert not isinstance(story.server, PostgresServer)
         with story.server.connect() as connection, connection.cursor() as cursor:
-            cursor.execute("SELECT TABLE_COMMENT FROM information_schema.TABLES WHERE TABLE_NAME = 't'")
+            cursor.execute(
+                "SELECT TABLE_COMMENT FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'shop' AND TABLE_NAME = 't'"
+            )
             return str(cursor.fetchall()[0][0])
 
     story.seal((1, 1, 1))

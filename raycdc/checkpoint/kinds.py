@@ -28,7 +28,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "lease": Kind(r"lease", rows=False),
         "generation": Kind(r"gen|generations/\d{10}(\.pulse|\.epochs)?\.json", rows=False),
         "manifests": Kind(r"epochs/\d{10}\.json(\.dropped)?"),
-        "commits": Kind(r"commits/\d{10}\.json"),
+        "commits": Kind(r"commits/\d{10}\.json(\.\d{10})?"),
         "schemas": Kind(r"schemas/[0-9a-f]+\.json"),
         "requests": Kind(r"requests\.json"),
         "configured": Kind(r"configured\.json"),

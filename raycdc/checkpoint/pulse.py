@@ -235,8 +235,13 @@ class Watch:
 
 def require_vacant(generations: Generations, where: str, *, lock: str, threads: Threads = THREADS) -> None:
     """Wait until it is known that no driver has the state at `where`. `StateError` where one has. For whoever has the
-    `lock` already, because only that keeps out another of this machine.
+    `lock` already, because only that keeps out another of this machine: one that claimed its generation here and never
+    gave a sign is gone with its lock.
     """
+    newest = generations.newest()
+    holder = generations.holder(newest) if newest else None
+    if holder is not None and not holder.beat and holder.shares(lock):
+        return
     watch = Watch(generations, lambda: "", threads.now_s, lock=lock)
     while not isinstance(found := watch.look(), Vacancy):
         if watch.changes > 1:

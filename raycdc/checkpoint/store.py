@@ -10,7 +10,8 @@ gen                  {"generation"}: raised by each driver that starts
 generations/         one file per generation, by the driver that claimed it: no two ever have the same; and its
                      signs of life (`raycdc.checkpoint.pulse`), and the epochs that it took over (`….epoch_files`)
 epochs/%010d.json    sealed manifests; "….json.dropped" when recovery dropped one (its number stays used)
-commits/%010d.json   commit records: generation, what each target table holds and which tables go into it
+commits/%010d.json   commit records: generation, what each target table holds and which tables go into it; one that
+                     was replaced is "….json.GENERATION" (`raycdc.checkpoint.commit_files`)
 requests.json        what the user asked of tables (new snapshots, pauses) while nothing ran
 bad_rows.json        how many rows of each table were left out
 schemas/<fp>.json    table schemas by fingerprint
@@ -32,6 +33,7 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
 
 from raycdc.checkpoint import codec
+from raycdc.checkpoint.commit_files import CommitFiles
 from raycdc.checkpoint.disk import DISK, Disk
 from raycdc.checkpoint.documents import DriverDocuments
 from raycdc.checkpoint.epoch_files import EpochFiles, epoch_name, numbers
@@ -224,11 +226,14 @@ class CheckpointStore:
     # -- one driver at a time ---------------------------------------------------------------------------------------
 
     def lease(self) -> Lease:
-        """Take the state for this process until `Lease.release`. `StateError` names the process that has it."""
+        """Take the state for this process until `Lease.release`. `StateError` names the process that has it.
+
+        A driver on another machine, which the lock does not meet, is known by its signs of life; one that died there
+        and could not say so is waited for (`raycdc.checkpoint.pulse.SILENT_S`).
+        """
         lock = self.lock.take()
         try:
-            if self.place.on_store:
-                require_vacant(self.generations, str(self.place), lock=self.lock.identity)
+            require_vacant(self.generations, str(self.place), lock=self.lock.identity)
         except BaseException:
             lock.release()
             raise
@@ -321,8 +326,9 @@ class CheckpointStore:
 
         def act() -> None:
             self.generations.require_newest(record.generation, f"the commit of epoch {record.epoch}")
-            self._folder.write(epoch_name("commits", record.epoch), data)
-            _prune(self._folder)
+            commits = CommitFiles(self._folder)
+            commits.write(record.epoch, record.generation, data)
+            _prune(commits, self._folder)
 
         self._folder.atomically(act)
 
@@ -331,7 +337,7 @@ class CheckpointStore:
 
         Whoever wrote it may have died before it was durable: then whoever relies on it would be the only one to know.
         """
-        return self._folder.atomically(lambda: _newest_commit(self._folder))
+        return self._folder.atomically(lambda: _newest_commit(CommitFiles(self._folder), self._folder))
 
     # -- schemas ----------------------------------------------------------------------------------------------------
 
@@ -385,28 +391,22 @@ def _created(folder: StateFolder, pipeline: str, *, create: bool) -> codec.Docum
     return created
 
 
-def _newest_commit(folder: StateFolder) -> CommitRecord | None:
-    committed = [e for e, _ in numbers(folder, "commits")]
-    if not committed:
+def _newest_commit(commits: CommitFiles, folder: StateFolder) -> CommitRecord | None:
+    found = commits.newest()
+    if found is None:
         return None
-    folder.sync("commits")
-    name = epoch_name("commits", max(committed))
+    name, document = found
     origin = codec.origin_of(folder, name)
-    document = codec.read(folder, name)
-    if document is None:
-        raise StateError(f"{origin} disappeared while it was read; is another process deleting it?")
     current: Any = codec.upgrade(document, origin=origin, current=COMMIT_VERSION, upgrades=_COMMIT_UPGRADES)
     return CommitRecord.from_json(current)
 
 
-def _prune(folder: StateFolder) -> None:
+def _prune(commits: CommitFiles, folder: StateFolder) -> None:
     """Delete what is older than the last `KEEP_COMMITTED` committed epochs."""
-    committed = sorted(e for e, _ in numbers(folder, "commits"))
-    kept = committed[-KEEP_COMMITTED:]
-    for name in ("epochs", "commits"):
-        for epoch, dropped in numbers(folder, name):
-            if epoch < kept[0]:
-                folder.delete(epoch_name(name, epoch) + (".dropped" if dropped else ""))
+    first = commits.kept(KEEP_COMMITTED)
+    for epoch, dropped in numbers(folder, "epochs"):
+        if epoch < first:
+            folder.delete(epoch_name("epochs", epoch) + (".dropped" if dropped else ""))
 
 
 def _require_identity(folder: StateFolder) -> None:

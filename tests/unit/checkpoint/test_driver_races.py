@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from raycdc.checkpoint.folder import LocalFolder
-from raycdc.checkpoint.generations import OwnGeneration
+from raycdc.checkpoint.generations import Generations, OwnGeneration
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.opaque import EnumeratorState, Position, SealedSplit
 from raycdc.checkpoint.parked import ParkedTarget
-from raycdc.checkpoint.store import CheckpointStore, CommitRecord
+from raycdc.checkpoint.store import KEEP_COMMITTED, CheckpointStore, CommitRecord
 from raycdc.epochs.parked_targets import ParkedTargets, Parks
 from raycdc.epochs.record_keeper import RecordKeeper
 from raycdc.errors import FencedError, TargetTouchedError
@@ -236,3 +236,62 @@ def test_a_first_start_that_another_one_overtakes_finds_its_state(
 
     monkeypatch.setattr(LocalFolder, "read", read)
     assert CheckpointStore(tmp_path / "state", pipeline="shop").sealed_epochs() == [1]
+
+
+def stopped_behind(check: str, acts: Callable[[], object], patch: pytest.MonkeyPatch) -> None:
+    """The next one that passes `check` of its generation stops there, and `acts` come before it wakes up."""
+    real, stops = getattr(Generations, check), list[str]()
+
+    def checked(generations: Generations, *args: object) -> None:
+        real(generations, *args)
+        if not stops:
+            stops.append(check)
+            acts()
+
+    patch.setattr(Generations, check, checked)
+
+
+def test_a_driver_that_wakes_up_in_its_record_does_not_write_over_its_successors(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stale, other = store.generations.next(), CheckpointStore(store.path)
+    parked = dict(refused_entries(3))
+
+    def takes_over() -> None:
+        own = other.generations.next()
+        other.write_commit(CommitRecord(3, own, 0, {"shop.orders": (2, 3)}, parked=parked))
+
+    stopped_behind("require_newest", takes_over, monkeypatch)
+    store.write_commit(CommitRecord(3, stale, 0, {"shop.orders": (3, 3)}))
+    record = other.last_commit()
+    assert record is not None
+    assert (record.generation, record.tables, record.parked) == (stale + 1, {"shop.orders": (2, 3)}, parked)
+
+
+def test_a_record_that_a_stale_driver_makes_first_gives_way_to_its_successors(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stale, other = store.generations.next(), CheckpointStore(store.path)
+    own: list[OwnGeneration] = []
+    stopped_behind("require_newest", lambda: own.append(other.generations.next()), monkeypatch)
+    store.write_commit(CommitRecord(3, stale, 0, {"shop.orders": (3, 3)}))
+    for tables in ({"shop.orders": (2, 3)}, {"shop.orders": (3, 1)}):
+        other.write_commit(CommitRecord(3, own[0], 0, tables))
+        record = other.last_commit()
+        assert record is not None
+        assert (record.generation, record.tables) == (own[0], tables)
+
+
+def test_records_of_old_epochs_go_with_all_that_replaced_them(store: CheckpointStore) -> None:
+    generation = store.generations.next()
+    for epoch in range(1, KEEP_COMMITTED + 4):
+        for place in (1, 3):
+            store.write_commit(CommitRecord(epoch, generation, 0, {"shop.orders": (epoch, place)}))
+    left = {path.name[:10] for path in (store.path / "commits").iterdir()}
+    assert left == {f"{epoch:010d}" for epoch in range(4, KEEP_COMMITTED + 4)}
+
+
+def refused_entries(epoch: int) -> dict[str, ParkedTarget]:
+    parked = ParkedTargets({}, Parks())
+    refused(parked, epoch)
+    return dict(parked.entries)

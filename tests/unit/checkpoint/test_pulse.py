@@ -11,9 +11,9 @@ import pytest
 
 from raycdc.checkpoint import codec
 from raycdc.checkpoint.generations import OwnGeneration
-from raycdc.checkpoint.pulse import RENEW_S, SILENT_S, Holder, Pulse, Vacancy, Watch
+from raycdc.checkpoint.pulse import RENEW_S, SILENT_S, Holder, Pulse, Vacancy, Watch, require_vacant
 from raycdc.checkpoint.store import CheckpointStore
-from raycdc.errors import FencedError
+from raycdc.errors import FencedError, StateError
 from raycdc.succession import lease_if_free
 from raycdc.threads import Threads
 
@@ -140,6 +140,40 @@ def test_the_successor_of_a_stopped_driver_gets_the_lock_when_that_is_gone(store
     assert locked(store, own)
     pulse.close()
     store.lease().release()
+
+
+def test_a_state_in_a_folder_is_refused_where_a_driver_on_another_machine_gives_signs(store: CheckpointStore) -> None:
+    own, ended = store.generations.next(), threading.Event()
+    store.generations.show(own, ELSEWHERE)
+
+    def live() -> None:
+        beat = 1
+        while not ended.wait(0.1):
+            beat += 1
+            store.generations.show(own, replace(ELSEWHERE, beat=beat))
+
+    other = threading.Thread(target=live)
+    other.start()
+    try:
+        with pytest.raises(StateError, match="in use by process 42 on db7"):
+            store.lease()
+    finally:
+        ended.set()
+        other.join()
+    store.generations.show(own, replace(ELSEWHERE, ended=True))
+    store.lease().release()
+
+
+def test_a_driver_of_this_machine_that_died_before_its_first_sign_is_not_waited_for(store: CheckpointStore) -> None:
+    store.generations.next()
+    require_vacant(store.generations, "here", lock="", threads=Never())
+
+
+class Never(Threads):
+    """Nobody waits."""
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        raise AssertionError("waits")
 
 
 def locked(store: CheckpointStore, own: OwnGeneration) -> bool:

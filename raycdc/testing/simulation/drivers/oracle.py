@@ -53,7 +53,7 @@ class DriverOracle:
     def _file(self, path: Path, content: bytes) -> None:
         if path.parent.name == "epochs" and path.suffix == ".json":
             self._sealed(codec.decode_manifest(content, origin=path.name))
-        elif path.parent.name == "commits" and path.suffix == ".json":
+        elif path.parent.name == "commits" and ".json" in path.suffixes and path.name[0] != ".":
             document: Any = codec.decode(content, origin=path.name)
             self._recorded(CommitRecord.from_json(document))
         elif path.parent.name == "generations" and path.suffix == ".json" and path.stem.isdigit():
@@ -69,7 +69,9 @@ class DriverOracle:
         # A driver that is replaced at this very moment may write its last record, which nobody reads.
         if epoch < self.recorded and record.generation == self._newest:
             self._say(f"epoch {epoch} is recorded behind epoch {self.recorded}")
-        self.recorded, self._parked = max(epoch, self.recorded), set(record.parked)
+        self.recorded = max(epoch, self.recorded)
+        if record.generation == self._newest:
+            self._parked = set(record.parked)
         for name, place in record.tables.items():
             held = self._around.server.tables.get(TableId.parse(name))
             if held is None or held.vector is None or held.vector.place < place:

@@ -16,16 +16,16 @@ from raycdc.checkpoint.changelog import FullBy
 from raycdc.checkpoint.names import keep_column_names
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import PipelineConfig
+from raycdc.driver.start_patience import StartPatience
 from raycdc.epochs.routing import Routing
 from raycdc.epochs.sieve import Sieve
 from raycdc.lookup import open_joiner
 from raycdc.preflight import Settled
 from raycdc.sinks.api import UPSERT, Sink, SinkContext
 from raycdc.spark.lifecycle import task_runner
-from raycdc.stages import Board, Stage
-from raycdc.start_patience import StartPatience
 from raycdc.startup_checks import no_merging, order_by
 from raycdc.transform import PlainResolver, Resolver, TransformedTables, TransformUse
+from raycdc.waiting.stages import Board, Stage
 
 
 def bad_records(config: PipelineConfig, state: Path) -> BadRecords:

@@ -25,6 +25,9 @@ from raycdc.checkpoint.term import DriverTerm
 from raycdc.config import PipelineConfig, PipelineOptions, SinkConfig, SourceConfig
 from raycdc.consumer import Epoch, Ledger
 from raycdc.data_side import DataSide, bad_records
+from raycdc.driver.start_patience import StartPatience
+from raycdc.driver.succession import StoppedWaitingError, Tenure, take
+from raycdc.driver.watchdog import Watchdog
 from raycdc.epochs.epoch_loop import EpochLoop
 from raycdc.epochs.lost_rows import begin_again
 from raycdc.epochs.parked_targets import Parking, Waiting, parks_of
@@ -42,11 +45,8 @@ from raycdc.sinks.api import Sink
 from raycdc.source.table_requests import complain_of_parked
 from raycdc.source_side import SourceSide, copies_of, job_spec, new_launcher, new_supervisor
 from raycdc.spark.lifecycle import SparkThread, activity, new_session
-from raycdc.stages import Board
-from raycdc.start_patience import StartPatience
 from raycdc.startup_checks import Start, begin, no_order, order_by, require_known_rows
-from raycdc.succession import StoppedWaitingError, Tenure, take
-from raycdc.watchdog import Watchdog
+from raycdc.waiting.stages import Board
 
 #: How often progress is reported.
 PROGRESS_S = 0.5

@@ -13,7 +13,7 @@ lags; readers |
 | `commit` | an epoch is in the sink | `epoch`, `tables`, `rows`, `seconds` = `staging_s` + `commit_s` |
 | `warning` | something the user should know, the job goes on | `text` |
 | `standing` | a stage of a table or split has not moved for `pipeline.watchdog`; again while it lasts | `stage` \
-(`raycdc.stages`), `table`, `split`, `reader`, `doing`, `note`, `seconds`, `text` |
+(`raycdc.waiting.stages`), `table`, `split`, `reader`, `doing`, `note`, `seconds`, `text` |
 | `moving` | it goes on | the same, as it was told of last |
 | `parked` | a table is not followed (told at each start) | `table`, `phase`, `again`, `reason`, `position`, `ts_ms` |
 | `caught_up` | a bounded run reached its end | |

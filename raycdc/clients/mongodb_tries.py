@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pymongo import monitoring
 
-from raycdc.tries import TRIES
+from raycdc.waiting.tries import TRIES
 
 Address = tuple[str, int | None]
 

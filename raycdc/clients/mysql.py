@@ -22,9 +22,9 @@ from pymysql.constants import CR, ER
 from raycdc.clients.mysql_passwords import plugins
 from raycdc.config.tls import TlsMode, is_loopback
 from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
-from raycdc.stages import note_statement
 from raycdc.transform.hidden_texts import without_literals
-from raycdc.tries import TRIES
+from raycdc.waiting.stages import note_statement
+from raycdc.waiting.tries import TRIES
 
 #: Seconds the server waits for us to read or write before it drops the session: a reader that is held back by the
 #: sink must not lose its result set.
@@ -73,7 +73,8 @@ def connect(settings: MySqlSettings) -> Connection[Any]:
 
     Blocks up to ``connect_timeout_s``. Raises `SourceUnavailableError` when the server cannot be reached now,
     `SourceError` when it refuses us, offers no TLS that was asked for or wants the password in the open, and
-    `ConfigError` when the CA file cannot be used. A server that does not answer is tried as `raycdc.tries` says.
+    `ConfigError` when the CA file cannot be used. A server that does not answer is tried as `raycdc.waiting.tries`
+    says.
     """
     with TRIES.at(settings.address):
         return _connected(settings)

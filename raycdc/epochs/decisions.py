@@ -13,8 +13,8 @@ from raycdc.checkpoint.recovery import Decision, Frozen, decide, lacks
 from raycdc.epochs.epoch_writer import NODE_POLICY
 from raycdc.epochs.parts import EpochParts
 from raycdc.model import TableId
-from raycdc.patience import Pauses
 from raycdc.schema.events import RenameColumnEvent
+from raycdc.waiting.patience import Pauses
 
 
 class Decisions:

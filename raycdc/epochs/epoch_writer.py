@@ -27,9 +27,9 @@ from raycdc.epochs.works import Share, require_readable
 from raycdc.errors import ReferenceRefusedError, SegmentUnavailableError, TableRefusedError, ValueRefusedError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
-from raycdc.patience import Pauses, Policy
 from raycdc.sinks.api import TableWork
-from raycdc.stages import Stage
+from raycdc.waiting.patience import Pauses, Policy
+from raycdc.waiting.stages import Stage
 
 #: Tables of one epoch that commit at once: each commit waits for the disk or the JVM more than it computes.
 COMMIT_THREADS = 4

@@ -20,7 +20,7 @@ from raycdc.epochs.works import Works
 from raycdc.errors import SinkError, TableRefusedError
 from raycdc.model import TableId
 from raycdc.sinks.api import Sink
-from raycdc.stages import Stage
+from raycdc.waiting.stages import Stage
 
 
 class Holdings:

@@ -15,8 +15,8 @@ from raycdc.epochs.routing import Routing
 from raycdc.errors import StateError
 from raycdc.model import TableId
 from raycdc.model.routes import Router
-from raycdc.stages import Board
 from raycdc.threads import THREADS, Threads
+from raycdc.waiting.stages import Board
 
 
 def _refuse(_manifest: Manifest, _tables: Sequence[TableId], text: str) -> None:

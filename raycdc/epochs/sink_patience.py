@@ -14,9 +14,9 @@ from typing import TypeVar
 
 from raycdc.epochs.parked_targets import Waiting
 from raycdc.errors import SinkError, SinkUnavailableError, StateError, TableRefusedError
-from raycdc.patience import POLICY, Patience, Trouble
 from raycdc.sinks.absence import is_absent
 from raycdc.threads import Threads
+from raycdc.waiting.patience import POLICY, Patience, Trouble
 
 T = TypeVar("T")
 

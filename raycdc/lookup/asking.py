@@ -13,7 +13,7 @@ import pyarrow as pa
 from raycdc.errors import RaycdcError
 from raycdc.lookup.api import Answer, Dimension
 from raycdc.lookup.cache import Cache
-from raycdc.patience import SPACING_S, Pauses, Policy
+from raycdc.waiting.patience import SPACING_S, Pauses, Policy
 
 #: The longest pause between two attempts; their number is the user's.
 POLICY = Policy(longest_s=30.0, patience_s=float("inf"))

@@ -1,6 +1,6 @@
 """Blocking work of an enumerator: made off the coordinator's lock, with its result handled under it.
 
-A call is tried again while the source cannot be reached (`raycdc.patience`). Any other error ends the job.
+A call is tried again while the source cannot be reached (`raycdc.waiting.patience`). Any other error ends the job.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from raycdc.patience import Patience
 from raycdc.runtime.restarts import source_away
-from raycdc.stages import Board, Stage
+from raycdc.waiting.patience import Patience
+from raycdc.waiting.stages import Board, Stage
 
 
 class BackgroundCalls:

@@ -34,8 +34,8 @@ from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.fold import fold
 from raycdc.source.snapshot.reading import ChunkReader
 from raycdc.source.split import OpenedAt, SnapshotSplit
-from raycdc.stages import Board, Stage
 from raycdc.transform.masking import masked
+from raycdc.waiting.stages import Board, Stage
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from raycdc.source.reader.fetcher_manager import FetcherManager, SplitFetcherMan
 from raycdc.source.reader.records import RecordsWithSplitIds
 from raycdc.source.reader.split_reader import FetchedSplit, SplitReader, SplitsChange
 from raycdc.source.snapshot.reading import ChunkReader
-from raycdc.stages import Board, Stage
+from raycdc.waiting.stages import Board, Stage
 
 ItemT = TypeVar("ItemT")
 SplitT = TypeVar("SplitT", bound=FetchedSplit)

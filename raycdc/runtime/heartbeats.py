@@ -9,7 +9,7 @@ from raycdc.runtime.stopwatch import Stopwatch
 from raycdc.source.protocol.api import SourceReader
 from raycdc.source.protocol.metrics import CutProgress, ProcessMetrics
 from raycdc.source.protocol.source_event import Heartbeat
-from raycdc.stages import Board
+from raycdc.waiting.stages import Board
 
 #: A reader that has nothing to say still speaks this often, so that the coordinator knows it lives and how much it has
 #: read. News that decide about sealing are told at once; each call costs both sides about a millisecond.

@@ -38,7 +38,7 @@ from raycdc.source.protocol.metrics import CutProgress
 from raycdc.source.protocol.source_event import ReaderFailed, ReaderRegistration, Shutdown
 from raycdc.source.reader.availability import Availability
 from raycdc.source.reader.context import ReaderContext
-from raycdc.stages import Board
+from raycdc.waiting.stages import Board
 
 
 @dataclass(frozen=True, slots=True)

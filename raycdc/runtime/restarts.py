@@ -2,9 +2,9 @@
 
 Each process has a budget of its own: an outage of the source ends all readers again and again, and must not look worse
 the more of them there are. A server that cannot be reached now is tried with the patience that everything has
-(`raycdc.patience`), a bug that will come again `BUG_RESTARTS_MAX` times in a row, because some need two threads to
-meet, and anything else `RESTARTS_MAX` times; a process that lived for `STABLE_S` begins a new row. The first successor
-of a process that ended for another reason than an outage starts at once.
+(`raycdc.waiting.patience`), a bug that will come again `BUG_RESTARTS_MAX` times in a row, because some need two threads
+to meet, and anything else `RESTARTS_MAX` times; a process that lived for `STABLE_S` begins a new row. The first
+successor of a process that ended for another reason than an outage starts at once.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from raycdc.errors import RaycdcError, UnexpectedError, error_by_name
-from raycdc.patience import POLICY, Pauses, Trouble
 from raycdc.threads import THREADS, Threads
+from raycdc.waiting.patience import POLICY, Pauses, Trouble
 
 #: Replacements in a row after which the job gives up, naming the last reason.
 RESTARTS_MAX = 20

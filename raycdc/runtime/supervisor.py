@@ -22,7 +22,6 @@ from typing import TypeVar
 
 from raycdc.errors import ClusterLostError, RaycdcError
 from raycdc.failpoints import left_out
-from raycdc.patience import Trouble
 from raycdc.runtime.autoscaler import Autoscaler
 from raycdc.runtime.coordinator_host import CoordinatorStart
 from raycdc.runtime.launcher import CoordinatorHandle, CoordinatorLostError, Launcher, ReaderHandle
@@ -31,6 +30,7 @@ from raycdc.runtime.restarts import ProcessEnd, RestartBudget
 from raycdc.source.parking import Refusal
 from raycdc.source.protocol.job_status import JobStatus
 from raycdc.threads import THREADS, Threads
+from raycdc.waiting.patience import Trouble
 
 T = TypeVar("T")
 

@@ -16,13 +16,13 @@ from pymongo.errors import AutoReconnect, OperationFailure
 from raycdc.epochs.parked_targets import Parking, Waiting
 from raycdc.errors import SinkError, SinkUnavailableError, TargetTouchedError
 from raycdc.model import Column, LogicalType, TypeKind
-from raycdc.patience import Policy
 from raycdc.schema import AddColumnEvent
 from raycdc.sinks.jdbc.refusals import mysql_refusal, postgres_refusal, postgres_unreached
 from raycdc.sinks.jdbc.target import JdbcSteps
 from raycdc.sinks.kafka.transactions import Target, topic_error
 from raycdc.sinks.mongodb.server import Server
 from raycdc.testing.servers import DatabaseServer, KafkaServer, PostgresServer
+from raycdc.waiting.patience import Policy
 from tests.epochs.sink_world import World, new_world, play, world_of
 
 DATABASES = ["postgres-upsert", "mysql-upsert"]

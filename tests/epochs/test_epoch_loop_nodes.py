@@ -14,9 +14,9 @@ from raycdc.epochs import decisions, epoch_writer
 from raycdc.epochs.outcomes import Recovery
 from raycdc.errors import SegmentUnavailableError, SinkError, StateError
 from raycdc.model import TableId
-from raycdc.patience import Policy
 from raycdc.sinks.api import TableWork
 from raycdc.testing.epochs import EpochScript
+from raycdc.waiting.patience import Policy
 from tests.epochs.sink_world import World, new_world, play
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from raycdc.epochs.parked_targets import Parking, Waiting
 from raycdc.errors import SinkError
-from raycdc.patience import Policy
+from raycdc.waiting.patience import Policy
 from tests.epochs.sink_world import World, new_world
 
 

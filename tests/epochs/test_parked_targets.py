@@ -25,11 +25,11 @@ from raycdc.errors import ParkReason, SinkError, TableRefusedError, TargetTouche
 from raycdc.failpoints import FailpointError
 from raycdc.model import TableId
 from raycdc.model.routes import Route, Router
-from raycdc.patience import Policy
 from raycdc.schema import CreateTableEvent, TruncateTableEvent
 from raycdc.sinks.absence import is_absent
 from raycdc.sinks.api import Sink, TableWork
 from raycdc.source.table_requests import complain_of_parked, parked_at_sink
+from raycdc.waiting.patience import Policy
 from tests.epochs.sink_world import commit, new_world
 
 ORDERS, ITEMS = TableId("shop", "orders"), TableId("shop", "items")

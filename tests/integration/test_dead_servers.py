@@ -17,13 +17,13 @@ from raycdc.config.mongodb_uri import parse_mongodb_uri
 from raycdc.connectors.kafka.messages import PartitionStart
 from raycdc.connectors.kafka.partition_reader import KafkaPartitionReader
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
-from raycdc.patience import SPACING_S
 from raycdc.pipeline import Pipeline
 from raycdc.run_events import Committed, RunEvent, Warned
 from raycdc.source.reader.split_reader import SplitsAddition
-from raycdc.stages import Board, Stage
 from raycdc.testing.servers import MariaDbServer, MongoDb, PostgresServer
 from raycdc.testing.servers.gate import Gate, Way
+from raycdc.waiting.patience import SPACING_S
+from raycdc.waiting.stages import Board, Stage
 
 pytestmark = pytest.mark.server
 

@@ -16,7 +16,6 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
-from raycdc import stages
 from raycdc.clients.kafka import admin_client, consumer_client
 from raycdc.connectors.kafka.client import (
     GONE,
@@ -31,6 +30,7 @@ from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.errors import LogLostError, SourceUnavailableError
 from raycdc.source.reader.records import RecordsWithSplitIds, SplitRecords
 from raycdc.source.reader.split_reader import SplitsAddition, SplitsChange, SplitsPause, SplitsRemoval
+from raycdc.waiting import stages
 
 #: Longest a fetch waits for messages, so that changes and the end do not.
 FETCH_WAIT_S = 0.1

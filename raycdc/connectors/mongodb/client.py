@@ -24,7 +24,7 @@ from raycdc.config import Secret
 from raycdc.connectors.mongodb.bson.documents import Document
 from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
 from raycdc.source.log_owner import LogOwner
-from raycdc.stages import note
+from raycdc.waiting.stages import note
 
 Client = MongoClient[Document]
 

@@ -49,7 +49,7 @@ from raycdc.sinks.jdbc.staging import Staging
 from raycdc.sinks.jdbc.types import mysql_type
 from raycdc.sinks.record import Held
 from raycdc.sinks.targets import check_names
-from raycdc.stages import note_statement
+from raycdc.waiting.stages import note_statement
 
 #: Size of a statement with rows: large enough that parsing one row more is all it costs, far below any server's limit.
 STATEMENT_BYTES = 2 << 20

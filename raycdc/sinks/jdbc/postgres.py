@@ -32,8 +32,8 @@ from raycdc.sinks.jdbc.staging import Staging
 from raycdc.sinks.jdbc.types import postgres_type
 from raycdc.sinks.record import Held
 from raycdc.sinks.targets import check_names
-from raycdc.stages import note_statement
-from raycdc.tries import TRIES
+from raycdc.waiting.stages import note_statement
+from raycdc.waiting.tries import TRIES
 
 _RECORD = f'"public"."{COMMIT_TABLE}"'
 

@@ -33,7 +33,7 @@ from raycdc.errors import (
     ValueRefusedError,
 )
 from raycdc.failpoints import reach
-from raycdc.patience import Pauses, Policy
+from raycdc.waiting.patience import Pauses, Policy
 
 #: How long one question to the cluster may take.
 TIMEOUT_S = 30.0

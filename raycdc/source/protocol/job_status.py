@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from raycdc.model import TableId
 from raycdc.source.protocol.api import TableProgress
 from raycdc.source.protocol.metrics import NO_METRICS, NO_PROCESS_METRICS, ProcessMetrics, ReaderMetrics
-from raycdc.stages import Standing
+from raycdc.waiting.stages import Standing
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from raycdc.model import TableId
-from raycdc.stages import Standing
+from raycdc.waiting.stages import Standing
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from raycdc.checkpoint import codec
 from raycdc.checkpoint.generations import OwnGeneration
 from raycdc.checkpoint.pulse import RENEW_S, SILENT_S, Holder, Pulse, Vacancy, Watch, require_vacant
 from raycdc.checkpoint.store import CheckpointStore
+from raycdc.driver.succession import lease_if_free
 from raycdc.errors import FencedError, StateError
-from raycdc.succession import lease_if_free
 from raycdc.threads import Threads
 
 ELSEWHERE = Holder("db7", "another kernel", 42)

@@ -8,7 +8,6 @@ import traceback
 import pytest
 
 from raycdc.errors import RaycdcError, SourceUnavailableError, UnexpectedError
-from raycdc.patience import POLICY, SPACING_S
 from raycdc.runtime.restarts import (
     BUG_RESTARTS_MAX,
     RESTARTS_MAX,
@@ -17,6 +16,7 @@ from raycdc.runtime.restarts import (
     RestartBudget,
 )
 from raycdc.runtime.unexpected import unexpected
+from raycdc.waiting.patience import POLICY, SPACING_S
 
 AWAY = ProcessEnd("db1:3306 refused the connection.", "SourceUnavailableError")
 CRASH = ProcessEnd("its process ended")

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from raycdc.stages import resting
+from raycdc.waiting.stages import resting
 
 
 class Pace:

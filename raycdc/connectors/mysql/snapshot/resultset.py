@@ -45,7 +45,7 @@ from raycdc.connectors.mysql.values.time_loops import FORM_SENT
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import DataError, SourceUnavailableError, TableChangedError
 from raycdc.model import TableId
-from raycdc.stages import note_statement
+from raycdc.waiting.stages import note_statement
 
 #: Decode when this much is complete: large enough that a call's cost vanishes, small enough to stay in the cache.
 DECODE_BYTES = 256 << 10

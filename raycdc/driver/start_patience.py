@@ -2,7 +2,7 @@
 
 Somebody starts a pipeline for the first time and looks: a wrong host is best told now. A pipeline that has sealed an
 epoch was reached before, and is started again by a machine, perhaps with its servers: it waits as long as it would in
-the middle of the run (`raycdc.patience`), and says so.
+the middle of the run (`raycdc.waiting.patience`), and says so.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from raycdc.driver.succession import StoppedWaitingError, Tenure
 from raycdc.epochs.sink_patience import sink_away
 from raycdc.errors import SinkUnavailableError
-from raycdc.patience import Patience, Trouble
 from raycdc.runtime.restarts import source_away
-from raycdc.succession import StoppedWaitingError, Tenure
+from raycdc.waiting.patience import Patience, Trouble
 
 T = TypeVar("T")
 

@@ -13,9 +13,9 @@ from confluent_kafka import KafkaException
 
 from raycdc.clients.kafka import answer_of
 from raycdc.errors import SourceError, SourceUnavailableError
-from raycdc.patience import SPACING_S
 from raycdc.sinks.kafka.transactions import is_away
-from raycdc.tries import Tries
+from raycdc.waiting.patience import SPACING_S
+from raycdc.waiting.tries import Tries
 
 SERVER = "db1:3306"
 

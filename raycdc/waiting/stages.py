@@ -2,7 +2,7 @@
 
 A thread says what it begins (`Board.doing`); code below it says what it waits for (`note`), or that something came
 (`moved`), without knowing of the board. All of this is per batch, statement or file, never per row. `Board.standing` is
-what has not moved for a while; readers tell it with their heartbeats, and `raycdc.watchdog` tells people.
+what has not moved for a while; readers tell it with their heartbeats, and `raycdc.driver.watchdog` tells people.
 
 | stage | of | does not move while |
 |---|---|---|

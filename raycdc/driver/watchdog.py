@@ -1,9 +1,9 @@
 """Tells people where a run stands still, and since when: which stage of which table and split, on which reader.
 
-One look a second, at figures that are there anyway: the works of the driver (`raycdc.stages`), those that readers and
-the coordinator told with their heartbeats, chunks that wait for the log, and a seal under way. Work that has not moved
-for ``pipeline.watchdog`` is told, again when it has stood twice as long, and once more when it goes on. Nothing else
-depends on it: it never ends a run, which patience and time-outs do.
+One look a second, at figures that are there anyway: the works of the driver (`raycdc.waiting.stages`), those that
+readers and the coordinator told with their heartbeats, chunks that wait for the log, and a seal under way. Work that
+has not moved for ``pipeline.watchdog`` is told, again when it has stood twice as long, and once more when it goes on.
+Nothing else depends on it: it never ends a run, which patience and time-outs do.
 
 A log without changes, a table that waits for its turn and a reader that keeps to a rate are no work that stands.
 """
@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 from raycdc.run_events import RunEvent, StoodStill, WentOn
 from raycdc.source.protocol.job_status import JobStatus
-from raycdc.stages import Board, Stage
 from raycdc.threads import THREADS, Threads
+from raycdc.waiting.stages import Board, Stage
 
 LOOK_S = 1.0
 #: A stand-still is told again when it has lasted this many times as long.

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from raycdc.errors import SinkError, SinkUnavailableError
-from raycdc.patience import POLICY, SPACING_S, Patience, Pauses, Policy, Trouble
 from raycdc.threads import Threads
+from raycdc.waiting.patience import POLICY, SPACING_S, Patience, Pauses, Policy, Trouble
 
 
 class Clock(Threads):

@@ -2,8 +2,8 @@
 
 Trying again is decided here alone: a source, a sink, a disk or a process that ended is tried again after pauses that
 grow exponentially to a limit, each a little longer by chance, so that those who failed together do not come back
-together. (M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.) `raycdc.tries` bounds how often
-one server hears of all of them.
+together. (M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.) `raycdc.waiting.tries` bounds how
+often one server hears of all of them.
 
 Clock and chance are those of `raycdc.threads`, so a simulation orders them.
 """
@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from raycdc import stages
 from raycdc.errors import RaycdcError
 from raycdc.threads import THREADS, Threads
+from raycdc.waiting import stages
 
 T = TypeVar("T")
 

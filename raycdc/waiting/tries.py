@@ -6,7 +6,7 @@
 | is not known to answer: nobody has tried for a moment, or the last try failed | one thread tries at a time, \
 and no try begins sooner than half a second after the one before |
 | … and fails that one thread in a passing way | those that waited for their turn have the same answer, and pause as \
-it does (`raycdc.patience`) |
+it does (`raycdc.waiting.patience`) |
 
 Every connection that we open ourselves is opened within `TRIES.at`. A driver that connects by itself, and tells before
 it does, waits in `TRIES.space` for its time (`raycdc.clients.mongodb_tries`); librdkafka has settings of its own.
@@ -21,8 +21,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from raycdc.errors import RaycdcError
-from raycdc.patience import SPACING_S
 from raycdc.threads import THREADS, Threads
+from raycdc.waiting.patience import SPACING_S
 
 #: A server that answered so short a time ago is not asked again whether it does.
 FRESH_S = 0.25

@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from raycdc import stages
+from raycdc.driver.watchdog import StandStills
 from raycdc.errors import SinkError, SinkUnavailableError
 from raycdc.model import TableId
-from raycdc.patience import Patience, Trouble
 from raycdc.run_events import StoodStill, WentOn
 from raycdc.source.protocol.job_status import JobStatus, ReaderStatus, SealStatus
 from raycdc.source.protocol.metrics import HandOffWait, LogMetrics, ProcessMetrics, ReaderMetrics
-from raycdc.stages import Board, Stage
 from raycdc.threads import Threads
-from raycdc.watchdog import StandStills
+from raycdc.waiting import stages
+from raycdc.waiting.patience import Patience, Trouble
+from raycdc.waiting.stages import Board, Stage
 
 CHUNK = ("chunk", "shop.orders", "shop.orders:12")
 

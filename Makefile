@@ -93,6 +93,7 @@ bench: setup-test ## Measure raycdc beside its peers on real servers
 	$(BIN)/python -m bench pipeline --json
 	$(BIN)/python -m bench sinks --json
 	$(BIN)/python -m bench mongodb --json
+	$(BIN)/python -m bench scale --json
 
 clean: ## Remove what tests and demos leave in this folder (not the downloads)
 	rm -rf demo-lake state lake spark-warehouse metastore_db .mypy_cache .ruff_cache .hypothesis

@@ -15,6 +15,7 @@ exactly where the old owner's rows end. Nothing of this is state: after a restar
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from heapq import heapify, heapreplace
 
 from raycdc.source.protocol.api import SplitEnumeratorContext
 from raycdc.source.split import PartitionSplit
@@ -29,6 +30,8 @@ class PartitionAssigner:
         self._waiting: set[str] = set()
         self._owners: dict[str, int] = {}
         self._moving: dict[str, int] = {}
+        #: The readers among which the splits are balanced, unless one was given, taken or forgotten since.
+        self._balanced: Sequence[int] | None = None
 
     def __repr__(self) -> str:
         return f"PartitionAssigner(waiting={sorted(self._waiting)}, owners={self._owners}, moving={self._moving})"
@@ -48,21 +51,25 @@ class PartitionAssigner:
         for split_id in split_ids:
             self._owners.pop(split_id, None)
             self._waiting.add(split_id)
+            self._balanced = None
         self.give()
 
     def forget(self, split_ids: Iterable[str]) -> None:
         """Nobody needs to read these any more."""
         for split_id in split_ids:
             self._waiting.discard(split_id)
-            self._owners.pop(split_id, None)
             self._moving.pop(split_id, None)
+            if self._owners.pop(split_id, None) is not None:
+                self._balanced = None
 
     def give(self) -> None:
         """Give what waits; a split that was moved to the reader it was taken for, if that is still there."""
         readers = self._context.registered_readers()
-        if not readers:
+        if not readers or not self._waiting:
             return
-        aimed = {s: self._moving[s] for s in self._waiting if self._moving.get(s) in readers}
+        self._balanced = None
+        there = set(readers)
+        aimed = {s: self._moving[s] for s in self._waiting if self._moving.get(s) in there}
         given = place(self._waiting - set(aimed), self._load(readers, aimed))
         for split_id, reader in aimed.items():
             given.setdefault(reader, []).append(split_id)
@@ -82,6 +89,9 @@ class PartitionAssigner:
             return
         self._moving.clear()
         readers = self._context.registered_readers()
+        if readers == self._balanced:
+            return
+        self._balanced = readers
         for split_id, (source, target) in moves(self._load(readers, {})).items():
             self._moving[split_id] = target
             self._context.remove_splits(source, [split_id])
@@ -96,25 +106,33 @@ class PartitionAssigner:
 
 def place(splits: Iterable[str], load: Mapping[int, Collection[str]]) -> dict[int, list[str]]:
     """Give `splits` to the readers of `load` (reader → splits it has), each to the one that has the fewest."""
-    counts = {reader: len(owned) for reader, owned in load.items()}
+    counts = [(len(owned), reader) for reader, owned in load.items()]
+    heapify(counts)
     placed: dict[int, list[str]] = {}
     for split_id in sorted(splits):
-        reader = min(counts, key=lambda r: (counts[r], r))
+        count, reader = counts[0]
         placed.setdefault(reader, []).append(split_id)
-        counts[reader] += 1
+        heapreplace(counts, (count + 1, reader))
     return placed
 
 
 def moves(load: Mapping[int, Collection[str]]) -> dict[str, tuple[int, int]]:
-    """Splits to move (split → from, to) so that no reader has two more than another; the fewest that do."""
-    owned = {reader: sorted(splits) for reader, splits in load.items()}
+    """Splits to move (split → from, to) so that no reader has two more than another; the fewest that do.
+
+    Whoever has the most gives to whoever has the fewest until they are less than two apart. A giver never has the
+    fewest before that, and a taker never the most, so each is in a heap of its own.
+    """
+    givers = [(-len(splits), reader) for reader, splits in load.items()]
+    takers = [(len(splits), reader) for reader, splits in load.items()]
+    heapify(givers)
+    heapify(takers)
+    left: dict[int, list[str]] = {}
     moved: dict[str, tuple[int, int]] = {}
-    while owned:
-        most = max(owned, key=lambda r: (len(owned[r]), -r))
-        fewest = min(owned, key=lambda r: (len(owned[r]), r))
-        if len(owned[most]) - len(owned[fewest]) < 2:
-            break
-        split_id = owned[most].pop()
-        owned[fewest].append(split_id)
-        moved[split_id] = (most, fewest)
+    while givers and -givers[0][0] - takers[0][0] >= 2:
+        most, giver = -givers[0][0], givers[0][1]
+        fewest, taker = takers[0]
+        splits = left.setdefault(giver, sorted(load[giver])) if giver not in left else left[giver]
+        moved[splits.pop()] = (giver, taker)
+        heapreplace(givers, (1 - most, giver))
+        heapreplace(takers, (fewest + 1, taker))
     return moved

@@ -253,6 +253,7 @@ class SourceCoordinator:
         """
         for _, reader in self.readers:
             reader.splits.clear()
+        self.readers.chunks.clear()
         state = StreamState.of(self.epochs.splits[STREAM_SPLIT_ID])
         fingerprints = {table.schema for table in state.followed.values()}
         split = StreamSplit(

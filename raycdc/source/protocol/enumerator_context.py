@@ -32,6 +32,8 @@ class EnumeratorContext:
             reader = self._readers[subtask_id]
             for split in splits:
                 reader.splits[split.split_id] = split
+                if isinstance(split, SnapshotSplit):
+                    self._readers.chunks.give(reader, split)
                 if isinstance(split, PartitionSplit):
                     self._epochs.splits[split.split_id] = split.state
                 if isinstance(split, StreamSplit):
@@ -55,10 +57,7 @@ class EnumeratorContext:
         return self._epochs.open
 
     def end_split(self, split_id: str, *, attempt: int) -> None:
-        for _, reader in self._readers:
-            split = reader.splits.get(split_id)
-            if isinstance(split, SnapshotSplit) and split.attempt == attempt:
-                del reader.splits[split_id]
+        self._readers.chunks.end(split_id, attempt)
 
     def signal_no_more_splits(self, subtask_id: int) -> None:
         reader = self._readers.get(subtask_id)

@@ -57,6 +57,34 @@ class LiveReader:
         )
 
 
+class ChunkOwners:
+    """Who has each attempt at a chunk, so that the end of one looks at no other reader."""
+
+    def __init__(self) -> None:
+        self._owners: dict[tuple[str, int], LiveReader] = {}
+
+    def give(self, reader: LiveReader, split: SnapshotSplit) -> None:
+        """The reader has it from here on."""
+        self._owners[split.split_id, split.attempt] = reader
+
+    def end(self, split_id: str, attempt: int) -> None:
+        """No reader works at this attempt any more; harmless where none did."""
+        owner = self._owners.pop((split_id, attempt), None)
+        split = None if owner is None else owner.splits.get(split_id)
+        if owner is not None and isinstance(split, SnapshotSplit) and split.attempt == attempt:
+            del owner.splits[split_id]
+
+    def lose(self, splits: Iterable[SourceSplit]) -> None:
+        """Their reader is gone."""
+        for split in splits:
+            if isinstance(split, SnapshotSplit):
+                self._owners.pop((split.split_id, split.attempt), None)
+
+    def clear(self) -> None:
+        """Nobody has any."""
+        self._owners.clear()
+
+
 class LiveReaders:
     """At most one live incarnation of each reader. A number that was given once is never live again after another."""
 
@@ -65,6 +93,7 @@ class LiveReaders:
         self._live: dict[int, LiveReader] = {}
         self._incarnations: dict[int, int] = {}
         self._lost: list[tuple[int, int, str]] = []
+        self.chunks = ChunkOwners()
 
     def __repr__(self) -> str:
         return f"LiveReaders(generation={self.generation}, live={sorted(self._live)})"
@@ -111,6 +140,7 @@ class LiveReaders:
     def lose(self, subtask_id: int, reason: str) -> LiveReader:
         """The reader is fenced: whatever its process says from here on is refused."""
         reader = self._live.pop(subtask_id)
+        self.chunks.lose(reader.splits.values())
         self._lost.append((subtask_id, reader.link.identity.incarnation, reason))
         return reader
 

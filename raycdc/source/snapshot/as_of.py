@@ -19,7 +19,7 @@ goes on, dropping its rows, until it has said what became of the table; if it sa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from raycdc.checkpoint.manifest import Segment
@@ -59,17 +59,19 @@ class Turns:
         self._table: TableId | None = None
 
     def next_of(
-        self, pending: Sequence[SnapshotSplit], out: Iterable[OutChunk], over: Collection[TableId]
+        self, pending: Sequence[SnapshotSplit], unpublished: Collection[TableId], over: Collection[TableId]
     ) -> SnapshotSplit | None:
-        """The next of `pending` but for tables that are `over`; None where there is none, or others come first."""
+        """The next of `pending` but for tables that are `over`; None where there is none, or others come first.
+
+        `unpublished` are the tables of chunks that are out and not published.
+        """
         free = [split for split in pending if split.table not in over]
-        unpublished = {chunk.split.table for chunk in out if not chunk.published}
         if self._table not in unpublished and all(split.table != self._table for split in free):
             self._table = None
         table = self._table or next((split.table for split in free if split.as_of is not None), None)
         if table is None:
             return free[0] if free else None
-        if unpublished - {table}:
+        if any(other != table for other in unpublished):
             return None
         self._table = table
         return next((split for split in free if split.table == table), None)

@@ -5,7 +5,8 @@ Invariant: a chunk is out to at most one attempt; whatever is said of another at
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from raycdc.checkpoint.manifest import Segment
@@ -35,9 +36,13 @@ class ChunkReaders:
         self.asking = [subtask for subtask in self.asking if subtask in registered]
         self._told &= set(self.asking)
 
-    def next_of(self, registered: Iterable[int], *, most: int) -> int | None:
-        """Whom to give a chunk: the first that has a connection or may get one, as `most` may (0: any number)."""
-        self.known &= set(registered)
+    def next_of(self, registered: Callable[[], Iterable[int]], *, most: int) -> int | None:
+        """Whom to give a chunk: the first that has a connection or may get one, as `most` may (0: any number).
+
+        Who is `registered` is asked for only where it matters, because that looks at every reader.
+        """
+        if most:
+            self.known &= set(registered())
         full = most and len(self.known) >= most
         found = next((subtask for subtask in self.asking if not full or subtask in self.known), None)
         if found is not None:
@@ -66,6 +71,8 @@ class ChunkAssignments:
         self._context, self._dialect = context, dialect
         self._planning, self._stream = planning, stream
         self._out: dict[str, OutChunk] = {}
+        #: How many chunks of each table are out and not published: counted, because each event asks.
+        self._unpublished: Counter[TableId] = Counter()
         self._readers, self._turns = ChunkReaders(), Turns()
         self._rubbish: list[Segment] = []
 
@@ -82,6 +89,22 @@ class ChunkAssignments:
         """Chunks that are in the log reader's open epoch."""
         return [out.split for out in self._out.values() if out.published]
 
+    @property
+    def all_published(self) -> bool:
+        """Whether the log reader's open epoch has all that are out."""
+        return not self._unpublished
+
+    @property
+    def any_out(self) -> bool:
+        """Whether a chunk is in no manifest yet, and not pending."""
+        return bool(self._out)
+
+    def publish(self, out: OutChunk) -> None:
+        """The log reader's open epoch has the chunk."""
+        if not out.published:
+            out.published = True
+            self._count_off(out)
+
     def attempt(self, chunk: ChunkId) -> OutChunk | None:
         """The chunk, if this attempt at it is the one that is out."""
         out = self._out.get(chunk.split_id)
@@ -94,14 +117,15 @@ class ChunkAssignments:
     def assign(self) -> None:
         """Give pending chunks to waiting readers, only while there is a log reader to open them."""
         while self._readers.asking and self._stream.reader is not None:
-            split = self._turns.next_of(self._planning.pending, self._out.values(), self._planning.over)
+            split = self._turns.next_of(self._planning.pending, self._unpublished.keys(), self._planning.over)
             if split is None:
                 return
-            registered, most = self._context.registered_readers(), self._dialect.chunk_readers_max
+            registered, most = self._context.registered_readers, self._dialect.chunk_readers_max
             if (subtask_id := self._readers.next_of(registered, most=most)) is None:
                 return
             self._planning.pending.remove(split)
             self._out[split.split_id] = OutChunk(split, subtask_id)
+            self._unpublished[split.table] += 1
             self._context.assign_splits({subtask_id: [split]})
 
     def signal_no_more(self) -> None:
@@ -142,6 +166,8 @@ class ChunkAssignments:
     def put_back(self, out: OutChunk) -> None:
         """The attempt is over, and the chunk is read again if its table is still the one it was."""
         del self._out[out.split.split_id]
+        if not out.published:
+            self._count_off(out)
         if out.published or out.owner is None:
             self.discard(out.segments)
         self._planning.put_back(out.split)
@@ -154,12 +180,21 @@ class ChunkAssignments:
 
     def finish(self, split_id: str) -> TableId:
         """The chunk is in a manifest. Returns its table."""
-        return self._out.pop(split_id).split.table
+        out = self._out.pop(split_id)
+        if not out.published:
+            self._count_off(out)
+        return out.split.table
 
     def discard(self, segments: Sequence[Segment] = ()) -> None:
         """Some reader deletes segments of a chunk that is read again: the first that there is."""
         self._rubbish += segments
-        reader = next(iter(self._context.registered_readers()), None)
-        if self._rubbish and reader is not None:
+        reader = next(iter(self._context.registered_readers()), None) if self._rubbish else None
+        if reader is not None:
             rubbish, self._rubbish = self._rubbish, []
             self._context.send_event(reader, DiscardSegments(tuple(rubbish)))
+
+    def _count_off(self, out: OutChunk) -> None:
+        """The chunk is out and unpublished no more."""
+        self._unpublished[out.split.table] -= 1
+        if not self._unpublished[out.split.table]:
+            del self._unpublished[out.split.table]

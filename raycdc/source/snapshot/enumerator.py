@@ -144,7 +144,7 @@ class IncrementalSnapshotEnumerator:
             case ChunkOpened() | ChunkDelta():
                 self._chunks.tell(out, event)
             case ChunkPublished():
-                out.published = True
+                self._chunks.publish(out)
                 self._chunks.tell(out, event)
                 self._go_on()
             case ChunkVoided() if out.published:
@@ -208,11 +208,11 @@ class IncrementalSnapshotEnumerator:
         self._planning.plan()
         if self._all_published():
             self._stream.stop(changes=self._changes)
-            if not self._chunks.out:
+            if not self._chunks.any_out:
                 self._chunks.signal_no_more()
 
     def _all_published(self) -> bool:
-        return self._started and self._planning.is_done and len(self._chunks.published) == len(self._chunks.out)
+        return self._started and self._planning.is_done and self._chunks.all_published
 
     def _follow(self, stream: StreamState) -> bool:
         """Take over what the stream's state says about tables. True where any is parked or has begun again since."""

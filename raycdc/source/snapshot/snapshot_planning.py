@@ -52,6 +52,10 @@ class SnapshotPlanning:
         self._document = document
         self._on_planned = on_planned
         self._tables: dict[TableId, TablePlanning] = {}
+        #: Those of them that have chunks to plan, in the order in which that is done, and those that will begin again:
+        #: an event about a chunk looks at no other table.
+        self._to_plan: dict[TableId, None] = {}
+        self._to_begin: set[TableId] = set()
         self._documents: dict[str, SchemaDocument] = {}
         self._asked = False
         self.pending: deque[SnapshotSplit] = deque()
@@ -64,7 +68,7 @@ class SnapshotPlanning:
     def restore(self, tables: Mapping[TableId, SealedPlanning], unfinished: Iterable[SnapshotSplit]) -> None:
         """Go on from `sealed`. Chunks that were under way are read again, as another attempt."""
         for table, sealed in tables.items():
-            self._tables[table] = TablePlanning(
+            planning = TablePlanning(
                 sealed.fingerprint,
                 sealed.planner,
                 sealed.planned,
@@ -72,6 +76,7 @@ class SnapshotPlanning:
                 sealed.estimate,
                 sealed.incarnation,
             )
+            self._put(table, planning)
             if sealed.document is not None:
                 self._documents[sealed.fingerprint] = sealed.document
         self.pending.extend(replace(split, attempt=split.attempt + 1) for split in unfinished)
@@ -80,11 +85,11 @@ class SnapshotPlanning:
         """The source told where reading begins, and of which tables."""
         for plan in start.tables:
             if plan.refused:
-                self._tables[plan.table] = TablePlanning("", None, parked=plan.parked(start.position))
+                self._put(plan.table, TablePlanning("", None, parked=plan.parked(start.position)))
                 continue
             # The key is settled here: the log reader compares by it from now on, whatever the configuration says later.
             planner = None if plan.snapshot is None else _cut_by(plan.snapshot.key)
-            self._tables[plan.table] = TablePlanning(plan.fingerprint, planner)
+            self._put(plan.table, TablePlanning(plan.fingerprint, planner))
             self._documents[plan.fingerprint] = plan.document
 
     def follow(self, stream: StreamState) -> list[TableId]:
@@ -97,14 +102,15 @@ class SnapshotPlanning:
             planning = self._tables.get(table)
             if planning is None or planning.parked != parked:
                 fingerprint = parked.schema or ""
-                self._tables[table] = TablePlanning(fingerprint, None, incarnation=parked.incarnation, parked=parked)
+                parking = TablePlanning(fingerprint, None, incarnation=parked.incarnation, parked=parked)
+                self._put(table, parking)
                 ended.append(table)
         for table, state in stream.followed.items():
             planning = self._tables.get(table)
             if state.incarnation > (planning.incarnation if planning else 0):
                 self._documents[state.schema] = self._document(state.schema)
                 planner = _cut_by(state.snapshot.key) if isinstance(state, InSnapshot | AsOf) else None
-                self._tables[table] = TablePlanning(state.schema, planner, incarnation=state.incarnation)
+                self._put(table, TablePlanning(state.schema, planner, incarnation=state.incarnation))
                 ended.append(table)
         return ended
 
@@ -114,7 +120,8 @@ class SnapshotPlanning:
         waits = any(split.as_of is not None for split in self.pending)
         if self._asked or waits or len(self.pending) >= PLANNED_AHEAD // 2:
             return
-        for table, state in self._tables.items():
+        for table in self._to_plan:
+            state = self._tables[table]
             if state.planner is not None and table not in self.over:
                 self._asked = True
                 document = self._documents[state.fingerprint]
@@ -128,9 +135,22 @@ class SnapshotPlanning:
         if state is asked and state.planner is not None:  # Else dropped, parked or begun again meanwhile.
             state.planner, state.estimate = chunks.planner, chunks.estimate
             state.planned += len(chunks.splits)
+            self._put(table, state)
             incarnation = state.incarnation
             self.pending.extend(replace(split, incarnation=incarnation) for split in chunks.splits)
         self._on_planned()
+
+    def _put(self, table: TableId, planning: TablePlanning) -> None:
+        """The only place where the planning of a table becomes another."""
+        self._tables[table] = planning
+        if planning.planner is None:
+            self._to_plan.pop(table, None)
+        else:
+            self._to_plan[table] = None
+        if planning.parked is not None and planning.parked.again:
+            self._to_begin.add(table)
+        else:
+            self._to_begin.discard(table)
 
     def is_of_now(self, split: SnapshotSplit) -> bool:
         """Whether the chunk is one of the table's present beginning."""
@@ -151,6 +171,7 @@ class SnapshotPlanning:
         """The chunk's table was dropped at the source: nothing of it is left to read."""
         if self.is_of_now(split):
             self._tables[split.table].planner = None
+            self._to_plan.pop(split.table, None)
             self.end_chunks(split.table)
 
     def end_chunks(self, table: TableId) -> None:
@@ -164,15 +185,12 @@ class SnapshotPlanning:
     @property
     def is_done(self) -> bool:
         """Whether no chunk is pending, or still to be planned."""
-        tables = self._tables.values()
-        planned = all(state.planner is None for state in tables)
-        planned = planned and not any(state.parked is not None and state.parked.again for state in tables)
-        return planned and not self.pending
+        return not self._to_plan and not self._to_begin and not self.pending
 
     @property
     def chunks_waiting(self) -> int:
         """Chunks nobody reads yet; how many readers the phase needs follows from it."""
-        return len(self.pending) + sum(1 for state in self._tables.values() if state.planner is not None)
+        return len(self.pending) + len(self._to_plan)
 
     def progress(self, published: Iterable[SnapshotSplit]) -> dict[TableId, TableProgress]:
         """How far each table is, with chunks that are `published` and in no manifest yet."""

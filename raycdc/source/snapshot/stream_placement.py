@@ -102,10 +102,10 @@ class StreamAssignment:
 
     def give(self) -> None:
         """Give the split to a reader, if it waits for one."""
+        if isinstance(self._placement, NoStream | Placing | Owned):
+            return  # So it is nearly always: nobody looks at all readers for that.
         readers = self._context.registered_readers()
         match self._placement:
-            case NoStream() | Placing() | Owned():
-                return
             case Unplaced(split) if isinstance(self._dialect, FailoverDialect) and readers:
                 self._placement = Placing(split)
                 resume_point = partial(self._dialect.resume_point, split.state.position)

@@ -23,6 +23,13 @@ from raycdc.sinks.jdbc.plugin import Address
 from raycdc.sinks.jdbc.staging import Staging
 from raycdc.sinks.record import Held
 
+#: How long to wait for another session that has a lock which we need: a driver that was replaced may be in its last
+#: commit.
+LOCK_TIMEOUT_S = 60
+#: After which the server ends a session of ours that sleeps, and frees its locks: a driver that was stopped in the
+#: middle of a commit, or whose machine is gone, must not hold up its successor.
+IDLE_TIMEOUT_S = 30
+
 _IMPLEMENTATIONS = {
     "postgresql": "raycdc.sinks.jdbc.postgres:PostgresDatabase",
     "mysql": "raycdc.sinks.jdbc.mysql:MySqlDatabase",

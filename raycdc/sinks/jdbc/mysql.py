@@ -6,10 +6,11 @@ that every server permits (LOAD DATA LOCAL needs ``local_infile`` and turns wron
 DDL commits by itself here, so the lock on the record alone would fence nothing. A session takes a named lock of the
 target (``GET_LOCK``) before it looks at the record, and runs its DDL on the same connection: the lock outlives the
 commit inside, and goes with the connection, not before a statement under way has ended. Two drivers never alter one
-target at once, and a driver without its connection can alter nothing. Before the statement the record says what it will
-have made of the table, and the statement leaves ``raycdc IDENTITY:TARGET:EPOCH`` in the table's comment: whoever finds
-both knows that it was carried out, although the driver died. Things that rows need (the default of a new column) are in
-the transaction of the record, which is written only over an older one.
+target at once, and a driver without its connection can alter nothing. The server ends a session that sleeps for
+`IDLE_TIMEOUT_S`, so a driver that was stopped keeps no locks. Before the statement the record says what it will have
+made of the table, and the statement leaves ``raycdc IDENTITY:TARGET:EPOCH`` in the table's comment: whoever finds both
+knows that it was carried out, although the driver died. Things that rows need (the default of a new column) are in the
+transaction of the record, which is written only over an older one.
 
 *Galera*: the named lock is one node's. Rows and record stay exact whatever node drivers write to, because the record's
 row is certified; DDL is fenced only among drivers that reach the same node, so give ``sink.url`` one node, or a proxy
@@ -38,6 +39,7 @@ from raycdc.errors import (
 )
 from raycdc.model import Column, TableId, TypeKind
 from raycdc.sinks.jdbc.commits import Commits
+from raycdc.sinks.jdbc.database import IDLE_TIMEOUT_S, LOCK_TIMEOUT_S
 from raycdc.sinks.jdbc.misfits import mysql_misfits
 from raycdc.sinks.jdbc.mysql_grants import NEEDED, missing, roles
 from raycdc.sinks.jdbc.mysql_tables import EXACT, MySqlTables, best_collation, definition
@@ -54,12 +56,9 @@ from raycdc.waiting.stages import note_statement
 #: Size of a statement with rows: large enough that parsing one row more is all it costs, far below any server's limit.
 STATEMENT_BYTES = 2 << 20
 
-#: How long to wait for another session that has a target's lock: a driver that was replaced may be in its last commit.
-_LOCK_TIMEOUT_S = 60
-
 _SESSION = (
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_BACKSLASH_ESCAPES,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO'",
-    f"SET SESSION innodb_lock_wait_timeout = {_LOCK_TIMEOUT_S}, lock_wait_timeout = {_LOCK_TIMEOUT_S}",
+    f"SET SESSION innodb_lock_wait_timeout = {LOCK_TIMEOUT_S}, lock_wait_timeout = {LOCK_TIMEOUT_S}",
     "SET SESSION character_set_results = utf8mb4",
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
 )
@@ -187,6 +186,7 @@ class MySqlDatabase:
             with connection.cursor() as cursor:
                 for statement in _SESSION:
                     cursor.execute(statement)
+                cursor.execute(f"SET SESSION wait_timeout = {IDLE_TIMEOUT_S}")
                 # Deleting by a join needs one; it is not there before `prepare`.
                 with suppress(pymysql.err.OperationalError):
                     cursor.execute(f"USE {quote_name(a.database)}")
@@ -311,11 +311,11 @@ class MySqlSession:
     def _lock(self, app_id: str, target: TableId) -> None:
         """Nobody else has the target's lock while this connection lives."""
         name = f"raycdc:{hashlib.sha256(f'{app_id} {target}'.encode()).hexdigest()[:40]}"
-        if self.rows("SELECT GET_LOCK(%s, %s)", name, _LOCK_TIMEOUT_S) != [(1,)]:
-            raise SinkError(
+        if self.rows("SELECT GET_LOCK(%s, %s)", name, LOCK_TIMEOUT_S) != [(1,)]:
+            raise SinkUnavailableError(
                 f"{target}: another session in {self._database.address} has had the lock {name} for more than "
-                f"{_LOCK_TIMEOUT_S} seconds: a driver that was replaced is still at work, or a statement of it waits "
-                "for a reader of the table. Look at SHOW PROCESSLIST, end it, and start again."
+                f"{LOCK_TIMEOUT_S} seconds: a statement of a driver that was replaced is still at work, or waits for a "
+                "reader of the table. Look at SHOW PROCESSLIST there, and end it"
             )
 
     def commit(self) -> None:

@@ -23,6 +23,7 @@ from raycdc.model import Column, TableId
 from raycdc.model.types import wide_decimal
 from raycdc.sinks.jdbc import pool
 from raycdc.sinks.jdbc.commits import Commits
+from raycdc.sinks.jdbc.database import IDLE_TIMEOUT_S, LOCK_TIMEOUT_S
 from raycdc.sinks.jdbc.misfits import postgres_misfits
 from raycdc.sinks.jdbc.plugin import COMMIT_TABLE, STAGE_SCHEMA, Address
 from raycdc.sinks.jdbc.postgres_tables import PostgresTables, quote
@@ -36,12 +37,6 @@ from raycdc.waiting.stages import note_statement
 from raycdc.waiting.tries import TRIES
 
 _RECORD = f'"public"."{COMMIT_TABLE}"'
-
-#: How long to wait for another session that holds a lock we need: a driver that was replaced may be in its last commit.
-_LOCK_TIMEOUT_S = 60
-#: After which the server ends a session of ours that sleeps in a transaction, and frees its locks: a driver that was
-#: stopped in the middle of a commit, or whose machine is gone, must not hold up its successor.
-_IDLE_TIMEOUT_S = 30
 
 _SSL_MODES = {
     TlsMode.DISABLED: "disable",
@@ -166,8 +161,8 @@ class PostgresDatabase:
             "sslmode": _SSL_MODES[mode],
             "connect_timeout": "10",
             "application_name": "raycdc",
-            "options": f"-c TimeZone=UTC -c standard_conforming_strings=on -c lock_timeout={_LOCK_TIMEOUT_S}s "
-            f"-c idle_in_transaction_session_timeout={_IDLE_TIMEOUT_S}s "
+            "options": f"-c TimeZone=UTC -c standard_conforming_strings=on -c lock_timeout={LOCK_TIMEOUT_S}s "
+            f"-c idle_in_transaction_session_timeout={IDLE_TIMEOUT_S}s "
             # The commit of another driver while we waited for its lock must be seen.
             r"-c client_encoding=UTF8 -c default_transaction_isolation=read\ committed",
         }

@@ -81,7 +81,7 @@ _MYSQL: dict[type[SinkError], tuple[int, ...]] = {
     # Connections, deadlocks and locks, servers that shut down, start, only read or have no disk left.
     SinkUnavailableError: (
         *(0, 1021, 1040, 1047, 1053, 1079, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1290, 1317, 1836, 1927),
-        *(2002, 2003, 2006, 2013, 2055, 3169),
+        *(2002, 2003, 2006, 2013, 2055, 3169, 4031),
     ),
     NameRefusedError: (1059, 1102, 1103),
     ColumnsRefusedError: (1060, 1071, 1074, 1117, 1118, 1166),

@@ -47,8 +47,9 @@ test-races: setup-test ## The hand-off under aimed writes: 2,000 chunks on each 
 	$(PYTEST) -s -m long tests/integration/test_hand_off_races.py tests/integration/connectors/mysql/test_mysql_far_log.py \
 		tests/integration/connectors/mysql/test_mysql_conversions.py tests/integration/connectors/mongodb/test_mongodb_races.py
 
-test-sinks: setup-test ## Every way of writing of every sink, failing at every point
+test-sinks: setup-test ## Every way of writing of every sink, failing at every point; the whole suite of sinks for topics
 	$(PYTEST) $(SEVERAL) tests/epochs/test_epoch_loop.py -k error_at_any_point
+	$(PYTEST) tests/integration/sinks/test_topic_conformance.py
 
 test-stores: ## Object stores: clients that race at S3Mock, moto and Azurite (needs npm), long stories of targets there
 	@.ci/setup stores

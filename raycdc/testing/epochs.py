@@ -24,6 +24,8 @@ from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.table_life import Live
 
 Row = dict[str, Any]
+#: A kind of row, and the row.
+Change = tuple[str, Row]
 
 
 def simple_schema() -> TableSchema:
@@ -45,7 +47,7 @@ class ScriptedTable:
     id: TableId
     schema: TableSchema
     rows: dict[tuple[Any, ...], Row] = field(default_factory=dict)
-    changelog: list[tuple[str, Row]] = field(default_factory=list)
+    changelog: list[Change] = field(default_factory=list)
     announced: bool = False
     snapshot: list[tuple[RowKind, Row]] = field(default_factory=list)
     log: list[tuple[RowKind, Row]] = field(default_factory=list)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,14 +21,13 @@ class IcebergChanges(SinkConformance):
     def catalog(self, folder: Path) -> Catalog:
         raise NotImplementedError
 
-    def widen(self, folder: Path, target: TableId) -> bool:
+    def widen(self, folder: Path, target: TableId) -> None:
         table = self.table(folder, target)
         with table.update_schema() as update:
             update.add_column("note", StringType())
         rows = table.scan().to_arrow()
         notes = pa.array(["theirs"] * rows.num_rows)
         table.overwrite(rows.set_column(rows.schema.get_field_index("note"), "note", notes))
-        return True
 
     def back_up(self, folder: Path, target: TableId) -> Callable[[], None]:
         snapshot = self.table(folder, target).current_snapshot()
@@ -38,10 +38,15 @@ class IcebergChanges(SinkConformance):
 
         return restore
 
-    def alter(self, folder: Path, target: TableId) -> bool:
+    def alter(self, folder: Path, target: TableId) -> None:
         with self.table(folder, target).update_schema(allow_incompatible_changes=True) as update:
             update.delete_column("qty")
-        return True
+
+    def maintain(self, folder: Path, target: TableId) -> None:
+        """As a compaction does, and an expiry of what is older."""
+        table = self.table(folder, target)
+        table.overwrite(table.scan().to_arrow())
+        table.maintenance.expire_snapshots().older_than(datetime.now(UTC)).commit()
 
     def table(self, folder: Path, target: TableId) -> Table:
         return self.catalog(folder).load_table((target.db, target.table))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,6 +19,18 @@ from raycdc.testing.sink_play import LARGE
 from tests.epochs.iceberg_changes import IcebergChanges
 from tests.epochs.sink_world import lake_rows
 
+NEAR = {
+    "away": "The folder is as near as the pipeline's own state.",
+    "revoke": "Tests may run as root, whom no permission of a folder holds back.",
+}
+#: Of folders whose files have the rows of an epoch each.
+FILES = {
+    "widen": "Rows of files are never updated.",
+    "back_up": "People may take files away, and an older copy is the same.",
+    "alter": "A folder takes every row.",
+    "maintain": "There is nothing to maintain in a folder of files.",
+}
+
 THEIRS = pa.table({"id": pa.array([1], pa.int64()), "name": ["theirs"], "qty": pa.array([1], pa.int32())})
 
 
@@ -26,6 +38,7 @@ class Lake(SinkConformance):
     """Targets are folders of a folder."""
 
     kind = ""
+    impossible: ClassVar[Mapping[str, str]] = NEAR
 
     def settings(self, folder: Path) -> dict[str, Any]:
         return {"type": self.kind, "path": str(folder / "lake")}
@@ -40,9 +53,8 @@ class Lake(SinkConformance):
     def lose(self, folder: Path, target: TableId) -> None:
         shutil.rmtree(self.place(folder, target))
 
-    def rename(self, folder: Path, target: TableId, to: TableId) -> bool:
+    def rename(self, folder: Path, target: TableId, to: TableId) -> None:
         self.place(folder, target).rename(self.place(folder, to))
-        return True
 
     def place(self, folder: Path, target: TableId) -> Path:
         return folder / "lake" / target.db / target.table
@@ -54,11 +66,10 @@ class TestDelta(Lake):
     def occupy(self, folder: Path, target: TableId) -> None:
         write_deltalake(str(self.place(folder, target)), THEIRS)
 
-    def widen(self, folder: Path, target: TableId) -> bool:
+    def widen(self, folder: Path, target: TableId) -> None:
         place = str(self.place(folder, target))
         DeltaTable(place).alter.add_columns([*Schema.from_arrow(pa.schema([("note", pa.string())])).fields])
         DeltaTable(place).update({"note": "'theirs'"})
-        return True
 
     def back_up(self, folder: Path, target: TableId) -> Callable[[], None]:
         place = str(self.place(folder, target))
@@ -69,20 +80,26 @@ class TestDelta(Lake):
 
         return restore
 
-    def alter(self, folder: Path, target: TableId) -> bool:
+    def alter(self, folder: Path, target: TableId) -> None:
         constraint = {"theirs": f"qty IS NULL OR qty < {LARGE}"}
         DeltaTable(str(self.place(folder, target))).alter.add_constraint(constraint)
-        return True
+
+    def maintain(self, folder: Path, target: TableId) -> None:
+        table = DeltaTable(str(self.place(folder, target)))
+        table.optimize.compact()
+        table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+        table.create_checkpoint()
 
 
 class TestIceberg(IcebergChanges, Lake):
     kind = "iceberg"
+    impossible: ClassVar[Mapping[str, str]] = {
+        **NEAR,
+        "rename": "A folder that is moved is no table any more, as its metadata name files by their whole paths.",
+    }
 
     def occupy(self, folder: Path, target: TableId) -> None:
         self.catalog(folder).create_table((target.db, target.table), THEIRS.schema).append(THEIRS)
-
-    def rename(self, folder: Path, target: TableId, to: TableId) -> bool:
-        return False  # A folder that is moved is no table any more: its metadata name files by their whole paths.
 
     def catalog(self, folder: Path) -> HadoopCatalog:
         return HadoopCatalog("raycdc", folder / "lake")
@@ -90,6 +107,7 @@ class TestIceberg(IcebergChanges, Lake):
 
 class TestParquet(Lake):
     kind = "parquet"
+    impossible: ClassVar[Mapping[str, str]] = {**NEAR, **FILES}
 
     def occupy(self, folder: Path, target: TableId) -> None:
         place = self.place(folder, target)
@@ -99,6 +117,7 @@ class TestParquet(Lake):
 
 class TestJsonLines(Lake):
     kind = "jsonl"
+    impossible: ClassVar[Mapping[str, str]] = {**NEAR, **FILES}
 
     def occupy(self, folder: Path, target: TableId) -> None:
         place = self.place(folder, target)

@@ -82,8 +82,12 @@ class KafkaServer(PrivateServer):
     flavor = "kafka"
     cdc_user = "cdc"
 
-    def __init__(self, options: Mapping[str, str] | None = None, *, port: int | None = None) -> None:
+    def __init__(
+        self, options: Mapping[str, str] | None = None, *, port: int | None = None, port_told: int = 0
+    ) -> None:
+        """`port_told`: where clients of the plain listener are sent, such as to a gate (0: to itself)."""
         super().__init__(port=port)
+        self._port_told = port_told
         self.secure_port = 0
         self._controller_port = 0
         self._options = dict(options or {})
@@ -187,11 +191,11 @@ class KafkaServer(PrivateServer):
 
     def _settings(self) -> dict[str, str]:
         tls = self.folder / "tls"
-        plain, secure = f"PLAINTEXT://{self.bootstrap_servers}", f"SASL_SSL://{self.host}:{self.secure_port}"
+        plain, secure = f"PLAINTEXT://{self.host}:", f"SASL_SSL://{self.host}:{self.secure_port}"
         return {
             **_settings(self.folder / "data", self._controller_port),
-            "listeners": f"{plain},{secure},CONTROLLER://{self.host}:{self._controller_port}",
-            "advertised.listeners": f"{plain},{secure}",
+            "listeners": f"{plain}{self.port},{secure},CONTROLLER://{self.host}:{self._controller_port}",
+            "advertised.listeners": f"{plain}{self._port_told or self.port},{secure}",
             "ssl.keystore.certificate.chain": tls.joinpath("server.pem").read_text(),
             "ssl.keystore.key": _pkcs8(tls / "server.key"),
             **self._options,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from obstore.store import S3Store
@@ -16,9 +17,17 @@ from raycdc.testing.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY
 from raycdc.testing.servers.store_proxy import Fault, Rule
 from raycdc.testing.sink_conformance import SinkConformance
 
+IN_STORES = {
+    "rename": "Objects cannot be renamed.",
+    "revoke": "The servers of the tests know one key, which may do everything.",
+    "away": "The story of a store that fails for a while is played instead.",
+}
+
 
 class OnS3(SinkConformance):
     """Each test has a bucket of its own."""
+
+    impossible: ClassVar[Mapping[str, str]] = IN_STORES
 
     @pytest.fixture(autouse=True)
     def _store(self, proxy: StoreProxy) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from obstore.store import AzureStore
@@ -16,6 +16,8 @@ from raycdc.stores.settings import StorageSettings
 from raycdc.testing.epochs import Row
 from raycdc.testing.servers import AzuriteServer
 from raycdc.testing.sink_conformance import SinkConformance
+from tests.epochs.test_lake_conformance import FILES
+from tests.integration.sinks.on_s3 import IN_STORES
 from tests.integration.sinks.test_iceberg_stores import IcebergTables
 
 pytestmark = [pytest.mark.server, pytest.mark.long]
@@ -29,6 +31,11 @@ def azurite() -> Iterator[AzuriteServer]:
 
 class OnAzure(SinkConformance):
     """Each test has a container of its own."""
+
+    impossible: ClassVar[Mapping[str, str]] = {
+        **IN_STORES,
+        "away": "The suite on S3 plays a store that fails for a while.",
+    }
 
     @pytest.fixture(autouse=True)
     def _store(self, azurite: AzuriteServer) -> None:
@@ -65,6 +72,8 @@ class OnAzure(SinkConformance):
 
 class TestJsonLinesOnAzure(OnAzure):
     """``path = "az://…"``."""
+
+    impossible: ClassVar[Mapping[str, str]] = {**OnAzure.impossible, **FILES}
 
     def settings(self, folder: Path) -> dict[str, Any]:
         return {"type": "jsonl", "path": f"az://{self.container(folder)}/lake"}

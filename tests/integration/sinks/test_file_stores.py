@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow.parquet as pq
 import pytest
@@ -16,7 +17,8 @@ from raycdc.sinks.files import store_target
 from raycdc.stores.files import copy
 from raycdc.testing.epochs import Row
 from raycdc.testing.sink_play import Play
-from tests.integration.sinks.on_s3 import OnS3, play_only
+from tests.epochs.test_lake_conformance import FILES
+from tests.integration.sinks.on_s3 import IN_STORES, OnS3, play_only
 
 pytestmark = pytest.mark.server
 
@@ -25,6 +27,7 @@ class Files(OnS3):
     """Targets are the objects below a name."""
 
     kind = "jsonl"
+    impossible: ClassVar[Mapping[str, str]] = {**IN_STORES, **FILES}
 
     def settings(self, folder: Path) -> dict[str, Any]:
         return {"type": self.kind, "path": f"s3://{self.bucket(folder)}/lake"}

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from pymongo import MongoClient
@@ -26,6 +27,8 @@ from tests.integration.sinks.on_s3 import play_only
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 COMMITS = "raycdc_commit"
+#: The sink's user of a database.
+LOADER = "loader"
 Client = MongoClient[dict[str, Any]]
 
 #: Of the suite: what others do to a target.
@@ -34,6 +37,8 @@ TOUCHED = (
     "test_a_target_that_was_restored_from_an_older_copy_is_parked_alone",
     "test_a_target_that_somebody_altered_so_that_rows_do_not_fit_is_parked_alone",
     "test_a_target_that_somebody_renamed_is_parked_alone",
+    "test_a_target_that_may_not_be_written_any_more_is_parked_alone",
+    "test_what_administrators_do_now_and_then_is_harmless",
     "test_a_store_that_is_away_for_a_moment_is_waited_for",
 )
 
@@ -74,9 +79,10 @@ class Databases(OfServer):
     #: Where the records lie.
     home = ""
     narrower = ""
+    rewritten = ""
 
     def reached(self) -> dict[str, Any]:
-        options = jdbc_options(self.server)
+        options = jdbc_options(self.server) | {"user": LOADER, "password": LOADER}
         behind = f"{self.server.host}:{self.server.port}"
         return {"type": "jdbc", **options, "url": options["url"].replace(behind, f"{self.gate.host}:{self.gate.port}")}
 
@@ -92,9 +98,8 @@ class Databases(OfServer):
         table = f"CREATE TABLE {target} (id bigint PRIMARY KEY, name varchar(90), qty int)"
         self.server.execute(schema, table, f"INSERT INTO {target} VALUES (1, 'a', 1)")
 
-    def widen(self, folder: Path, target: TableId) -> bool:
+    def widen(self, folder: Path, target: TableId) -> None:
         self.server.execute(f"ALTER TABLE {target} ADD note varchar(90)", f"UPDATE {target} SET note = 'theirs'")
-        return True
 
     def back_up(self, folder: Path, target: TableId) -> Callable[[], None]:
         record, of_target = f"{self.home}.raycdc_commit", f"WHERE target = '{target}'"
@@ -114,50 +119,80 @@ class Databases(OfServer):
 
         return restore
 
-    def alter(self, folder: Path, target: TableId) -> bool:
+    def alter(self, folder: Path, target: TableId) -> None:
         self.server.execute(f"ALTER TABLE {target} {self.narrower}")
-        return True
+
+    def maintain(self, folder: Path, target: TableId) -> None:
+        self.server.execute(f"CREATE INDEX theirs ON {target} (qty)", self.rewritten.format(target))
 
 
 class TestPostgres(Databases):
     home = "public"
     narrower = "ALTER qty TYPE smallint"
+    rewritten = "VACUUM FULL {}"
 
     @pytest.fixture(autouse=True)
     def _server(self, postgres: PostgresServer) -> Iterator[None]:
         self.server = postgres
+        postgres.execute(
+            f"CREATE ROLE {LOADER} LOGIN PASSWORD '{LOADER}'",
+            f"GRANT CREATE ON DATABASE postgres TO {LOADER}",
+            f"GRANT ALL ON SCHEMA public TO {LOADER}",
+        )
         with Gate(postgres.host, postgres.port) as self.gate:
             yield
+        postgres.execute(f"DROP OWNED BY {LOADER} CASCADE", f"DROP ROLE {LOADER}")
 
     def sweep(self) -> None:
         schemas = [f"DROP SCHEMA IF EXISTS {name} CASCADE" for name in ("shop", "raycdc_stage")]
         self.server.execute(*schemas, "DROP TABLE IF EXISTS raycdc_commit")
 
-    def rename(self, folder: Path, target: TableId, to: TableId) -> bool:
+    def rename(self, folder: Path, target: TableId, to: TableId) -> None:
         self.server.execute(f"ALTER TABLE {target} RENAME TO {to.table}")
-        return True
+
+    def revoke(self, folder: Path, target: TableId) -> Callable[[], object]:
+        rows = f"INSERT, UPDATE, DELETE ON {target}"
+        self.server.execute(f"REVOKE {rows} FROM {LOADER}")
+        return partial(self.server.execute, f"GRANT {rows} TO {LOADER}")
 
 
 class TestMySql(Databases):
     home = HOME
     narrower = "MODIFY qty smallint"
+    rewritten = "OPTIMIZE TABLE {}"
 
     @pytest.fixture(autouse=True)
     def _server(self, mariadb: MariaDbServer) -> Iterator[None]:
         self.server = mariadb
+        grants = [f"GRANT ALL ON {name}.* TO {LOADER}" for name in ("shop", HOME)]
+        mariadb.execute(f"CREATE USER {LOADER} IDENTIFIED BY '{LOADER}'", *grants)
         with Gate(mariadb.host, mariadb.port) as self.gate:
             yield
+        mariadb.execute(f"DROP USER {LOADER}")
 
     def sweep(self) -> None:
         self.server.execute(*(f"DROP DATABASE IF EXISTS {name}" for name in ("shop", HOME)), f"CREATE DATABASE {HOME}")
 
-    def rename(self, folder: Path, target: TableId, to: TableId) -> bool:
+    def rename(self, folder: Path, target: TableId, to: TableId) -> None:
         self.server.execute(f"RENAME TABLE {target} TO {to}")
-        return True
+
+    def revoke(self, folder: Path, target: TableId) -> Callable[[], object]:
+        """A privilege for the database counts for each of its tables, so another one keeps its own."""
+        rows = "INSERT, UPDATE, DELETE"
+        self.server.execute(
+            f"GRANT {rows} ON shop.items TO {LOADER}",
+            f"REVOKE {rows} ON {target.db}.* FROM {LOADER}",
+        )
+        return partial(self.server.execute, f"GRANT {rows} ON {target.db}.* TO {LOADER}")
 
 
 class TestMongoDb(OfServer):
-    """Targets are collections; nothing of a document is too narrow for a value."""
+    """Targets are collections."""
+
+    impossible: ClassVar[Mapping[str, str]] = {
+        "alter": "The test server knows no validators, and nothing else of a collection is too narrow for a value.",
+        "revoke": "The test server knows no users.",
+    }
 
     @pytest.fixture(autouse=True)
     def _server(self, mongodb_homes: MongoDb, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -185,9 +220,8 @@ class TestMongoDb(OfServer):
     def occupy(self, folder: Path, target: TableId) -> None:
         self.do(lambda client: client[target.db][target.table].insert_one({"_id": 1, "id": 1}))
 
-    def widen(self, folder: Path, target: TableId) -> bool:
+    def widen(self, folder: Path, target: TableId) -> None:
         self.do(lambda client: client[target.db][target.table].update_many({}, {"$set": {"note": "theirs"}}))
-        return True
 
     def back_up(self, folder: Path, target: TableId) -> Callable[[], None]:
         of_target = {"_id.target": str(target)}
@@ -201,9 +235,11 @@ class TestMongoDb(OfServer):
 
         return lambda: self.do(restore)
 
-    def rename(self, folder: Path, target: TableId, to: TableId) -> bool:
+    def rename(self, folder: Path, target: TableId, to: TableId) -> None:
         self.do(lambda client: client[target.db][target.table].rename(to.table))
-        return True
+
+    def maintain(self, folder: Path, target: TableId) -> None:
+        self.do(lambda client: client[target.db][target.table].create_index("qty"))
 
     def do(self, act: Callable[[Client], object]) -> None:
         with self.mongodb.client() as client:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,7 +13,7 @@ from unittest import SkipTest
 
 import pytest
 
-from raycdc.errors import SinkError, SinkUnavailableError, TargetGoneError, ValueRefusedError
+from raycdc.errors import SinkError, SinkUnavailableError, TargetGoneError, TargetTouchedError, ValueRefusedError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.sinks.api import CHANGELOG, STEP_LAST, STEP_TOMBSTONE, CommitVector, TableWork
@@ -21,6 +21,7 @@ from raycdc.sinks.steps import Batch, ExactlyOnceSink, Missing, Ours, Stamp, Sta
 from raycdc.sinks.tasks import LinesFile, WriteJsonLines
 from raycdc.testing import SinkConformance
 from raycdc.testing.epochs import Row
+from raycdc.testing.sink_hooks import SinkHooks
 from raycdc.testing.sink_play import LARGE
 
 LOCK = threading.RLock()
@@ -65,6 +66,8 @@ class JsonTarget(Target):
 
     def write(self, work: TableWork, staged: list[LinesFile], step: int, stamp: Stamp) -> None:
         rows = self.staged_rows(staged)
+        if self.document[self.key].get("forbidden"):
+            raise TargetTouchedError(f"{self.place} may not be written.")
         if any((row["qty"] or 0) > self.document[self.key].get("qty_max", math.inf) for row in rows):
             raise ValueRefusedError(f"{self.place} forbids such a qty.")
         self.document[self.key]["rows"] += rows
@@ -132,6 +135,7 @@ class Conformance(SinkConformance):
     """The suite for a class of sinks into a document."""
 
     sink_class: type[JsonSink] = JsonSink
+    impossible: ClassVar[Mapping[str, str]] = {"widen": "Rows of a changelog are never updated."}
 
     def new_sink(self, folder: Path) -> JsonSink:
         return self.sink_class(folder)
@@ -151,17 +155,29 @@ class Conformance(SinkConformance):
         entry = load(folder)[str(target)]
         return lambda: save(folder, {**load(folder), str(target): entry})
 
-    def alter(self, folder: Path, target: TableId) -> bool:
+    def alter(self, folder: Path, target: TableId) -> None:
         document = load(folder)
         document[str(target)]["qty_max"] = LARGE - 1
         save(folder, document)
-        return True
 
-    def rename(self, folder: Path, target: TableId, to: TableId) -> bool:
+    def rename(self, folder: Path, target: TableId, to: TableId) -> None:
         document = load(folder)
         document[str(to)] = document.pop(str(target))
         save(folder, document)
-        return True
+
+    def revoke(self, folder: Path, target: TableId) -> Callable[[], None]:
+        def mark(forbidden: bool) -> None:
+            document = load(folder)
+            document[str(target)]["forbidden"] = forbidden
+            save(folder, document)
+
+        mark(True)
+        return lambda: mark(False)
+
+    def maintain(self, folder: Path, target: TableId) -> None:
+        document = load(folder)
+        document[str(target)]["comment"] = "theirs"
+        save(folder, document)
 
     @contextmanager
     def away(self, folder: Path) -> Iterator[None]:
@@ -368,6 +384,27 @@ class LosesRowsThatDoNotFit(JsonSink):
                 self.hold(stamp)
 
 
+class WritesWhereItMayNot(JsonSink):
+    """Rows that may not be written are left out in silence."""
+
+    class target_class(JsonTarget):  # noqa: N801
+        def write(self, work: TableWork, staged: list[LinesFile], step: int, stamp: Stamp) -> None:
+            try:
+                super().write(work, staged, step, stamp)
+            except TargetTouchedError:
+                self.hold(stamp)
+
+
+class ParksForEveryTouch(JsonSink):
+    """A target whose comment somebody changed is refused."""
+
+    class target_class(JsonTarget):  # noqa: N801
+        def write(self, work: TableWork, staged: list[LinesFile], step: int, stamp: Stamp) -> None:
+            if self.document[self.key].get("comment"):
+                raise TargetTouchedError(f"{self.place} was touched.")
+            super().write(work, staged, step, stamp)
+
+
 class MakesAgainWhatIsGone(JsonSink):
     """A target that is gone is made again, without the rows that it had."""
 
@@ -427,6 +464,8 @@ FAULTS: dict[type[JsonSink], str] = {
     LosesRowsThatDoNotFit: "a_target_that_somebody_altered_so_that_rows_do_not_fit_is_parked_alone",
     MakesAgainWhatIsGone: "a_target_that_somebody_renamed_is_parked_alone",
     EndsWhenItsStoreIsAway: "a_store_that_is_away_for_a_moment_is_waited_for",
+    WritesWhereItMayNot: "a_target_that_may_not_be_written_any_more_is_parked_alone",
+    ParksForEveryTouch: "what_administrators_do_now_and_then_is_harmless",
     BlamesTheTable: "a_store_that_is_away_for_a_moment_is_waited_for",
     LetsTheReplacedOneGoOn: "a_pipeline_whose_targets_another_one_replaced_writes_no_more",
 }
@@ -436,6 +475,32 @@ FAULTS: dict[type[JsonSink], str] = {
 def test_a_planted_fault_is_found(faulty: type[JsonSink], tmp_path: Path) -> None:
     story = getattr(type("Suite", (Conformance,), {"sink_class": faulty})(), f"test_{FAULTS[faulty]}")
     assert fails(story, tmp_path), f"{faulty.__name__}: {faulty.__doc__}"
+
+
+class OfNoHooks(Conformance):
+    """Supplies none of what others may do, and says why of one alone."""
+
+    impossible: ClassVar[Mapping[str, str]] = {"rename": "A document has no other name."}
+    widen, alter, rename, back_up = SinkHooks.widen, SinkHooks.alter, SinkHooks.rename, SinkHooks.back_up
+    maintain = SinkHooks.maintain
+    revoke = SinkHooks.revoke  # type: ignore[assignment]
+    away = SinkHooks.away  # type: ignore[assignment]
+
+
+def test_a_hook_is_supplied_or_the_suite_says_why_nobody_can(tmp_path: Path) -> None:
+    suite = OfNoHooks()
+    with pytest.raises(SkipTest, match=r"^rename: A document has no other name\.$"):
+        suite.test_a_target_that_somebody_renamed_is_parked_alone(tmp_path)
+    for story, hook in (
+        (suite.test_a_column_of_others_keeps_its_values, "widen"),
+        (suite.test_a_target_that_was_restored_from_an_older_copy_is_parked_alone, "back_up"),
+        (suite.test_a_target_that_somebody_altered_so_that_rows_do_not_fit_is_parked_alone, "alter"),
+        (suite.test_a_target_that_may_not_be_written_any_more_is_parked_alone, "revoke"),
+        (suite.test_what_administrators_do_now_and_then_is_harmless, "maintain"),
+        (suite.test_a_store_that_is_away_for_a_moment_is_waited_for, "away"),
+    ):
+        with pytest.raises(AssertionError, match=f"supply `{hook}`, or say in `impossible` why nobody can do that"):
+            story(tmp_path)
 
 
 def fails(story: Callable[[Path], None], folder: Path) -> bool:

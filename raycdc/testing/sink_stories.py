@@ -1,0 +1,93 @@
+"""What the stories of sinks have in common: a play that has begun, and what must be true at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from raycdc.epochs.parked_targets import Parking
+from raycdc.errors import FencedError, SinkError
+from raycdc.model import TableId
+from raycdc.sinks.api import UPSERT, CommitVector, Sink, TableWork
+from raycdc.testing.epochs import ScriptedTable
+from raycdc.testing.sink_hooks import SinkHooks
+from raycdc.testing.sink_play import Play
+
+
+class SinkStories(SinkHooks):
+    """Base of the stories. Each of them is a test, whose folder is pytest's."""
+
+    def _play(self, folder: Path) -> Play:
+        return Play(folder, self.new_sink)
+
+    def _touchable(self, folder: Path, runs: bool = True) -> tuple[Play, Sink]:
+        """A play whose targets have rows, and the sink that wrote them."""
+        play = self._play(folder / ("runs" if runs else "starts"))
+        play.epochs(1)
+        sink = play.sink()
+        play.run(sink)
+        return play, sink
+
+    def _is_parked_alone(self, play: Play, sink: Sink | None, touched: TableId) -> None:
+        """Somebody touched the target of shop.orders, whose rows are now `touched`: in the running `sink`, or at the
+        next start, that table is parked by its name, and the other one goes on.
+        """
+        before = self._sorted(play, touched)
+        play.large_epoch()
+        if sink is None:
+            play.restart(parking=Parking())
+        else:
+            play.run(sink, parking=Parking())
+        for _ in range(2):
+            parked = play.parked()
+            assert list(parked) == [str(play.orders.id)], "the table whose target was touched is parked, and no other"
+            assert "orders" in parked[str(play.orders.id)], "the reason names the table"
+            assert self._sorted(play, touched) == before, "something was written to a target that was touched"
+            self._check(play, play.items)
+            play.epochs(1)
+            play.restart(parking=Parking())
+
+    def _sorted(self, play: Play, target: TableId) -> Sequence[object]:
+        """The rows of `target`: stores need not give them in an order."""
+        return sorted(self.rows(play.folder, target), key=repr)
+
+    def _check(self, play: Play, *tables: ScriptedTable) -> None:
+        """Every target, or those of `tables`, hold exactly what their tables did."""
+        upsert = play.sink(looks=True).writes[0] == UPSERT
+        for table in tables or (play.orders, play.items):
+            names = [column.name for column in table.schema.columns]
+            rows = self.rows(play.folder, table.id)
+            if upsert:
+                found = sorted(({name: row[name] for name in names} for row in rows), key=table.key)
+                _require_equal(table, found, table.contents())
+                continue
+            told = [
+                (row["_op"], {name: row[name] for name in names}) for row in sorted(rows, key=lambda row: row["_seq"])
+            ]
+            # Sorting by key keeps the order of the changes of a key.
+            in_order = list if self.keeps_order else partial(sorted, key=lambda change: table.key(change[1]))
+            _require_equal(table, in_order(told), in_order(self.changes(table)))
+
+    @staticmethod
+    def _is_refused(late: Callable[[], None], *, always: bool = False) -> None:
+        """A driver that comes too late is told so, or, where there is nothing left to do, may do nothing."""
+        try:
+            late()
+        except (FencedError, SinkError):
+            return
+        assert not always, "a driver that was replaced wrote an epoch that nobody had written"
+
+
+def write(sink: Sink, work: TableWork) -> None:
+    """Stage and commit the share of one target."""
+    sink.commit(work, sink.stage([work])[work.target])
+
+
+def place(vector: CommitVector | None) -> tuple[int, int] | None:
+    """Epoch and step of a record, if there is one."""
+    return None if vector is None else vector.place
+
+
+def _require_equal(table: ScriptedTable, found: Sequence[object], wanted: Sequence[object]) -> None:
+    assert found == wanted, f"{table.id}: {len(found)} rows instead of {len(wanted)}, or other ones"

@@ -176,14 +176,18 @@ def _discover(group: PluginGroup) -> dict[str, tuple[EntryPoint, ...]]:
 
 def _load(point: EntryPoint) -> Plugin | str:
     """The plug-in, or a message about the reason why it does not load."""
-    broken = f"the plug-in {point.name!r} of {_package(point)} ({point.value}) is broken: "
     try:
         plugin = point.load()
     except Exception as cause:  # noqa: BLE001 - a third party's module may raise anything; the text goes to the user
-        return f"{broken}{type(cause).__name__}: {cause}"
+        return f"{_broken(point)}{type(cause).__name__}: {cause}"
     if not isinstance(plugin, Plugin):
-        return f"{broken}it is a {type(plugin).__name__}, not a raycdc.plugins.Plugin"
+        return f"{_broken(point)}it is a {type(plugin).__name__}, not a raycdc.plugins.Plugin"
     return plugin
+
+
+def _broken(point: EntryPoint) -> str:
+    """The beginning of the message. To name the package is to read all that it says of itself."""
+    return f"the plug-in {point.name!r} of {_package(point)} ({point.value}) is broken: "
 
 
 def _package(point: EntryPoint) -> str:

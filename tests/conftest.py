@@ -67,6 +67,22 @@ def _needs_more(item: pytest.Item) -> bool:
     return marked is not None or "spark" in getattr(item, "fixturenames", ())
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_wait_for_the_disk() -> Iterator[None]:
+    """Nothing in a test's own process waits for the disk: tests kill processes, and the machine keeps its power.
+
+    What power failures leave is simulated (`raycdc.testing.simulation.drivers.disk`), and processes that tests start
+    do wait.
+    """
+
+    def fsync(descriptor: int) -> None:
+        os.fstat(descriptor)  # It must be open.
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        yield
+
+
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDbServer]:
     """The installed MariaDB (else the embedded 11.4): GTIDs, row metadata FULL, TLS."""

@@ -200,11 +200,13 @@ class LogWatch:
         for path in [log, *files]:
             with suppress(FileNotFoundError), path.open("rb") as file:  # Vacuumed meanwhile.
                 os.fsync(file.fileno())
+        folders = {log.parent, table}
         # Folders of partitions may be new, and so may the folders they are in.
-        folders = {parent for path in files for parent in path.parents if parent.is_relative_to(table)}
-        for parent in {log.parent, table, *folders}:
+        for folder in {path.parent for path in files} - folders:
+            folders.update(above for above in (folder, *folder.parents) if above.is_relative_to(table))
+        for folder in folders:
             with suppress(FileNotFoundError):
-                sync_folder(parent)
+                sync_folder(folder)
 
     def _takes_rows(self, commit: Commit) -> bool:
         """Whether there are rows before `commit` that are not there after it, neither changed nor moved."""

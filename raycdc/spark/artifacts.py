@@ -24,15 +24,24 @@ from pathlib import Path
 
 from raycdc.errors import RaycdcError
 
-#: Starts Spark's launcher, which resolves ``spark.jars.packages``, and ends it again. Runs in a process of its own.
+#: Asks Spark's resolver, in a JVM that only copies jars into a folder: by Spark's settings (``spark.jars.packages``)
+#: it would have them on its class path before anybody has compared them. Runs in a process of its own.
 _RESOLVE = """
 import sys
 from pyspark import SparkConf
 from pyspark.java_gateway import launch_gateway
-conf = SparkConf()
-for pair in sys.argv[1:]:
-    conf.set(*pair.split("=", 1))
-launch_gateway(conf=conf).shutdown()
+coordinates, exclude, ivy, settings = sys.argv[1:]
+# Ivy also believes the local Maven repository, where a pom without its jar ends the resolution.
+options = {"spark.driver.extraJavaOptions": f"-Duser.home={ivy}", "spark.ui.enabled": "false"}
+gateway = launch_gateway(conf=SparkConf(loadDefaults=False).setAll(list(options.items())))
+try:
+    gateway.jvm.org.apache.spark.util.DependencyUtils.resolveMavenDependencies(
+        True, exclude or None, coordinates, None, ivy, gateway.jvm.scala.Option.apply(settings or None)
+    )
+except Exception as error:
+    sys.exit(str(error))
+finally:
+    gateway.shutdown()
 """
 _RESOLVE_TIMEOUT_S = 900
 #: Lines of a SHA-256 and the name of a jar, as ``sha256sum`` prints and checks them.
@@ -121,20 +130,9 @@ def _resolved(coordinates: Sequence[str], exclude: Sequence[str]) -> Iterator[li
     """The jars of `coordinates` and of what they depend on, until the block ends."""
     java_command()
     with tempfile.TemporaryDirectory(prefix="raycdc-ivy-") as scratch:
-        settings = {
-            "spark.jars.packages": ",".join(coordinates),
-            "spark.jars.ivy": scratch,
-            # Ivy also believes the local Maven repository, where a pom without its jar ends the resolution.
-            "spark.driver.extraJavaOptions": f"-Duser.home={scratch}",
-            "spark.ui.enabled": "false",
-        }
-        if exclude:
-            settings["spark.jars.excludes"] = ",".join(exclude)
-        custom = os.environ.get("RAYCDC_IVY_SETTINGS")
-        if custom:
-            settings["spark.jars.ivySettings"] = custom
+        words = [",".join(coordinates), ",".join(exclude), scratch, os.environ.get("RAYCDC_IVY_SETTINGS", "")]
         done = subprocess.run(
-            [sys.executable, "-c", _RESOLVE, *(f"{key}={value}" for key, value in settings.items())],
+            [sys.executable, "-c", _RESOLVE, *words],
             capture_output=True,
             text=True,
             check=False,
@@ -144,8 +142,8 @@ def _resolved(coordinates: Sequence[str], exclude: Sequence[str]) -> Iterator[li
         )
         jars = sorted(Path(scratch, "jars").glob("*.jar"))
         if done.returncode != 0 or not jars:
-            words = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-            tail = "\n".join(words[-_LOG_LINES:])
+            lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+            tail = "\n".join(lines[-_LOG_LINES:])
             raise ArtifactError(f"{', '.join(coordinates)} could not be fetched. The resolver said:\n{tail}")
         yield jars
 

@@ -2,10 +2,14 @@
 
 The line that helps is the one in the package of the source, be it raycdc's or a plug-in's: the deepest of its lines in
 the traceback. Where the error never was in that package, the deepest line of all is told.
+
+An error that passed through code of others, a plug-in's or a user's function's, has its kind and place alone: nobody
+knows what its text quotes (`raycdc.model.untold`). What their code means to tell is a `RaycdcError`.
 """
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Iterator
 
@@ -27,6 +31,14 @@ LASTING = (
     TypeError,
 )
 _TEXT_MAX = 500
+#: Top packages whose code is none of a user's: what raycdc itself imports, and how it is started.
+_KNOWN = sys.stdlib_module_names | {
+    "__main__", "_yaml", "adbc_driver_manager", "adbc_driver_postgresql", "arro3", "boto3", "botocore",
+    "bson", "certifi", "click", "cloudpickle", "confluent_kafka", "cryptography", "delta", "deltalake", "fsspec",
+    "grpc", "gridfs", "jsonschema", "llvmlite", "msgpack", "numba", "numpy", "obstore", "pandas", "py4j",
+    "pyarrow", "pydantic", "pydantic_core", "pyiceberg", "pymongo", "pymongoarrow", "pymysql", "pyspark", "ray",
+    "raycdc", "requests", "rich", "sqlalchemy", "tenacity", "typer", "urllib3", "yaml",
+}  # fmt: skip
 
 
 def unexpected(error: Exception, maker: object) -> UnexpectedError:
@@ -34,7 +46,7 @@ def unexpected(error: Exception, maker: object) -> UnexpectedError:
     package = type(maker).__module__.partition(".")[0]
     steps = list(traceback.walk_tb(error.__traceback__))
     own = [step for step in steps if str(step[0].f_globals.get("__name__", "")).partition(".")[0] == package]
-    text = " ".join(_text(error).split())[:_TEXT_MAX]
+    text = " ".join(told_text(error).split())[:_TEXT_MAX]
     told = f"{type(error).__name__}: {text}" if text else type(error).__name__
     if deepest := (own or steps)[-1:]:
         frame, line = deepest[0]
@@ -54,13 +66,23 @@ def traceback_of(error: BaseException) -> str:
     for number, one in enumerate(chain):
         told = any(isinstance(later, RaycdcError) for later in chain[:number])
         kind = f"{type(one).__module__}.{type(one).__qualname__}".removeprefix("builtins.")
-        text = "" if told and not isinstance(one, RaycdcError) else _text(one)
+        text = "" if told and not isinstance(one, RaycdcError) else told_text(one)
         steps = "".join(traceback.format_tb(one.__traceback__))
         # Of ours alone: where a plug-in stumbled, in another thread or process.
         notes = getattr(one, "__notes__", []) if isinstance(one, RaycdcError) else []
         told_in = "".join(f"\n{note}" for note in notes)
         parts.append(f"Traceback (most recent call last):\n{steps}{kind}{f': {text}' if text else ''}{told_in}")
     return "\n\nThe error above led to this one:\n\n".join(reversed(parts))
+
+
+def told_text(error: BaseException) -> str:
+    """Its text for people, empty where it may have values of rows.
+
+    Arrow's errors are about values, and quote them. What Python says of names in the code has none.
+    """
+    if isinstance(error, pa.ArrowException):
+        return without_quotations(str(error))
+    return "" if not isinstance(error, RaycdcError) and not _of_names(error) and _of_others(error) else str(error)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -73,6 +95,11 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         pending = pending.__cause__ or (None if pending.__suppress_context__ else pending.__context__)
 
 
-def _text(error: BaseException) -> str:
-    """Its text; Arrow's errors are about values, and quote them."""
-    return without_quotations(str(error)) if isinstance(error, pa.ArrowException) else str(error)
+def _of_names(error: BaseException) -> bool:
+    return isinstance(error, (AttributeError, ImportError, NameError)) and error.name is not None
+
+
+def _of_others(error: BaseException) -> bool:
+    """Whether it passed through code that is neither raycdc's nor of a library that raycdc uses."""
+    names = (str(frame.f_globals.get("__name__", "")) for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(name.partition(".")[0] not in _KNOWN for name in names)

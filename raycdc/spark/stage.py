@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import heapq
 import pickle
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from raycdc.bridge.tasks import ResultT, StageTask, ThreadTaskRunner
 from raycdc.errors import RaycdcError, SinkError, error_by_name
+from raycdc.model.untold import without_quotations
 
 #: Below this much input the tasks run in the driver process: every way through a Python worker costs about 70 ms,
 #: which is what writing this much costs.
@@ -28,6 +30,10 @@ TASK_COST_BYTES = 1 << 20
 
 #: Tasks that share one of Spark's are not larger than this together: a retry repeats them all.
 SHARED_BYTES_MAX = 64 << 20
+#: Lines of a traceback of Python's: its last one, and a place.
+_CLASS = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit))(?::|$)")
+_PLACE = re.compile(r'File "[^"]+", line \d+, in ')
+_TOLD_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,7 @@ class SparkTaskRunner:
         try:
             answers = self._answers(tasks)
         except (Py4JError, PySparkException) as cause:
-            raise SinkError(f"Staging failed in Spark: {_last_lines(str(cause))}") from cause
+            raise SinkError(f"Staging failed in Spark: {_told(str(cause))}") from cause
         for answer in answers:
             if answer.error:
                 raise error_by_name(answer.error)(answer.message)
@@ -112,8 +118,13 @@ def _answer(pickled: bytes) -> Answer:
         return Answer(error=type(failure).__name__, message=str(failure))
 
 
-def _last_lines(text: str) -> str:
-    """The end of a Python traceback inside a Java one: what the task itself said."""
+def _told(text: str) -> str:
+    """The error's class and the last place of the Python traceback inside a Java one, without its text, which may quote
+    a row; of an error that is Java's own, its first line.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("at ")]
-    python = [line for line in lines if "Error" in line or "Exception" in line]
-    return " ".join((python or lines)[:3])[:1000]
+    classes = [found[1] for line in lines if (found := _CLASS.match(line))]
+    places = [line for line in lines if _PLACE.match(line)]
+    if not places:
+        return without_quotations(" ".join(lines[:3]))[:_TOLD_MAX]
+    return f"{classes[-1] if classes else 'an error'} ({places[-1]})"[:_TOLD_MAX]

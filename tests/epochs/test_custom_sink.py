@@ -279,3 +279,32 @@ BYTES = '{"$binary": "AP8="}'
 def environment(site: Path) -> dict[str, str]:
     paths = [str(ROOT), str(site), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+@pytest.mark.parametrize("asked", ["--json", "--verbose"])
+def test_words_of_the_sink_that_quote_a_row_are_not_told(site: Path, tmp_path: Path, asked: str) -> None:
+    """The sink runs in the driver; an error that it did not name ends the command with its kind and place."""
+    broken = tmp_path / "broken"
+    shutil.copytree(ROOT / "examples" / "custom_sink" / "sqlite_changes", broken / "sqlite_changes")
+    sink = broken / "sqlite_changes" / "sink.py"
+    before, after = "            self._db.executemany(into, rows)\n", "            int('planted-' + 'value')\n"
+    assert before in sink.read_text()
+    sink.write_text(sink.read_text().replace(before, after))
+    (tmp_path / "c.toml").write_text(
+        '[pipeline]\nname = "told"\n[source]\ntype = "datagen"\ntables = ["shop.orders"]\nrows = 1\nevents = 0\n'
+        '[sink]\ntype = "sqlite-changes"\npath = "changes.db"\nwrite = "changelog"\n'
+    )
+    paths = os.pathsep.join(map(str, (broken, ROOT, site)))
+    done = subprocess.run(
+        [sys.executable, "-m", "raycdc.cli", "run", "c.toml", "--local", "--until", "caught-up", asked],
+        env={**os.environ, "PYTHONPATH": paths},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == ExitCode.BUG, done.stderr
+    assert "planted-value" not in done.stdout + done.stderr
+    assert "ValueError" in done.stderr
+    assert "in write" in done.stderr
+    assert "This is a bug in the plug-in sqlite-changes" in done.stderr

@@ -199,6 +199,28 @@ def test_a_long_file_is_read_again_in_one_transaction(
     assert [unit.place.ordinal for unit in units] == [9, 9, 9, 9, 11]
 
 
+@pytest.mark.parametrize("verbose", [False, True])
+def test_words_of_a_plug_in_that_quote_a_row_are_not_told(
+    tmp_path: Path, environment: dict[str, str], *, verbose: bool
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(ROOT / "examples" / "custom_source" / "csv_files", broken / "csv_files")
+    source = broken / "csv_files" / "source.py"
+    text = source.read_text()
+    before = "        files = _files(self._config).items()\n"
+    after = "        raise KeyError('planted-' + 'value')\n"
+    source.write_text(text.replace(before, after))
+    paths = os.pathsep.join([str(broken), environment["PYTHONPATH"]])
+    folder = Folder(tmp_path, {**environment, "PYTHONPATH": paths})
+    folder.append("people", "id,name\n1,ann\n")
+    words = ("run", "csv.toml", "--local", "--until", "caught-up", "--json")
+    told = folder.raycdc(*words, *(["--verbose"] if verbose else []))
+    assert "planted-value" not in told.stdout + told.stderr
+    line = text[: text.index(before)].count("\n") + 1
+    assert f"KeyError ({source}:{line}, in fetch)." in told.stdout
+    assert f"KeyError ({source}:{line}, in fetch)." in told.stderr
+
+
 def test_a_bug_of_the_plug_in_ends_the_run_after_few_tries_and_names_its_line(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:

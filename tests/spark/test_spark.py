@@ -217,10 +217,13 @@ class Listing(StageTask[list[str]]):
         return [path.name for path in Path(self.path).iterdir()]
 
 
-def test_any_other_error_is_tried_again_and_then_told(spark: Any, tmp_path: Path) -> None:
+def test_any_other_error_is_tried_again_and_then_told_by_kind_and_place(spark: Any, tmp_path: Path) -> None:
     runner = SparkTaskRunner(spark, in_process_bytes_max=-1)
-    with pytest.raises(SinkError, match=r"Staging failed in Spark: .*No such file"):
+    with pytest.raises(
+        SinkError, match=r'Staging failed in Spark: FileNotFoundError \(File "[^"]+", line \d+, in \w+\)'
+    ) as told:
         runner([Listing(str(tmp_path / "missing"))])
+    assert "missing" not in str(told.value)
 
 
 def test_dataframes_have_the_types_of_the_model(spark: Any, script: EpochScript) -> None:

@@ -33,3 +33,15 @@ def test_a_bug_keeps_its_text_but_for_values_that_arrow_quotes() -> None:
         pa.array([4141]).cast(pa.int8())
     assert "4141" not in str(unexpected(refused.value, object()))
     assert "Integer value … not in range" in traceback_of(refused.value)
+
+
+def test_an_error_that_passed_through_code_of_others_has_its_kind_and_place_alone() -> None:
+    """The package of this test is such code."""
+    with pytest.raises(ValueError, match="invalid") as refused:
+        int("planted")
+    with pytest.raises(AttributeError, match="kind") as bug:
+        object().kind  # type: ignore[attr-defined]  # noqa: B018
+    told = str(unexpected(refused.value, raised))
+    assert told.startswith(f"ValueError ({__file__}:")
+    assert "planted'" not in traceback_of(refused.value)
+    assert str(unexpected(bug.value, raised)).startswith("AttributeError: 'object' object has no attribute 'kind' (")

@@ -19,20 +19,26 @@ import tempfile
 import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from cryptography.hazmat.primitives import serialization
 
 from raycdc.testing.forked_commands import completed
 from raycdc.testing.jobs import Job, Run
-from raycdc.testing.servers import MariaDbServer, PostgresServer
+from raycdc.testing.servers import DatabaseServer, KafkaServer, MariaDbServer, MongoDb, PostgresServer
+from raycdc.testing.servers.kafka import SWEEPER_PASSWORD
 from raycdc.testing.servers.process import free_port
 
 pytestmark = pytest.mark.server
 
 DATABASE = "sweep"
 BY_ENVIRONMENT = "S3cret-by-environment-7f1"
-BY_FILE = {name: f"S3cret-of-{name}-7f1" for name in ("sink", "mask", "state", "spark")}
+BY_FILE = {name: f"S3cret-of-{name}-7f1" for name in ("sink", "mask", "state", "spark", "key", "uri")}
+BY_FILE["sweeper"] = SWEEPER_PASSWORD
 MASKED = "planted-masked-7f1"
 #: Of refused rows and their keys, and of statements.
 VALUES = ("planted-value-7f1", "planted-key-7f1", "planted-statement-7f1", "planted-default-7f1")
@@ -73,6 +79,38 @@ class Swept(Job):
     def source_section(self) -> str:
         section = Job.source_section(self).replace("${env:RAYCDC_TEST_PASSWORD}", "${env:SWEEP_SOURCE}")
         return section.replace(f'user = "{self.server.cdc_user}"', 'user = "sweeper"')
+
+
+TOPIC = """
+type = "kafka"
+bootstrap_servers = "%(brokers)s"
+%(kind)s
+properties = { "security.protocol" = "SASL_SSL", "sasl.mechanism" = "PLAIN", "sasl.username" = "sweeper", \
+"sasl.password" = "${file:%(folder)s/sweeper}", "ssl.key.password" = "${file:%(folder)s/key}", \
+"ssl.key.location" = "%(tls)s/client.key", "ssl.certificate.location" = "%(tls)s/server.pem", \
+"ssl.ca.location" = "%(tls)s/ca.pem" }
+"""
+FROM_TOPIC = """topics = ["%(topic)s"]
+format = { type = "maxwell-json", columns = "id BIGINT, mail STRING, note STRING" }
+"""
+COLLECTION = """
+type = "mongodb"
+uri = "mongodb://sweeper:${%(secret)s}@%(host)s&authMechanism=PLAIN&authSource=$external"
+"""
+COLUMNS = """collections = ["%(name)s"]
+schema = "declared"
+columns = { "%(name)s" = { _id = "long", mail = "string", note = "string" } }
+"""
+
+
+@dataclass(slots=True)
+class SweptClients(Job):
+    """A pipeline whose ``[source]`` is `source_keys`."""
+
+    source_keys: str = ""
+
+    def source_section(self) -> str:
+        return self.source_keys
 
 
 @pytest.fixture
@@ -230,3 +268,69 @@ def test_a_run_on_ray_and_spark_into_delta(mariadb: MariaDbServer, secrets: Path
     job.sections = (SECTIONS + SPARK) % {"folder": secrets, "port": port}
     job.pipeline = f'on_bad_record = "park"\nstate_key = "${{file:{secrets}/state}}"'
     story(job, mariadb, f"INSERT INTO odd VALUES ('{KEY}', '{VALUE}')", port=port)
+
+
+def encrypted_key(kafka: KafkaServer, secrets: Path) -> Path:
+    """The folder of the broker's certificates, with a client's key that needs its password."""
+    folder = Path(kafka.secure_properties["ssl.ca.location"]).parent
+    key = serialization.load_pem_private_key((folder / "server.key").read_bytes(), password=None)
+    locked = serialization.BestAvailableEncryption((secrets / "key").read_bytes())
+    form = serialization.PrivateFormat.PKCS8
+    (folder / "client.key").write_bytes(key.private_bytes(serialization.Encoding.PEM, form, locked))
+    return folder
+
+
+def send(kafka: KafkaServer, topic: str, database: str, rows: Sequence[dict[str, object]]) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    about = {"database": database, "table": "people", "type": "insert", "ts": 1700000000}
+    for row in rows:
+        producer.produce(topic, json.dumps({**about, "data": row}), str(row["id"]))
+    assert producer.flush(20) == 0
+
+
+def sent(kafka: KafkaServer, database: str) -> list[bytes | None]:
+    """The messages of a topic that may not be there yet."""
+    settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "sweep", "isolation.level": "read_committed"}
+    consumer = Consumer(settings)
+    consumer.assign([TopicPartition(f"{database}.people", 0, 0)])
+    found = consumer.consume(1000, timeout=2)
+    consumer.close()
+    return [message.value() for message in found if message.error() is None]
+
+
+@pytest.mark.parametrize("local", [True, pytest.param(False, marks=[pytest.mark.spark, pytest.mark.long])])
+@pytest.mark.parametrize("source", ["kafka", "mongodb"])
+def test_a_run_between_a_topic_and_a_collection(
+    source: str, *, local: bool, kafka: KafkaServer, mongodb: MongoDb, secrets: Path, tmp_path: Path
+) -> None:
+    words = {
+        "folder": secrets,
+        "tls": encrypted_key(kafka, secrets),
+        "brokers": kafka.secure_properties["bootstrap.servers"],
+    }
+    rows = [{"id": number, "mail": f"{number}-{MASKED}", "note": VALUE} for number in range(1, 31)]
+    with mongodb.fresh_database("sweep") as database, kafka.fresh_topic() as topic:
+        host = mongodb.uri.removeprefix("mongodb://")
+        if source == "kafka":
+            send(kafka, topic, database, rows)
+            read = TOPIC % {**words, "kind": FROM_TOPIC % {"topic": topic}}
+            written = COLLECTION % {"host": host, "secret": f"file:{secrets}/uri"}
+        else:
+            with mongodb.client() as client:
+                client[database]["people"].insert_many([{**row, "_id": row["id"]} for row in rows])
+            read = COLLECTION % {"host": host, "secret": "env:SWEEP_SOURCE"} + COLUMNS % {"name": f"{database}.people"}
+            written = TOPIC % {**words, "kind": 'format = { type = "canal-json" }'}
+        job = SweptClients(tmp_path, cast("DatabaseServer", kafka), database, (), local=local, source_keys=read)
+        job.sink, job.sink_keys = ("mongodb", "kafka")[source == "mongodb"], written.split("\n", 2)[2]
+        job.write = "changelog"
+        job.sections = (SECTIONS % {"folder": secrets}).replace("sweep.", f"{database}.")
+        job.pipeline = f'state_key = "${{file:{secrets}/state}}"'
+        killed = job.start("--until", "caught-up", "--verbose", failpoints="before_commit=kill@1")
+        assert killed.wait() == -9, killed.story()
+        live = job.start("--verbose")
+        target = partial(mongodb.find, database, "people") if source == "kafka" else partial(sent, kafka, database)
+        assert live.wait_for(lambda: len(target()) == len(rows)), live.story()
+        in_processes()
+        live.interrupt()
+        in_words(said(killed), said(live), asked(job, ("tables", "list"), ("check",), ("plan",)))
+        in_files(job)

@@ -208,6 +208,7 @@ public class MongoReplicaSet {
       String db = m.getDatabaseName(); Object arg = q.get(cmd);
       switch (cmd) {
         case "startSession": return ok().append("id", new Document("id", UUID.randomUUID())).append("timeoutMinutes", 30);
+        case "saslStart": if (!"PLAIN".equals(q.get("mechanism"))) break; return ok().append("conversationId", 1).append("done", true).append("payload", new BinData(new byte[0]));
         case "endSessions": case "refreshSessions": case "killSessions": case "killAllSessions": case "replSetInitiate": case "fsync": case "logRotate": return ok();
         case "appendOplogNote": { Ev e = new Ev(); e.ts = nextTs(); e.type = "noop"; e.db = ""; e.wall = Instant.now(); LOG.add(e); LOCK.notifyAll(); return ok(); }
         case "replSetGetStatus": return ok().append("set", set).append("myState", 1).append("term", 1L).append("members", List.of(new Document("_id", 0).append("name", host + ":" + port).append("health", 1.0).append("state", 1).append("stateStr", "PRIMARY").append("self", true)));

@@ -34,6 +34,8 @@ _EXCLUDED = ("org.apache.kafka:kafka-tools-api",)
 _CLUSTER_ID = "AAAAAAAAQACAAAAAAAAAAQ"
 _START_TIMEOUT_S = 60.0
 _ADMIN_TIMEOUT_S = 20.0
+#: Of the user ``sweeper``: a password that can be looked for.
+SWEEPER_PASSWORD = "S3cret-of-sweeper-7f1"
 _topic_numbers = itertools.count(1)
 
 _LOGGING = """<Configuration status="WARN"><Appenders>
@@ -49,7 +51,8 @@ _SETTINGS: Mapping[str, str] = {
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL",
     "sasl.enabled.mechanisms": "PLAIN",
     "listener.name.sasl_ssl.plain.sasl.jaas.config": (
-        'org.apache.kafka.common.security.plain.PlainLoginModule required user_cdc="cdc";'
+        "org.apache.kafka.common.security.plain.PlainLoginModule required "
+        f'user_cdc="cdc" user_sweeper="{SWEEPER_PASSWORD}";'
     ),
     "ssl.keystore.type": "PEM",
     "num.partitions": "1",

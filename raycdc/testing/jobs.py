@@ -235,6 +235,23 @@ class Run:
             time.sleep(0.05)
         return True
 
+    def wait_for_rows(self, condition: Callable[[], bool]) -> None:
+        """As `wait_for`, for a condition that reads the target: it is asked anew after each event, as reading costs.
+
+        An `AssertionError` where the command ended before it held.
+        """
+        told = -1
+
+        def holds() -> bool:
+            nonlocal told
+            if len(self.events) == told:
+                return False
+            told = len(self.events)
+            return condition()
+
+        if not self.wait_for(holds) and not condition():
+            raise AssertionError(self.story())
+
     def wait_for_start(self) -> None:
         """Wait until a reader is up, or the command ended."""
         self.wait_for(lambda: bool(self.pids().get("readers")))

@@ -68,6 +68,7 @@ session = (
     .config("spark.driver.extraClassPath", jar)
     .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
     .config("spark.sql.session.timeZone", "UTC")
+    .config("spark.sql.shuffle.partitions", "1")
     .config("spark.sql.extensions", "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions")
     .config(catalog, "org.apache.iceberg.spark.SparkCatalog")
     .config(catalog + ".type", "hadoop")
@@ -89,6 +90,8 @@ def test_spark_reads_and_maintains_what_the_job_goes_on_with(mariadb: MariaDbSer
     (jar,) = JARS.glob("*.jar")
     database = "spark_iceberg"
     shop(mariadb, database)
+    # A few partitions, each with several files.
+    mariadb.execute("UPDATE products SET price = 10 + id % 3", database=database)
     partitioned = f'''[[transform]]\ntable = "{database}.products"\npartition_by = ["bucket(3, id)", "price"]'''
     job = Job(tmp_path, mariadb, database, TABLES, sink="iceberg", local=True, sections=partitioned)
     catch_up(job)

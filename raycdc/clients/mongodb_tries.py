@@ -11,6 +11,9 @@ from pymongo import monitoring
 
 from raycdc.waiting.tries import TRIES
 
+#: How long the driver looks for a server before whoever asked hears that there is none: waiting longer is ours, which
+#: people are told of (`raycdc.waiting.patience`). A ``serverSelectionTimeoutMS`` in the connection string goes before.
+SELECTION_TIMEOUT_MS = 5_000
 Address = tuple[str, int | None]
 
 

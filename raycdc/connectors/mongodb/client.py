@@ -19,7 +19,8 @@ from pymongo.errors import (
 )
 from pymongo.uri_parser import parse_uri
 
-from raycdc.clients.mongodb_tries import spaced
+from raycdc.clients.mongodb_texts import untold
+from raycdc.clients.mongodb_tries import SELECTION_TIMEOUT_MS, spaced
 from raycdc.config import Secret
 from raycdc.connectors.mongodb.bson.documents import Document
 from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
@@ -32,8 +33,6 @@ Client = MongoClient[Document]
 VERSION_MIN = (4, 0)
 #: First version whose change streams say where they are while nothing happens.
 VERSION_PLACES = (4, 0, 7)
-#: How long a server is looked for before the pipeline hears that there is none; it asks again itself.
-SELECTION_TIMEOUT_MS = 10_000
 #: Codes of errors after which the same may work: nodes that step down, start or stop, and cursors that are gone
 #: (MongoDB manual, "Error Codes"; the drivers' list of retryable reads, and 43 CursorNotFound).
 _RETRYABLE_CODES = frozenset({6, 7, 43, 50, 89, 91, 134, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
@@ -134,7 +133,7 @@ def _without_topology(cause: PyMongoError) -> str:
 
 
 def _refused(client: Client, what: str, cause: OperationFailure, place: str) -> SourceError:
-    text = (cause.details or {}).get("errmsg") or str(cause)
+    text = untold((cause.details or {}).get("errmsg") or str(cause))
     where = f"{address_of(client)}{what and f', {what}'}"
     if cause.code in _RETRYABLE_CODES or cause.has_error_label("RetryableError"):
         return SourceUnavailableError(f"{where}: {text} (code {cause.code})")

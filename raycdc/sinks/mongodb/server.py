@@ -23,13 +23,15 @@ from pymongo.errors import (
     ExecutionTimeout,
     OperationFailure,
     PyMongoError,
+    ServerSelectionTimeoutError,
     WaitQueueTimeoutError,
 )
 from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import ReadPreference
 from pymongo.write_concern import WriteConcern
 
-from raycdc.clients.mongodb_tries import spaced
+from raycdc.clients.mongodb_texts import denied_database, untold
+from raycdc.clients.mongodb_tries import SELECTION_TIMEOUT_MS, spaced
 from raycdc.config.mongodb_uri import parse_mongodb_uri
 from raycdc.errors import (
     KeyRefusedError,
@@ -42,11 +44,15 @@ from raycdc.errors import (
 from raycdc.model import TableId
 
 DUPLICATE_KEY = 11000
-_SELECTION_TIMEOUT_MS = 20_000
 #: A document where the driver takes or gives one: fields with values of any type of BSON.
 Document = dict[str, Any]
 #: How keys are read that are written again: the same ones.
 KEYS: CodecOptions[Document] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
+_GRANT = (
+    'Grant it, as with db.getSiblingDB("admin").grantRolesToUser("USER", [{{role: "readWrite", db: "{}"}}]); '
+    "raycdc check says what is missing"
+)
+_SELECTION = "serverselectiontimeoutms="
 _MAJORITY = WriteConcern("majority")
 #: The server's words for an error that may not come again.
 _LATER = ("RetryableWriteError", "TransientTransactionError", "UnknownTransactionCommitResult")
@@ -144,6 +150,7 @@ class Server:
             return _clients[key]
 
     def _connected(self) -> pymongo.MongoClient[Document]:
+        theirs: Any = {} if _SELECTION in self.uri.lower() else {"serverSelectionTimeoutMS": SELECTION_TIMEOUT_MS}
         try:
             return pymongo.MongoClient(
                 self.uri,
@@ -153,7 +160,7 @@ class Server:
                 readConcernLevel="majority",
                 readPreference="primary",
                 retryWrites=True,
-                serverSelectionTimeoutMS=_SELECTION_TIMEOUT_MS,
+                **theirs,
                 event_listeners=spaced(),
             )
         except (PyMongoError, ValueError, TypeError) as cause:
@@ -180,9 +187,10 @@ class Server:
             raise _refusal(cause)(f"{what}: MongoDB at {self.where}: {self.text_of(cause)}") from None
 
     def text_of(self, cause: BaseException) -> str:
-        """The first line of an error, without any secret."""
-        # Not the values of a key that is there already.
-        text = str(cause).partition(", full error")[0].partition(" dup key:")[0]
+        """The text of an error, without any secret and any value of a row."""
+        text = untold(str(cause))
+        if denied := denied_database(str(cause)):
+            text = f"{text}. {_GRANT.format(denied)}"
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text[:1000]
@@ -191,9 +199,17 @@ class Server:
         """The result of `do`, once its writes are there; it is called again where the server asks for that, for up to
         two minutes, and whatever else it raises undoes them.
         """
+
+        def asked(session: Session) -> Result:
+            try:
+                return do(session)
+            except ServerSelectionTimeoutError as cause:
+                # Else the driver asks again for two minutes, and nobody is told that somebody is waited for.
+                raise SinkUnavailableError(f"MongoDB at {self.where}: {self.text_of(cause)}") from None
+
         with self.client.start_session() as session:
             return session.with_transaction(
-                do,
+                asked,
                 read_concern=ReadConcern("snapshot"),
                 write_concern=_MAJORITY,
                 read_preference=ReadPreference.PRIMARY,

@@ -47,6 +47,7 @@ public class MongoReplicaSet {
   static final Map<String, Txn> TXNS = new HashMap<>();
   static final ThreadLocal<Txn> CUR = new ThreadLocal<>();
   static final ThreadLocal<Boolean> MUTE = ThreadLocal.withInitial(() -> false), REPLACE = ThreadLocal.withInitial(() -> false);
+  static final ThreadLocal<List<Document>> INVALID = ThreadLocal.withInitial(ArrayList::new);   // errInfo of the command's refusals, in order
   static final Map<String, Document> COLLOPTS = new ConcurrentHashMap<>();  // ns -> create options
   static boolean images(String ns) { Document o = COLLOPTS.get(ns); return o != null && o.get("changeStreamPreAndPostImages") instanceof Document && Boolean.TRUE.equals(((Document) o.get("changeStreamPreAndPostImages")).get("enabled")); }
 
@@ -62,8 +63,26 @@ public class MongoReplicaSet {
 
   static class Coll extends MemoryCollection {
     Coll(MongoDatabase d, String n, CollectionOptions o, CursorRegistry r) { super(d, n, o, r); }
-    @Override protected Integer addDocumentInternal(Document d) { Integer p = super.addDocumentInternal(d); Ev e = ev("insert", this, d); e.full = d.cloneDeeply(); emit(e); return p; }
+    @Override protected Integer addDocumentInternal(Document d) { validate(null, d); Integer p = super.addDocumentInternal(d); Ev e = ev("insert", this, d); e.full = d.cloneDeeply(); emit(e); return p; }
+    /** What a document misses of the collection's validator, as mongod >= 5.0 tells it for a simple comparison. */
+    void validate(Document old, Document d) {
+      Document o = COLLOPTS.get(getFullName()), by = o == null || MUTE.get() ? null : (Document) o.get("validator");
+      if (by == null || by.isEmpty() || "off".equals(o.get("validationLevel")) || "warn".equals(o.get("validationAction"))) return;
+      DefaultQueryMatcher matcher = new DefaultQueryMatcher();
+      if (matcher.matches(d, by) || old != null && "moderate".equals(o.get("validationLevel")) && !matcher.matches(old, by)) return;
+      String field = by.keySet().iterator().next(); Object rule = by.get(field);
+      Document details = new Document("operatorName", rule instanceof Document ? ((Document) rule).keySet().iterator().next() : field).append("specifiedAs", by).append("reason", d.containsKey(field) ? "comparison failed" : "field was missing");
+      if (d.containsKey(field)) details.append("consideredValue", d.get(field));
+      if (V5) INVALID.get().add(new Document("failingDocumentId", d.get("_id")).append("details", details));
+      throw new MongoServerError(121, "DocumentValidationFailure", "Document failed validation");
+    }
+    @SuppressWarnings("unchecked") List<Index<Integer>> indexes() {
+      try { java.lang.reflect.Field f = AbstractMongoCollection.class.getDeclaredField("indexes"); f.setAccessible(true); return (List<Index<Integer>>) f.get(this); } catch (ReflectiveOperationException e) { throw new IllegalStateException(e); }
+    }
     @Override protected void handleUpdate(Integer p, Document o, Document n) {
+      try { validate(o, n); } catch (MongoServerError e) {   // the library has changed the document already
+        Document was = n.cloneDeeply(); n.clear(); n.putAll(o); for (Index<Integer> i : indexes()) i.updateInPlace(was, n, p, this); throw e;
+      }
       Ev e = ev(REPLACE.get() ? "replace" : "update", this, n); e.full = n.cloneDeeply(); e.before = o.cloneDeeply();
       if (!REPLACE.get()) e.desc = diff(e.before, e.full);
       emit(e);
@@ -120,7 +139,7 @@ public class MongoReplicaSet {
   static final AtomicLong IDS = new AtomicLong(1L << 40);
 
   static class Backend extends MemoryBackend {
-    final String host; final int port; final Ver ver; String set = System.getProperty("rs", "rs0"); Document fail; int failLeft; String hidden; int hiddenLeft; final ObjectId election = new ObjectId(String.format("7fffffff%016x", System.currentTimeMillis()));   // a later start is a later term
+    final String host; final int port; final Ver ver; String set = System.getProperty("rs", "rs0"); Document fail; int failLeft; String hidden; int hiddenLeft; Document denied; final ObjectId election = new ObjectId(String.format("7fffffff%016x", System.currentTimeMillis()));   // a later start is a later term
     Backend(String host, int port, Ver ver) { this.host = host; this.port = port; this.ver = ver; version(ver); }
     @Override public MemoryDatabase openOrCreateDatabase(String n) { return new Db(n, getCursorRegistry()); }
 
@@ -155,6 +174,7 @@ public class MongoReplicaSet {
         if (Boolean.TRUE.equals(f.get("closeConnection"))) { m.getChannel().close(); throw new MongoServerException("closed"); }
         if (f.get("errorCode") != null) { Document r = new Document("ok", 0.0).append("errmsg", "Failing command via 'failCommand' failpoint").append("code", f.get("errorCode")).append("codeName", "FailPoint"); if (f.get("errorLabels") != null) r.append("errorLabels", f.get("errorLabels")); return stamp(r); }
       }
+      Document no = denied(m.getDatabaseName(), cmd, q); if (no != null) return stamp(no);
       if (cmd.equals("getMore") && STREAMS.containsKey(((Number) q.get("getMore")).longValue())) return stamp(more(STREAMS.get(((Number) q.get("getMore")).longValue()), q));
       // A client that hears no answer to these for some seconds gives up everything it has under way.
       switch (cmd) { case "hello": return stamp(hello(false)); case "isMaster": case "ismaster": return stamp(hello(true)); case "ping": return stamp(ok()); default: }
@@ -172,9 +192,21 @@ public class MongoReplicaSet {
         // What others have not committed nobody reads: it is taken back for that long.
         List<Txn> others = new ArrayList<>();
         if (READS.contains(cmd)) for (Txn o : TXNS.values()) if (o != t && !o.evs.isEmpty()) others.add(o);
-        CUR.set(t);
-        try { for (Txn o : others) undo(o); return stamp(run(m, q, cmd).cloneDeeply()); } finally { CUR.remove(); for (Txn o : others) redo(o); }
+        CUR.set(t); INVALID.get().clear();
+        try { for (Txn o : others) undo(o); return stamp(explained(run(m, q, cmd).cloneDeeply())); } finally { CUR.remove(); for (Txn o : others) redo(o); }
       }
+    }
+    /** The `errInfo` of documents that a validator refused. */
+    @SuppressWarnings("unchecked") static Document explained(Document reply) {
+      Iterator<Document> info = INVALID.get().iterator();
+      if (reply.get("writeErrors") != null) for (Document e : (List<Document>) reply.get("writeErrors")) if (Integer.valueOf(121).equals(e.get("code")) && info.hasNext()) e.put("errInfo", info.next());
+      return reply;
+    }
+    /** Whether a role of the one user that there is has lost a command on a collection. mongod tells the command as it came, but for sequences of documents. */
+    Document denied(String db, String cmd, Document q) {
+      if (denied == null || !denied.get("namespace").equals(db + "." + q.get(cmd)) || !((List<?>) denied.get("commands")).contains(cmd)) return null;
+      Document said = new Document(); for (Map.Entry<String, Object> e : q.entrySet()) if (!List.of("documents", "updates", "deletes").contains(e.getKey())) said.put(e.getKey(), e.getValue());
+      return new Document("ok", 0.0).append("errmsg", "not authorized on " + db + " to execute command " + said.toString(true, "{ ", " }")).append("code", 13).append("codeName", "Unauthorized");
     }
     /** A client that died leaves no transaction behind: its writes, which others see here, go with its connection. */
     @Override public void handleClose(Channel channel) {
@@ -216,13 +248,14 @@ public class MongoReplicaSet {
         case "getParameter": return ok().append("featureCompatibilityVersion", new Document("version", ver.v[0] + "." + ver.v[1]));
         case "configureFailPoint": {
           if ("hideDocuments".equals(arg)) { Object times = q.get("mode") instanceof Document ? ((Document) q.get("mode")).get("times") : null; hidden = "off".equals(q.get("mode")) ? null : (String) ((Document) q.get("data")).get("namespace"); hiddenLeft = times == null ? -1 : ((Number) times).intValue(); return ok(); }
+          if ("denyCommands".equals(arg)) { denied = "off".equals(q.get("mode")) ? null : (Document) q.get("data"); return ok(); }
           Object mode = q.get("mode"); if ("off".equals(mode)) { fail = null; return ok(); }
           fail = (Document) q.get("data"); failLeft = mode instanceof Document && ((Document) mode).get("times") != null ? ((Number) ((Document) mode).get("times")).intValue() : -1; return ok();
         }
         case "truncateLog": { int n = arg instanceof Number ? ((Number) arg).intValue() : 0; while (LOG.size() > n) logStart = LOG.remove(0).token(); for (Stream_ s : STREAMS.values()) s.scan = 0; return ok().append("left", LOG.size()); }
         case "splitVector": return splitVector(q);
-        case "collMod": { if (ver.v[0] < 6 && q.containsKey("changeStreamPreAndPostImages")) unknown("collMod.changeStreamPreAndPostImages"); String ns = db + "." + arg; Document o = COLLOPTS.computeIfAbsent(ns, k -> new Document()); if (q.containsKey("changeStreamPreAndPostImages")) o.put("changeStreamPreAndPostImages", q.get("changeStreamPreAndPostImages")); return ok(); }
-        case "create": { if (ver.v[0] < 6 && q.containsKey("changeStreamPreAndPostImages")) unknown("create.changeStreamPreAndPostImages"); Document r = super.handleMessage(m); Document o = new Document(); for (String k : List.of("changeStreamPreAndPostImages", "validator", "collation", "timeseries")) if (q.containsKey(k)) o.put(k, q.get(k)); COLLOPTS.put(db + "." + arg, o); return r; }
+        case "collMod": { if (ver.v[0] < 6 && q.containsKey("changeStreamPreAndPostImages")) unknown("collMod.changeStreamPreAndPostImages"); String ns = db + "." + arg; Document o = COLLOPTS.computeIfAbsent(ns, k -> new Document()); if (q.containsKey("changeStreamPreAndPostImages")) o.put("changeStreamPreAndPostImages", q.get("changeStreamPreAndPostImages")); for (String k : List.of("validator", "validationLevel", "validationAction")) if (q.containsKey(k)) o.put(k, q.get(k)); return ok(); }
+        case "create": { if (ver.v[0] < 6 && q.containsKey("changeStreamPreAndPostImages")) unknown("create.changeStreamPreAndPostImages"); Document r = super.handleMessage(m); Document o = new Document(); for (String k : List.of("changeStreamPreAndPostImages", "validator", "validationLevel", "validationAction", "collation", "timeseries")) if (q.containsKey(k)) o.put(k, q.get(k)); COLLOPTS.put(db + "." + arg, o); return r; }
         case "drop": { MongoCollection<?> c = resolveDatabase(db).resolveCollection((String) arg, false); if (c == null) { if (ver.v[0] >= 7) return ok(); throw new MongoServerError(26, "NamespaceNotFound", "ns not found"); } Document r = super.handleMessage(m); COLLOPTS.remove(db + "." + arg); emit(ev("drop", c, null)); return r; }
         case "dropDatabase": {
           for (Document d : batch(super.handleCommand(m.getChannel(), db, "listCollections", new Document("listCollections", 1)))) { MongoCollection<?> c = resolveDatabase(db).resolveCollection((String) d.get("name"), false); if (c != null && !c.getCollectionName().startsWith("system.")) emit(ev("drop", c, null)); COLLOPTS.remove(db + "." + d.get("name")); }

@@ -2,9 +2,9 @@
 
 No registry carries MongoDB's own server. Its stand-in was written from MongoDB's documentation: commands,
 sessions, transactions, change streams with resume tokens and images, `splitVector`, reads by index bounds and as of a
-cluster time, fail points. It keeps everything in memory: a server that was stopped starts empty. It knows no users (any
-password will do by ``authMechanism=PLAIN``), TLS, elections, sharding or isolation: writes of a transaction are seen
-at once, and two transactions never conflict.
+cluster time, validators, fail points. It keeps everything in memory: a server that was stopped starts empty. It knows
+no users (any password will do by ``authMechanism=PLAIN``), TLS, elections, sharding or isolation: writes of a
+transaction are seen at once, and two transactions never conflict.
 Where ``RAYCDC_TEST_MONGODB_URI`` names a real replica set, `mongodb_for_tests` gives that one instead.
 """
 
@@ -164,10 +164,16 @@ class MongoDbServer(PrivateServer, MongoDb):
                 {"configureFailPoint": "failCommand", "mode": mode, "data": {"failCommands": list(commands), **what}}
             )
 
-    def unfail(self) -> None:
-        """End what `fail` and `hide` began."""
+    def deny(self, namespace: str, commands: Sequence[str]) -> None:
+        """Answer `commands` on a collection as a server does whose user may not do that (code 13), until `unfail`."""
         with self.client() as client:
-            for name in ("failCommand", "hideDocuments"):
+            data = {"namespace": namespace, "commands": list(commands)}
+            client.admin.command({"configureFailPoint": "denyCommands", "mode": "alwaysOn", "data": data})
+
+    def unfail(self) -> None:
+        """End what `fail`, `hide` and `deny` began."""
+        with self.client() as client:
+            for name in ("failCommand", "hideDocuments", "denyCommands"):
                 client.admin.command({"configureFailPoint": name, "mode": "off"})
 
     def hide(self, namespace: str, *, times: int) -> None:

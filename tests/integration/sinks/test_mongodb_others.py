@@ -6,12 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pymongo.errors import ServerSelectionTimeoutError
 
-from raycdc.errors import KeyRefusedError, TargetTakenError
+from raycdc.clients.mongodb_tries import SELECTION_TIMEOUT_MS
+from raycdc.errors import KeyRefusedError, SinkUnavailableError, TargetTakenError, TargetTouchedError
+from raycdc.sinks.mongodb.server import Server
+from raycdc.testing.servers import MongoDbServer
 from tests.integration.sinks.others_story import OthersStory
 
 pytestmark = pytest.mark.server
 
+#: A key that no other text has.
+SECRET = 918273645
 KINDS = pytest.mark.parametrize("kind", ["mongodb-upsert", "mongodb-parts-upsert"])
 
 
@@ -92,3 +98,58 @@ def test_emptying_the_source_spares_the_documents_of_others(
     story.seal((3, 3, 3))
     story.run()
     story.world.check()
+
+
+@KINDS
+def test_a_right_that_is_taken_away_is_named_with_its_grant_and_without_the_keys_of_rows(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    story = Story(request, kind, tmp_path)
+    story.seal((1, 1, 1))
+    story.run()
+    server = story.world.mongodb
+    if not isinstance(server, MongoDbServer):
+        pytest.skip("Roles are for whoever has this server.")
+    # The server quotes the command that its user may not give, and so a query's keys.
+    server.deny("shop.t", ("find", "insert", "update", "delete"))
+    story.seal((SECRET, 2, 2))
+    with pytest.raises(
+        TargetTouchedError, match=r"not authorized on shop to execute command \w+\. Grant it, as with"
+    ) as told:
+        story.run()
+    server.unfail()
+    assert 'role: "readWrite", db: "shop"' in str(told.value)
+    assert str(SECRET) not in str(told.value)
+    story.run()
+    story.world.check()
+
+
+def test_a_server_that_goes_away_in_a_transaction_is_told_at_once(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """And not when the driver, which asks again by itself, has lost its patience."""
+    story = Story(request, "mongodb-upsert", tmp_path)
+    assert story.world.mongodb is not None
+    asked: list[None] = []
+
+    def away(_: object) -> None:
+        asked.append(None)
+        cause = ServerSelectionTimeoutError("nobody answers")
+        cause._add_error_label("TransientTransactionError")
+        raise cause
+
+    with pytest.raises(SinkUnavailableError, match="nobody answers"):
+        Server(story.world.mongodb.uri, "any").transaction(away)
+    assert len(asked) == 1
+
+
+def test_how_long_a_server_is_looked_for_is_the_users_to_say() -> None:
+    def timeout_s(options: str) -> float:
+        server = Server(f"mongodb://127.0.0.1:1/{options}", "any")
+        try:
+            return float(server.client.options.server_selection_timeout)
+        finally:
+            server.close()
+
+    assert timeout_s("") == SELECTION_TIMEOUT_MS / 1000
+    assert timeout_s("?serverSelectionTimeoutMS=90") == 0.09

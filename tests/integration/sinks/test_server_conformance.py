@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
+from unittest import SkipTest
 
 import pytest
 from pymongo import MongoClient
@@ -18,9 +19,10 @@ from pymongo import MongoClient
 from raycdc.config.mongodb_uri import parse_mongodb_uri
 from raycdc.model import TableId
 from raycdc.testing.epochs import Row, simple_schema
-from raycdc.testing.servers import MariaDbServer, MongoDb, PostgresServer
+from raycdc.testing.servers import MariaDbServer, MongoDb, MongoDbServer, PostgresServer
 from raycdc.testing.servers.gate import Gate, Way
 from raycdc.testing.sink_conformance import SinkConformance
+from raycdc.testing.sink_play import LARGE
 from tests.epochs.sink_world import HOME, Server, database_rows, jdbc_options
 from tests.integration.sinks.on_s3 import play_only
 
@@ -189,14 +191,8 @@ class TestMySql(Databases):
 class TestMongoDb(OfServer):
     """Targets are collections."""
 
-    impossible: ClassVar[Mapping[str, str]] = {
-        "alter": "The test server knows no validators, and nothing else of a collection is too narrow for a value.",
-        "revoke": "The test server knows no users.",
-    }
-
     @pytest.fixture(autouse=True)
-    def _server(self, mongodb_homes: MongoDb, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        monkeypatch.setattr("raycdc.sinks.mongodb.server._SELECTION_TIMEOUT_MS", 1000)
+    def _server(self, mongodb_homes: MongoDb) -> Iterator[None]:
         self.mongodb = mongodb_homes
         where = parse_mongodb_uri(mongodb_homes.uri).where.rpartition("://")[2].partition("/")[0].partition(",")[0]
         host, _, port = where.rpartition(":")
@@ -207,7 +203,7 @@ class TestMongoDb(OfServer):
         self.mongodb.drop("shop", HOME)
 
     def reached(self) -> dict[str, Any]:
-        uri = f"mongodb://{self.gate.host}:{self.gate.port}/?directConnection=true"
+        uri = f"mongodb://{self.gate.host}:{self.gate.port}/?directConnection=true&serverSelectionTimeoutMS=1000"
         return {"type": "mongodb", "uri": uri, "record": HOME}
 
     def rows(self, folder: Path, target: TableId) -> list[Row]:
@@ -234,6 +230,16 @@ class TestMongoDb(OfServer):
                 client[HOME][COMMITS].replace_one({"_id": record["_id"]}, record)
 
         return lambda: self.do(restore)
+
+    def alter(self, folder: Path, target: TableId) -> None:
+        fits = {"$or": [{"qty": None}, {"qty": {"$lt": LARGE}}]}
+        self.do(lambda client: client[target.db].command({"collMod": target.table, "validator": fits}))
+
+    def revoke(self, folder: Path, target: TableId) -> Callable[[], object]:
+        if not isinstance(self.mongodb, MongoDbServer):
+            raise SkipTest("Roles are for whoever has this server, and its user may not change them.")
+        self.mongodb.deny(str(target), ("insert", "update", "delete"))
+        return self.mongodb.unfail
 
     def rename(self, folder: Path, target: TableId, to: TableId) -> None:
         self.do(lambda client: client[target.db][target.table].rename(to.table))

@@ -2,7 +2,7 @@
 
 `test_topic_conformance` and `test_server_conformance` play what each sink is held to; `test_jdbc_others`,
 `test_mongodb_others` and `test_kafka_others` have the longer stories, and
-`tests.epochs.test_away_targets` has servers that are away or slow. The test server of MongoDB knows no validators.
+`tests.epochs.test_away_targets` has servers that are away or slow.
 """
 
 from __future__ import annotations
@@ -118,6 +118,12 @@ COLLECTION: list[tuple[str, Callable[[Database[Any]], object], str]] = [
     ("made anew", lambda shop: (shop.drop_collection("t"), shop.create_collection("t")), r"shop\.t"),
     ("renamed", lambda shop: shop["t"].rename("other"), r"shop\.t"),
     ("the database dropped", lambda shop: shop.client.drop_database("shop"), r"shop\.t"),
+    (
+        "a validator",
+        lambda shop: shop.command({"collMod": "t", "validator": {"a": {"$lt": LARGE}}}),
+        "failed validation",
+    ),
+    ("a validator that fits", lambda shop: shop.command({"collMod": "t", "validator": {"a": {"$gt": 0}}}), ""),
     ("an index", lambda shop: shop["t"].create_index("a"), ""),
     ("a document changed", lambda shop: shop["t"].update_one({"_id": 1}, {"$set": {"a": 9}}), ""),
     ("a document deleted", lambda shop: shop["t"].delete_one({"_id": 2}), ""),

@@ -53,7 +53,8 @@ class SourceSide:
     def parked(self, entries: Mapping[str, ParkedTarget]) -> None:
         """Targets were parked; without a supervisor the source side reads the record at its start."""
         for name, entry in sorted(entries.items()):
-            self._reporter.warning(f"{name} is parked: {entry.text}")
+            # Most errors of a target begin with its name.
+            self._reporter.warning(f"{name} is parked: {entry.text.removeprefix(f'{name}: ')}")
         if self.supervisor is not None:
             self.supervisor.park_tables(refusals_of(entries))
 

@@ -49,6 +49,7 @@ def test_a_validator_and_a_right_that_is_taken_away_park_their_collections(
         assert f"{database}.strict" in said
         assert "Document failed validation" in said
         assert str(LARGE) not in said
+        assert f"{database}.strict is parked: MongoDB at " in said, "its name is said once"
         if "forbidden" in parked:
             assert re.search(rf"not authorized on {database} to execute command \w+\. Grant it", said)
         assert values("strict") == {1: 1, 2: 2}

@@ -47,8 +47,10 @@ class JsonDialect:
         )
 
     def table_id(self, database: str, schema: str, table: str, topic: str) -> TableId:
-        """DATABASE.TABLE; a schema between them belongs to the table's name, and no table is the topic's."""
-        return TableId(database or NO_DATABASE, f"{schema}.{table}" if schema else table or topic)
+        """DATABASE.TABLE; a schema between them belongs to the table's name, and no table is the topic's. A schema with
+        a dot in it is quoted, so that `a.b` and `c` are not `a` and `b.c`.
+        """
+        return TableId(database or NO_DATABASE, str(TableId(schema, table)) if schema else table or topic)
 
     def described(self, version: bytes) -> list[WireColumn] | None:
         """The columns that an embedded schema text describes."""

@@ -27,7 +27,7 @@ from raycdc.sinks.jdbc.database import IDLE_TIMEOUT_S, LOCK_TIMEOUT_S
 from raycdc.sinks.jdbc.misfits import postgres_misfits
 from raycdc.sinks.jdbc.plugin import COMMIT_TABLE, STAGE_SCHEMA, Address
 from raycdc.sinks.jdbc.postgres_tables import PostgresTables, quote
-from raycdc.sinks.jdbc.refusals import advised, postgres_refusal, postgres_unreached, without_quoted
+from raycdc.sinks.jdbc.refusals import advised, postgres_grant, postgres_refusal, postgres_unreached, without_quoted
 from raycdc.sinks.jdbc.sql import Upsert, names, values
 from raycdc.sinks.jdbc.staging import Staging
 from raycdc.sinks.jdbc.types import postgres_type
@@ -293,7 +293,9 @@ class PostgresSession:
         return read(app_id, target, marker=self.tables.marker)
 
     def _error(self, cause: adbc_driver_manager.Error) -> SinkError:
-        return advised(postgres_refusal(cause.sqlstate or "", str(cause)), f"{self._address}: {_words(cause)}")
+        sqlstate, words = cause.sqlstate or "", _words(cause)
+        words += postgres_grant(sqlstate, words, quote(self._address.user)) if self._address.user else ""
+        return advised(postgres_refusal(sqlstate, str(cause)), f"{self._address}: {words}")
 
 
 def _alive(connection: Any) -> bool:
@@ -319,9 +321,11 @@ def _stage(name: str) -> str:
 
 
 def _words(cause: adbc_driver_manager.Error) -> str:
-    """The server's message in one line, and the column that COPY was at; never DETAIL and CONTEXT, which quote rows."""
+    """The server's message in one line, and the column that COPY was at; never DETAIL and CONTEXT, which quote rows, or
+    a statement.
+    """
     text = str(cause)
-    found = re.search(r"(?:ERROR|FATAL|PANIC):\s+(.*?)(?=\n\s*[A-Z]+:|\Z)", text, re.DOTALL)
+    found = re.search(r"(?:ERROR|FATAL|PANIC):\s+(.*?)(?=\n\s*[A-Z]+(?: \d+)?:|\s*\. SQLSTATE:|\Z)", text, re.DOTALL)
     at = re.search(r"^CONTEXT:.*?(COPY [^\n]*?, line \d+, column [^\n:]+)", text, re.DOTALL | re.MULTILINE)
     message = without_quoted(cause.sqlstate or "", re.sub(r"\s+", " ", found[1] if found else text).strip())
     return f"{message} ({at[1]})" if at else message

@@ -62,6 +62,14 @@ _TLS_REFUSED = re.compile(
 #: The server's words to who connects while it cannot serve.
 _LATER = re.compile(r"the database system is|too many (?:clients|connections)|connection slots|terminating connection")
 
+#: Words of PostgreSQL about a privilege that lacks, and what a loader needs there.
+_DENIED = re.compile(r"permission denied for (?P<what>schema|database|table) (?P<name>[^\s:]+)")
+_NEEDS = {
+    "schema": "USAGE, CREATE ON SCHEMA",
+    "database": "CREATE ON DATABASE",
+    "table": "SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON",
+}
+
 #: Values in texts of MySQL and MariaDB: before they name the key or column, behind "value:", and parts of a statement.
 _MYSQL_VALUES = re.compile(
     r"'.*'(?= for (?:key|column|function) )|(?<=value: )'.*'|(?<=out of range in )'.*'|(?<=near )'.*'(?= at line)"
@@ -95,6 +103,13 @@ def postgres_refusal(sqlstate: str, text: str = "") -> type[SinkError]:
     if not sqlstate and _LOST.search(text):
         return SinkUnavailableError
     return _POSTGRES.get(sqlstate) or _POSTGRES.get(sqlstate[:2]) or SinkError
+
+
+def postgres_grant(sqlstate: str, text: str, user: str) -> str:
+    """The advice about what the `user` (quoted) lacks, which PostgreSQL says in `text`; empty for any other refusal."""
+    if sqlstate != "42501" or not (found := _DENIED.search(text)):
+        return ""
+    return f". Who owns it may permit that: GRANT {_NEEDS[found['what']]} {found['name']} TO {user};"
 
 
 def postgres_unreached(text: str) -> type[SinkError]:

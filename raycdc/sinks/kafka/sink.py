@@ -17,7 +17,6 @@ changes of a key are written by one task in order and have one message key, so t
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -56,7 +55,7 @@ from raycdc.sinks.kafka.tasks import (
     seen,
 )
 from raycdc.sinks.kafka.topics import Topics
-from raycdc.sinks.kafka.transactions import Target
+from raycdc.sinks.kafka.transactions import Target, identity_of
 from raycdc.sinks.plan import by_partition
 from raycdc.source.checks import CheckResult
 
@@ -202,11 +201,8 @@ class KafkaSink(Sink):
         return result
 
     def _target(self, table: TableId) -> Target:
-        """The identity is hashed where the names would be longer than a group's may be."""
-        identity = f"{self._context.app_id}:{table}"
-        if len(identity) > 200:
-            identity = f"raycdc:{hashlib.sha256(identity.encode()).hexdigest()}"
         topic = self._config.topic_of(table)
+        identity = identity_of(self._context.app_id, table)
         return Target(self._properties, topic, identity, self._topics.id_of(topic), self._reached.get(table))
 
     def _is_ours(self, topic: str, target: TableId) -> bool:

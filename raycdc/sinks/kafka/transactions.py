@@ -14,7 +14,9 @@ out single messages of a batch, so that what is tried again could come behind la
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -33,6 +35,7 @@ from raycdc.errors import (
     ValueRefusedError,
 )
 from raycdc.failpoints import reach
+from raycdc.model import TableId
 from raycdc.waiting.patience import Pauses, Policy
 
 #: How long one question to the cluster may take.
@@ -44,6 +47,10 @@ STEPS = 8
 _TIMEOUT = "transaction.timeout.ms"
 #: Of the note beside the offset: since 2 it names the topic. Before there was no number.
 _VERSION = 2
+
+#: Of the characters that a group's name may have.
+_IDENTITY_MAX = 200
+_LIKE_A_PART = re.compile(r":[0-9]+$")
 
 #: Topic, key and value.
 Message = tuple[str, bytes | None, bytes | None]
@@ -114,6 +121,16 @@ class Target:
                 "its source table anew."
             )
         return record
+
+
+def identity_of(app_id: str, table: TableId) -> str:
+    """The identity of a table's target, which is no other one's and no part's (`Target.part`): hashed where the name
+    ends as that of a part does, or is longer than a group's may be.
+    """
+    identity = f"{app_id}:{table}"
+    if len(identity) > _IDENTITY_MAX or _LIKE_A_PART.search(table.table):
+        return f"raycdc:{hashlib.sha256(identity.encode()).hexdigest()}"
+    return identity
 
 
 @dataclass(frozen=True, slots=True)

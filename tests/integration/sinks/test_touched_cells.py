@@ -113,6 +113,20 @@ def test_a_privilege_that_is_taken_away(
         postgres.execute("DROP OWNED BY loader CASCADE", "DROP ROLE loader")
 
 
+def test_a_user_who_may_make_no_record_is_told_which_grant_is_missing(postgres: PostgresServer) -> None:
+    postgres.execute("CREATE ROLE maker LOGIN PASSWORD 'maker'", "DROP TABLE IF EXISTS raycdc_commit")
+    try:
+        postgres.execute("GRANT CREATE ON DATABASE postgres TO maker")
+        sink = JdbcSink(JdbcSinkConfig(url=f"jdbc:{postgres.url()}", user="maker", password=Secret("maker")))
+        with pytest.raises(
+            SinkError,
+            match=r'schema public\. Who owns it may permit that: GRANT USAGE, CREATE ON SCHEMA public TO "maker";',
+        ):
+            sink.open(SinkContext("any", "upsert", run_in_process))
+    finally:
+        postgres.execute("DROP OWNED BY maker CASCADE", "DROP ROLE maker")
+
+
 COLLECTION: list[tuple[str, Callable[[Database[Any]], object], str]] = [
     ("dropped", lambda shop: shop.drop_collection("t"), r"shop\.t"),
     ("made anew", lambda shop: (shop.drop_collection("t"), shop.create_collection("t")), r"shop\.t"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from raycdc.formats.api import RowsItem
 from raycdc.model import LogicalType, TableId, TypeKind
 from raycdc.schema import AddColumnEvent, AlterColumnTypeEvent, CreateTableEvent, DropColumnEvent, TruncateTableEvent
 from raycdc.schema.events import After
@@ -160,10 +161,24 @@ def test_canal_deletes_and_ddl_and_new_columns() -> None:
 
 # -- Debezium
 
+DOTTED = (("public", "products"), ("a", "b.c"), ("a.b", "c"))
+
 
 def debezium(op: str, before: Any, after: Any, **source: Any) -> dict[str, Any]:
     where = {"connector": "mysql", "db": "inventory", "table": "products", "ts_ms": 1589362330000, **source}
     return {"before": before, "after": after, "source": where, "op": op, "ts_ms": 1589362330904, "transaction": None}
+
+
+def test_a_schema_with_a_dot_is_not_taken_for_a_part_of_the_tables_name() -> None:
+    messages = [debezium("c", None, SCOOTER, schema=schema, table=table) for schema, table in DOTTED]
+    decoded = decoder("debezium-json", columns=PRODUCT).decode(batch(list(messages)))
+    assert decoded.failure is None
+    tables = [item.table for item in decoded.items if isinstance(item, RowsItem)]
+    assert tables == [
+        TableId("inventory", "public.products"),
+        TableId("inventory", "a.b.c"),
+        TableId("inventory", "`a.b`.c"),
+    ]
 
 
 def test_debezium_with_and_without_its_envelope() -> None:

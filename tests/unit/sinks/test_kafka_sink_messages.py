@@ -18,11 +18,20 @@ from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.sinks.kafka import tasks as kafka_tasks
 from raycdc.sinks.kafka import transactions as kafka_transactions
 from raycdc.sinks.kafka.tasks import Messages, WriteEpoch
-from raycdc.sinks.kafka.transactions import Record, Transactions
+from raycdc.sinks.kafka.transactions import Record, Transactions, identity_of
 from raycdc.sinks.table_input import TableInput
 
 TABLE = TableId("shop", "p")
 SCHEMA = TableSchema((Column("id", LogicalType(TypeKind.INT64)),), ("id",))
+
+
+def test_the_record_of_a_table_is_never_that_of_a_part_of_another_one() -> None:
+    """In a fixed topic a table may have any name."""
+    part = kafka_transactions.Target({}, "all", identity_of("raycdc:p:1", TableId("shop", "t"))).part(0)
+    assert part.identity == "raycdc:p:1:shop.t:0"
+    assert identity_of("raycdc:p:1", TableId("shop", "t:0")) != part.identity
+    assert identity_of("raycdc:p:1", TableId("shop", "t:a")) == "raycdc:p:1:shop.t:a"
+    assert len(identity_of("raycdc:p:1", TableId("shop", "t" * 300))) < 200
 
 
 class Target:

@@ -6,7 +6,7 @@ import pytest
 
 from raycdc.model.untold import without_quotations
 from raycdc.sinks.delta.demands import without_values
-from raycdc.sinks.jdbc.refusals import without_quoted, without_value
+from raycdc.sinks.jdbc.refusals import postgres_grant, without_quoted, without_value
 
 MYSQL = [
     (1062, "Duplicate entry 'planted-41' for key 't.mail'", "Duplicate entry '…' for key 't.mail'"),
@@ -32,6 +32,17 @@ POSTGRES = [
      'duplicate key value violates unique constraint "t_pkey"'),
     ("P0001", "no planted here", "a trigger or function there refuses the row"),
 ]  # fmt: skip
+
+
+def test_a_privilege_that_lacks_at_postgresql_comes_with_its_grant() -> None:
+    def advice(text: str, sqlstate: str = "42501") -> str:
+        return postgres_grant(sqlstate, text, '"me"')
+
+    assert advice("permission denied for schema public").endswith('GRANT USAGE, CREATE ON SCHEMA public TO "me";')
+    assert advice("permission denied for database shop").endswith('GRANT CREATE ON DATABASE shop TO "me";')
+    assert advice("permission denied for table t").endswith('SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON t TO "me";')
+    assert advice("must be owner of table t") == ""
+    assert advice("permission denied for table t", "42P01") == ""
 
 
 @pytest.mark.parametrize(("code", "text", "told"), MYSQL)

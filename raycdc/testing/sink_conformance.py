@@ -11,9 +11,9 @@ A test module of a sink of your own has::
 and pytest plays each ``test_…`` below in a folder of its own. A sink that fails none of them keeps an epoch exactly
 once as far as a single process can tell; what its store does at a power cut is the store's.
 
-`widen`, `back_up`, `alter`, `rename`, `revoke`, `maintain` and `away` say how others do something to a target. Each is
-supplied, or `impossible` says why nobody can do that to a target of this sink; its story is skipped then, with that
-reason, and fails where neither is there. `raycdc.testing.sink_hooks` is the page of all hooks.
+`widen`, `back_up`, `alter`, `erase`, `rename`, `revoke`, `maintain` and `away` say how others do something to a target.
+Each is supplied, or `impossible` says why nobody can do that to a target of this sink; its story is skipped then, with
+that reason, and fails where neither is there. `raycdc.testing.sink_hooks` is the page of all hooks.
 """
 
 from __future__ import annotations

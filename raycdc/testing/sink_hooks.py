@@ -84,6 +84,10 @@ class SinkHooks(ABC):
         """
         raise NotImplementedError
 
+    def erase(self, folder: Path, target: TableId) -> None:
+        """Delete some rows of `target`, by the means of its store."""
+        raise NotImplementedError
+
     def rename(self, folder: Path, target: TableId, to: TableId) -> None:
         """Call `target` `to`."""
         raise NotImplementedError

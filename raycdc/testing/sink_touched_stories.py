@@ -11,7 +11,7 @@ from pathlib import Path
 from raycdc.epochs.parked_targets import Parking, Waiting
 from raycdc.errors import SinkError, StateError, TargetTakenError
 from raycdc.model import TableId
-from raycdc.testing.sink_play import Play
+from raycdc.testing.sink_play import LARGE, Play
 from raycdc.testing.sink_stories import SinkStories, write
 
 
@@ -121,6 +121,26 @@ class TouchedStories(SinkStories):
             play, sink = self._touchable(tmp_path, runs)
             self.alter(play.folder, play.orders.id)
             self._is_parked_alone(play, sink if runs else None, play.orders.id)
+
+    def test_rows_that_somebody_deleted_are_noticed_or_later_changes_arrive(self, tmp_path: Path) -> None:
+        self._need("erase")
+        for runs in (True, False):
+            play, sink = self._touchable(tmp_path, runs)
+            full = self._sorted(play, play.orders.id)
+            self.erase(play.folder, play.orders.id)
+            left = self._sorted(play, play.orders.id)
+            assert len(left) < len(full), "erase left every row"
+            play.large_epoch()
+            if runs:
+                play.run(sink, parking=Parking())
+            else:
+                play.restart(parking=Parking())
+            self._check(play, play.items)
+            if parked := play.parked():
+                assert list(parked) == [str(play.orders.id)], "the table whose rows went is parked, and no other"
+                assert self._sorted(play, play.orders.id) == left, "something was written to a target that was touched"
+            else:
+                assert any(row["qty"] == LARGE for row in self.rows(play.folder, play.orders.id)), "a change is missing"
 
     def test_a_target_that_may_not_be_written_any_more_is_parked_alone(self, tmp_path: Path) -> None:
         self._need("revoke")

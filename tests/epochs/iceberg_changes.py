@@ -42,6 +42,9 @@ class IcebergChanges(SinkConformance):
         with self.table(folder, target).update_schema(allow_incompatible_changes=True) as update:
             update.delete_column("qty")
 
+    def erase(self, folder: Path, target: TableId) -> None:
+        self.table(folder, target).delete("id > 110")
+
     def maintain(self, folder: Path, target: TableId) -> None:
         """As a compaction does, and an expiry of what is older."""
         table = self.table(folder, target)

@@ -92,6 +92,9 @@ class TestSqliteChanges(SinkConformance):
     def rename(self, folder: Path, target: TableId, to: TableId) -> None:
         self._execute(folder, f'ALTER TABLE "{target}" RENAME TO "{to}"')
 
+    def erase(self, folder: Path, target: TableId) -> None:
+        self._execute(folder, f'DELETE FROM "{target}" WHERE id > 110')
+
     def maintain(self, folder: Path, target: TableId) -> None:
         self._execute(folder, f'CREATE INDEX theirs ON "{target}" (qty)', "VACUUM")
 

@@ -84,6 +84,9 @@ class TestDelta(Lake):
         constraint = {"theirs": f"qty IS NULL OR qty < {LARGE}"}
         DeltaTable(str(self.place(folder, target))).alter.add_constraint(constraint)
 
+    def erase(self, folder: Path, target: TableId) -> None:
+        DeltaTable(str(self.place(folder, target))).delete("id > 110")
+
     def maintain(self, folder: Path, target: TableId) -> None:
         table = DeltaTable(str(self.place(folder, target)))
         table.optimize.compact()
@@ -105,9 +108,17 @@ class TestIceberg(IcebergChanges, Lake):
         return HadoopCatalog("raycdc", folder / "lake")
 
 
-class TestParquet(Lake):
-    kind = "parquet"
+class Files(Lake):
+    """A file for each epoch, of which people may take any."""
+
     impossible: ClassVar[Mapping[str, str]] = {**NEAR, **FILES}
+
+    def erase(self, folder: Path, target: TableId) -> None:
+        min(self.place(folder, target).glob(f"*.{self.kind}")).unlink()
+
+
+class TestParquet(Files):
+    kind = "parquet"
 
     def occupy(self, folder: Path, target: TableId) -> None:
         place = self.place(folder, target)
@@ -115,9 +126,8 @@ class TestParquet(Lake):
         pq.write_table(THEIRS, place / "theirs.parquet")
 
 
-class TestJsonLines(Lake):
+class TestJsonLines(Files):
     kind = "jsonl"
-    impossible: ClassVar[Mapping[str, str]] = {**NEAR, **FILES}
 
     def occupy(self, folder: Path, target: TableId) -> None:
         place = self.place(folder, target)

@@ -12,9 +12,12 @@ import pytest
 
 from raycdc.epochs.parked_targets import Parking
 from raycdc.sinks.iceberg.catalog import HadoopCatalog
+from tests.epochs import test_demanding_targets as demanding
+from tests.epochs import test_staged_files as staged
 from tests.epochs import test_touched_targets as touched
 from tests.epochs.sink_world import World, commit, new_world
-from tests.epochs.test_touched_targets import Story, folder, iceberg
+from tests.epochs.test_touched_targets import iceberg
+from tests.epochs.touched_story import Story, folder
 
 MANUAL = Path(__file__).parents[2] / "raycdc" / "manual" / "targets.md"
 DELTA, ICEBERG, FILES = "Delta", "Iceberg", "Parquet, JSON Lines"
@@ -82,15 +85,15 @@ class Play:
 #: Where a cell is played that is no story of a cause between two epochs, or has one of its own.
 TOLD_BY = {
     "add a column and give it values": touched.test_a_column_of_others_keeps_its_values_when_rows_are_updated,
-    "vacuum or clean up files that are staged": touched.test_staged_files_that_a_cleaning_tool_took_are_staged_again,
+    "vacuum or clean up files that are staged": staged.test_staged_files_that_a_cleaning_tool_took_are_staged_again,
     'replace it from another pipeline (`on_existing = "replace"`)': (
         touched.test_a_pipeline_whose_target_another_one_replaced_writes_no_more
     ),
-    "add CHECK or NOT NULL": touched.test_a_constraint_that_others_gave_a_delta_table_holds_for_every_commit,
+    "add CHECK or NOT NULL": demanding.test_a_constraint_that_others_gave_a_delta_table_holds_for_every_commit,
     "make it with a generated column": (
-        touched.test_a_generated_column_of_an_adopted_delta_table_is_computed_or_refused
+        demanding.test_a_generated_column_of_an_adopted_delta_table_is_computed_or_refused
     ),
-    "make it with an identity column": touched.test_an_identity_column_of_a_delta_table_is_refused_by_name,
+    "make it with an identity column": demanding.test_an_identity_column_of_a_delta_table_is_refused_by_name,
 }
 DELETED = "delete rows of a changelog, or of a table that was adopted"
 CELLS: dict[tuple[str, str], list[Play]] = {

@@ -1,4 +1,7 @@
-"""Targets that others touch: whatever they do is noticed, and the table parked, or harmless. The manual lists it."""
+"""Targets that others touch: what they do is noticed, and the table parked, or harmless. The manual lists it.
+
+`test_staged_files` has files that are not part of a target yet, `test_demanding_targets` tables with demands of rows.
+"""
 
 from __future__ import annotations
 
@@ -11,39 +14,21 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Field, Schema, write_deltalake
-from deltalake.schema import PrimitiveType
+from deltalake import DeltaTable, Schema, write_deltalake
 from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
-from raycdc.checkpoint.parked import ParkedTarget
-from raycdc.epochs.epoch_loop import EpochLoop
 from raycdc.epochs.parked_targets import Parking
 from raycdc.errors import ParkReason, SinkError, StateError, TargetGoneError
-from raycdc.failpoints import FailpointError
 from raycdc.schema.events import DropColumnEvent, TruncateTableEvent
 from raycdc.sinks.delta import commits as delta_commits
-from raycdc.sinks.delta import target as delta_target
-from raycdc.sinks.iceberg import target as iceberg_target
 from raycdc.sinks.iceberg.catalog import HadoopCatalog
 from raycdc.sinks.iceberg.descent import CONFIRMED
 from raycdc.sinks.statistics import for_table
 from tests.epochs.sink_world import World, commit, new_world, works_of
+from tests.epochs.touched_story import EACH, LAKES, Story, folder
 
 ICEBERGS = ("iceberg-upsert", "iceberg-partitioned-upsert")
-#: Each way in which rows of lakes are updated.
-LAKES = (
-    "delta-upsert",
-    "delta-tasks-upsert",
-    "delta-partitioned-upsert",
-    "iceberg-upsert",
-    "iceberg-partitioned-upsert",
-)
-EACH = ("delta-upsert", "delta-changelog", "iceberg-upsert", "iceberg-changelog", "parquet", "jsonl")
-
-
-def folder(world: World) -> Path:
-    return world.root / "lake" / "shop" / "items"
 
 
 def add_note(world: World) -> None:
@@ -127,47 +112,6 @@ def test_a_column_that_the_source_dropped_is_null_in_rows_written_since(kind: st
         2: (None, "theirs 2"),
         3: ("read", "theirs 3"),
     }
-
-
-class Story:
-    """Two tables in a sink whose driver goes on, while somebody touches the target of shop.items."""
-
-    def __init__(self, kind: str, root: Path) -> None:
-        self.world = new_world(kind, root)
-        self.items = self.world.script.table("shop.items")
-        self.sink = self.world.sink()
-        self.loop = self.world.loop(sink=self.sink, parking=Parking())
-        for name in ("shop.orders", "shop.items"):
-            self.world.script.table(name).read([{"id": n, "name": "read", "qty": n} for n in range(1, 5)])
-        commit(self.loop, self.world.script.seal())
-
-    def goes_on(self, key: int) -> None:
-        """One more epoch in the same driver."""
-        self.items.update((key,), name="changed")
-        commit(self.loop, self.world.script.seal())
-
-    def starts_again(self, key: int) -> None:
-        """One more epoch in the next driver."""
-        self.items.update((key,), name="changed")
-        self.world.script.seal()
-        self.world.loop(parking=Parking()).recover()
-
-    def is_read_anew(self) -> None:
-        """The advice of messages, once the target was mended: its source table begins again."""
-        self.items.truncate()
-        self.items.insert({"id": 20, "name": "anew", "qty": 1})
-        (work,) = works_of(self.loop, self.world.script.seal(), begun=True)
-        sink = self.world.sink()
-        sink.apply_schema(work)
-        sink.commit(work, sink.stage([work])[work.target])
-        assert [row["id"] for row in self.world.rows(self.items)] == [20]
-
-    @property
-    def parked(self) -> ParkedTarget | None:
-        record = self.world.store.last_commit()
-        assert record is not None
-        assert set(record.parked) <= {"shop.items"}
-        return record.parked.get("shop.items")
 
 
 def made_anew(world: World) -> None:
@@ -435,156 +379,6 @@ def test_a_pipeline_whose_target_another_one_replaced_writes_no_more(kind: str, 
     second.check()
 
 
-@pytest.mark.parametrize("kind", ["delta-upsert", "delta-changelog", "delta-partitioned-changelog"])
-def test_a_constraint_that_others_gave_a_delta_table_holds_for_every_commit(kind: str, tmp_path: Path) -> None:
-    story = Story(kind, tmp_path)
-    DeltaTable(str(folder(story.world))).alter.add_constraint({"sound": "qty IS NULL OR qty >= 0"})
-    story.goes_on(1)
-    assert story.world.store.last_commit() is not None
-    assert "changed" in {row["name"] for row in story.world.rows(story.items)}
-    before = story.world.rows(story.items)
-    story.items.insert({"id": 770017701, "name": "unsound", "qty": -987654321})
-    commit(story.loop, story.world.script.seal())
-    assert story.parked is not None
-    assert story.parked.reason is ParkReason.TOUCHED
-    assert "sound (qty IS NULL OR qty >= 0)" in story.parked.text
-    assert "987654321" not in story.parked.text
-    assert "770017701" not in story.parked.text
-    assert story.world.rows(story.items) == before
-
-
-def adopting(kind: str, root: Path, *columns: Field) -> tuple[World, EpochLoop]:
-    """A pipeline that goes on with a Delta table that somebody made with the `columns`, beside those of a changelog."""
-    world = new_world(kind, root)
-    meta = [Field(name, PrimitiveType(kind_)) for name, kind_ in META_FIELDS] if kind.endswith("changelog") else []
-    DeltaTable.create(str(folder(world)), Schema([*columns, *meta]))
-    return world, world.loop(sink=world.sink(on_existing="merge"), parking=Parking())
-
-
-META_FIELDS = (
-    ("_op", "string"),
-    ("_seq", "long"),
-    ("_ts_ms", "long"),
-    ("_db", "string"),
-    ("_table", "string"),
-    ("_pos", "string"),
-)
-ID, NAME, QTY = (
-    Field("id", PrimitiveType("long"), nullable=False),
-    Field("name", PrimitiveType("string")),
-    Field("qty", PrimitiveType("integer")),
-)
-
-
-@pytest.mark.parametrize("kind", ["delta-upsert", "delta-tasks-upsert", "delta-changelog"])
-def test_not_null_of_an_adopted_delta_table_holds_for_every_commit(kind: str, tmp_path: Path) -> None:
-    world, loop = adopting(kind, tmp_path, ID, Field("name", PrimitiveType("string"), nullable=False), QTY)
-    items = world.script.table("shop.items")
-    items.read([{"id": n, "name": "read", "qty": n} for n in range(1, 4)])
-    commit(loop, world.script.seal())
-    assert {row["id"] for row in world.rows(items)} == {1, 2, 3}
-    items.insert({"id": 9, "name": None, "qty": 1})
-    commit(loop, world.script.seal())
-    record = world.store.last_commit()
-    assert record is not None
-    assert "name NOT NULL" in record.parked["shop.items"].text
-    assert {row["id"] for row in world.rows(items)} == {1, 2, 3}
-
-
-@pytest.mark.parametrize("kind", ["delta-upsert", "delta-tasks-upsert", "delta-changelog"])
-def test_a_generated_column_of_an_adopted_delta_table_is_computed_or_refused(kind: str, tmp_path: Path) -> None:
-    double = Field("double", PrimitiveType("integer"), metadata={"delta.generationExpression": "qty * 2"})
-    world, loop = adopting(kind, tmp_path, ID, NAME, QTY, double)
-    items = world.script.table("shop.items")
-    items.read([{"id": n, "name": "read", "qty": n} for n in range(1, 4)])
-    commit(loop, world.script.seal())
-    items.update((2,), qty=21)
-    commit(loop, world.script.seal())
-    record = world.store.last_commit()
-    assert record is not None
-    if kind == "delta-changelog":
-        assert record.parked == {}
-        assert {(row["qty"], row["double"]) for row in world.rows(items)} == {(1, 2), (2, 4), (21, 42), (3, 6)}
-    else:
-        assert "generated column 'double'" in record.parked["shop.items"].text
-        assert world.rows(items) == []
-
-
-@pytest.mark.parametrize("kind", ["delta-upsert", "delta-changelog"])
-def test_an_identity_column_of_a_delta_table_is_refused_by_name(kind: str, tmp_path: Path) -> None:
-    steps = {"delta.identity.start": 1, "delta.identity.step": 1, "delta.identity.allowExplicitInsert": False}
-    world, loop = adopting(kind, tmp_path, ID, NAME, QTY, Field("number", PrimitiveType("long"), metadata=steps))
-    world.script.table("shop.items").read([{"id": 1, "name": "read", "qty": 1}])
-    commit(loop, world.script.seal())
-    record = world.store.last_commit()
-    assert record is not None
-    assert "identity column 'number'" in record.parked["shop.items"].text
-
-
-def files_of(world: World) -> set[Path]:
-    return {path for path in folder(world).rglob("*") if path.is_file()}
-
-
-@pytest.mark.parametrize("kind", [*EACH, "delta-tasks-upsert"])
-def test_staged_files_that_a_cleaning_tool_took_are_staged_again(kind: str, tmp_path: Path) -> None:
-    story = Story(kind, tmp_path)
-    story.items.update((2,), name="changed")
-    story.items.insert({"id": 50, "name": "new", "qty": 5})
-    (work,) = works_of(story.loop, story.world.script.seal())
-    before = files_of(story.world)
-    staged = story.sink.stage([work])[work.target]
-    for path in files_of(story.world) - before:
-        path.unlink()
-    story.sink.commit(work, staged)
-    story.world.check()
-
-
-def taking_what_is_staged(story: Story) -> Callable[[str], None]:
-    """A fail point at which somebody takes the files of rows that came since now, in the middle of a commit."""
-    before = files_of(story.world)
-
-    def take(point: str) -> None:
-        for path in files_of(story.world) - before if point == "in_commit" else ():
-            if path.suffix == ".parquet":
-                path.unlink()
-
-    return take
-
-
-@pytest.mark.parametrize("kind", ["delta-changelog", "iceberg-changelog"])
-def test_a_staged_file_that_is_taken_while_it_is_committed_is_told_by_name(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    story = Story(kind, tmp_path)
-    take = taking_what_is_staged(story)
-    monkeypatch.setattr(delta_target if kind.startswith("delta") else iceberg_target, "reach", take)
-    story.goes_on(2)
-    assert story.parked is not None
-    assert "that were deleted while it was committed" in story.parked.text
-
-
-@pytest.mark.parametrize("kind", ["delta-changelog", "iceberg-changelog"])
-def test_a_staged_file_that_is_taken_is_told_by_the_next_start_where_the_commit_died_before_it_looked(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    story = Story(kind, tmp_path)
-    take = taking_what_is_staged(story)
-
-    def take_and_die(point: str) -> None:
-        take(point)
-        if point == "before_look":
-            raise FailpointError(point)
-
-    for module in (delta_target, delta_commits, iceberg_target):
-        monkeypatch.setattr(module, "reach", take_and_die)
-    with pytest.raises(FailpointError):
-        story.goes_on(2)
-    monkeypatch.undo()
-    story.starts_again(3)
-    assert story.parked is not None
-    assert "that were deleted while it was committed" in story.parked.text
-
-
 @pytest.mark.parametrize("how", ["a row", "a change"])
 @pytest.mark.parametrize("kind", LAKES)
 def test_a_truncation_at_the_source_takes_no_rows_of_others_from_an_adopted_target(
@@ -632,15 +426,3 @@ def test_a_loader_may_take_each_file_of_rows_away(kind: str, tmp_path: Path) -> 
     story.starts_again(2)
     assert story.parked is None
     assert [row["id"] for row in story.world.rows(story.items)] == [2, 2]
-
-
-@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
-def test_readers_of_all_files_below_a_folder_see_no_staged_rows(kind: str, tmp_path: Path) -> None:
-    story = Story(kind, tmp_path)
-    story.items.update((1,), name="changed")
-    works = works_of(story.loop, story.world.script.seal())
-    before = set(folder(story.world).rglob(f"*.{kind}"))
-    files = files_of(story.world)
-    story.sink.stage(works)
-    assert files_of(story.world) > files
-    assert set(folder(story.world).rglob(f"*.{kind}")) == before

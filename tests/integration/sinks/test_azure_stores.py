@@ -89,6 +89,9 @@ class TestJsonLinesOnAzure(OnAzure):
     def occupy(self, folder: Path, target: TableId) -> None:
         self.objects(folder).put(f"lake/{target.db}/{target.table}/theirs.jsonl", b'{"id": 1}\n')
 
+    def erase(self, folder: Path, target: TableId) -> None:
+        self.objects(folder).delete(min(key for key in self.keys(folder, target) if "/_raycdc/" not in key))
+
 
 class TestIcebergOnAzure(IcebergTables, OnAzure):
     """``path = "az://…"``: the warehouse of a hadoop catalog."""

@@ -46,6 +46,10 @@ class Files(OnS3):
     def occupy(self, folder: Path, target: TableId) -> None:
         self.objects(folder).put(f"lake/{target.db}/{target.table}/theirs.{self.kind}", self.theirs())
 
+    def erase(self, folder: Path, target: TableId) -> None:
+        first = min(key for key in self.keys(folder, target) if "/_raycdc/" not in key)
+        self.objects(folder).delete([first])
+
     def theirs(self) -> bytes:
         return b'{"id": 1}\n'
 

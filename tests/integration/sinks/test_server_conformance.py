@@ -39,6 +39,7 @@ TOUCHED = (
     "test_a_target_that_was_restored_from_an_older_copy_is_parked_alone",
     "test_a_target_that_somebody_altered_so_that_rows_do_not_fit_is_parked_alone",
     "test_a_target_that_somebody_renamed_is_parked_alone",
+    "test_rows_that_somebody_deleted_are_noticed_or_later_changes_arrive",
     "test_a_target_that_may_not_be_written_any_more_is_parked_alone",
     "test_what_administrators_do_now_and_then_is_harmless",
     "test_a_store_that_is_away_for_a_moment_is_waited_for",
@@ -123,6 +124,9 @@ class Databases(OfServer):
 
     def alter(self, folder: Path, target: TableId) -> None:
         self.server.execute(f"ALTER TABLE {target} {self.narrower}")
+
+    def erase(self, folder: Path, target: TableId) -> None:
+        self.server.execute(f"DELETE FROM {target} WHERE id > 110")
 
     def maintain(self, folder: Path, target: TableId) -> None:
         self.server.execute(f"CREATE INDEX theirs ON {target} (qty)", self.rewritten.format(target))
@@ -243,6 +247,9 @@ class TestMongoDb(OfServer):
 
     def rename(self, folder: Path, target: TableId, to: TableId) -> None:
         self.do(lambda client: client[target.db][target.table].rename(to.table))
+
+    def erase(self, folder: Path, target: TableId) -> None:
+        self.do(lambda client: client[target.db][target.table].delete_many({"id": {"$gt": 110}}))
 
     def maintain(self, folder: Path, target: TableId) -> None:
         self.do(lambda client: client[target.db][target.table].create_index("qty"))

@@ -164,6 +164,12 @@ class Topics(SinkConformance):
         forbid(admin, topic)
         return partial(permit, admin, topic)
 
+    def erase(self, folder: Path, target: TableId) -> None:
+        """As ``kafka-delete-records`` does."""
+        admin: AdminClient = self.kafka.admin()
+        (done,) = admin.delete_records([TopicPartition(self.topic(folder, target), 0, 3)]).values()
+        done.result(20)
+
     def maintain(self, folder: Path, target: TableId) -> None:
         topic = self.topic(folder, target)
         self.kafka.add_partitions(topic, 4)

@@ -71,6 +71,9 @@ class DeltaInStore(SinkConformance):
     def alter(self, folder: Path, target: TableId) -> None:
         self.table(folder, target).alter.add_constraint({"theirs": f"qty IS NULL OR qty < {LARGE}"})
 
+    def erase(self, folder: Path, target: TableId) -> None:
+        self.table(folder, target).delete("id > 110")
+
     def maintain(self, folder: Path, target: TableId) -> None:
         table = self.table(folder, target)
         table.optimize.compact()

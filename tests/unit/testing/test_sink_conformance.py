@@ -165,6 +165,11 @@ class Conformance(SinkConformance):
         document[str(to)] = document.pop(str(target))
         save(folder, document)
 
+    def erase(self, folder: Path, target: TableId) -> None:
+        document = load(folder)
+        document[str(target)]["rows"] = document[str(target)]["rows"][:3]
+        save(folder, document)
+
     def revoke(self, folder: Path, target: TableId) -> Callable[[], None]:
         def mark(forbidden: bool) -> None:
             document = load(folder)
@@ -395,6 +400,17 @@ class WritesWhereItMayNot(JsonSink):
                 self.hold(stamp)
 
 
+class WritesNothingAfterADeletion(JsonSink):
+    """Changes of a target that has fewer rows than it had are left out in silence."""
+
+    class target_class(JsonTarget):  # noqa: N801
+        def write(self, work: TableWork, staged: list[LinesFile], step: int, stamp: Stamp) -> None:
+            if len(self.document[self.key]["rows"]) == 3:
+                self.hold(stamp)
+            else:
+                super().write(work, staged, step, stamp)
+
+
 class ParksForEveryTouch(JsonSink):
     """A target whose comment somebody changed is refused."""
 
@@ -465,6 +481,7 @@ FAULTS: dict[type[JsonSink], str] = {
     MakesAgainWhatIsGone: "a_target_that_somebody_renamed_is_parked_alone",
     EndsWhenItsStoreIsAway: "a_store_that_is_away_for_a_moment_is_waited_for",
     WritesWhereItMayNot: "a_target_that_may_not_be_written_any_more_is_parked_alone",
+    WritesNothingAfterADeletion: "rows_that_somebody_deleted_are_noticed_or_later_changes_arrive",
     ParksForEveryTouch: "what_administrators_do_now_and_then_is_harmless",
     BlamesTheTable: "a_store_that_is_away_for_a_moment_is_waited_for",
     LetsTheReplacedOneGoOn: "a_pipeline_whose_targets_another_one_replaced_writes_no_more",
@@ -483,6 +500,7 @@ class OfNoHooks(Conformance):
     impossible: ClassVar[Mapping[str, str]] = {"rename": "A document has no other name."}
     widen, alter, rename, back_up = SinkHooks.widen, SinkHooks.alter, SinkHooks.rename, SinkHooks.back_up
     maintain = SinkHooks.maintain
+    erase = SinkHooks.erase
     revoke = SinkHooks.revoke  # type: ignore[assignment]
     away = SinkHooks.away  # type: ignore[assignment]
 
@@ -495,6 +513,7 @@ def test_a_hook_is_supplied_or_the_suite_says_why_nobody_can(tmp_path: Path) -> 
         (suite.test_a_column_of_others_keeps_its_values, "widen"),
         (suite.test_a_target_that_was_restored_from_an_older_copy_is_parked_alone, "back_up"),
         (suite.test_a_target_that_somebody_altered_so_that_rows_do_not_fit_is_parked_alone, "alter"),
+        (suite.test_rows_that_somebody_deleted_are_noticed_or_later_changes_arrive, "erase"),
         (suite.test_a_target_that_may_not_be_written_any_more_is_parked_alone, "revoke"),
         (suite.test_what_administrators_do_now_and_then_is_harmless, "maintain"),
         (suite.test_a_store_that_is_away_for_a_moment_is_waited_for, "away"),

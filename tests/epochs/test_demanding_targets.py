@@ -1,0 +1,101 @@
+"""Delta tables that demand something of rows: every way of writing keeps it, or the table is parked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable, Field, Schema
+from deltalake.schema import PrimitiveType
+
+from raycdc.epochs.epoch_loop import EpochLoop
+from raycdc.epochs.parked_targets import Parking
+from raycdc.errors import ParkReason
+from tests.epochs.sink_world import World, commit, new_world
+from tests.epochs.touched_story import Story, folder
+
+
+@pytest.mark.parametrize("kind", ["delta-upsert", "delta-changelog", "delta-partitioned-changelog"])
+def test_a_constraint_that_others_gave_a_delta_table_holds_for_every_commit(kind: str, tmp_path: Path) -> None:
+    story = Story(kind, tmp_path)
+    DeltaTable(str(folder(story.world))).alter.add_constraint({"sound": "qty IS NULL OR qty >= 0"})
+    story.goes_on(1)
+    assert story.world.store.last_commit() is not None
+    assert "changed" in {row["name"] for row in story.world.rows(story.items)}
+    before = story.world.rows(story.items)
+    story.items.insert({"id": 770017701, "name": "unsound", "qty": -987654321})
+    commit(story.loop, story.world.script.seal())
+    assert story.parked is not None
+    assert story.parked.reason is ParkReason.TOUCHED
+    assert "sound (qty IS NULL OR qty >= 0)" in story.parked.text
+    assert "987654321" not in story.parked.text
+    assert "770017701" not in story.parked.text
+    assert story.world.rows(story.items) == before
+
+
+def adopting(kind: str, root: Path, *columns: Field) -> tuple[World, EpochLoop]:
+    """A pipeline that goes on with a Delta table that somebody made with the `columns`, beside those of a changelog."""
+    world = new_world(kind, root)
+    meta = [Field(name, PrimitiveType(kind_)) for name, kind_ in META_FIELDS] if kind.endswith("changelog") else []
+    DeltaTable.create(str(folder(world)), Schema([*columns, *meta]))
+    return world, world.loop(sink=world.sink(on_existing="merge"), parking=Parking())
+
+
+META_FIELDS = (
+    ("_op", "string"),
+    ("_seq", "long"),
+    ("_ts_ms", "long"),
+    ("_db", "string"),
+    ("_table", "string"),
+    ("_pos", "string"),
+)
+ID, NAME, QTY = (
+    Field("id", PrimitiveType("long"), nullable=False),
+    Field("name", PrimitiveType("string")),
+    Field("qty", PrimitiveType("integer")),
+)
+
+
+@pytest.mark.parametrize("kind", ["delta-upsert", "delta-tasks-upsert", "delta-changelog"])
+def test_not_null_of_an_adopted_delta_table_holds_for_every_commit(kind: str, tmp_path: Path) -> None:
+    world, loop = adopting(kind, tmp_path, ID, Field("name", PrimitiveType("string"), nullable=False), QTY)
+    items = world.script.table("shop.items")
+    items.read([{"id": n, "name": "read", "qty": n} for n in range(1, 4)])
+    commit(loop, world.script.seal())
+    assert {row["id"] for row in world.rows(items)} == {1, 2, 3}
+    items.insert({"id": 9, "name": None, "qty": 1})
+    commit(loop, world.script.seal())
+    record = world.store.last_commit()
+    assert record is not None
+    assert "name NOT NULL" in record.parked["shop.items"].text
+    assert {row["id"] for row in world.rows(items)} == {1, 2, 3}
+
+
+@pytest.mark.parametrize("kind", ["delta-upsert", "delta-tasks-upsert", "delta-changelog"])
+def test_a_generated_column_of_an_adopted_delta_table_is_computed_or_refused(kind: str, tmp_path: Path) -> None:
+    double = Field("double", PrimitiveType("integer"), metadata={"delta.generationExpression": "qty * 2"})
+    world, loop = adopting(kind, tmp_path, ID, NAME, QTY, double)
+    items = world.script.table("shop.items")
+    items.read([{"id": n, "name": "read", "qty": n} for n in range(1, 4)])
+    commit(loop, world.script.seal())
+    items.update((2,), qty=21)
+    commit(loop, world.script.seal())
+    record = world.store.last_commit()
+    assert record is not None
+    if kind == "delta-changelog":
+        assert record.parked == {}
+        assert {(row["qty"], row["double"]) for row in world.rows(items)} == {(1, 2), (2, 4), (21, 42), (3, 6)}
+    else:
+        assert "generated column 'double'" in record.parked["shop.items"].text
+        assert world.rows(items) == []
+
+
+@pytest.mark.parametrize("kind", ["delta-upsert", "delta-changelog"])
+def test_an_identity_column_of_a_delta_table_is_refused_by_name(kind: str, tmp_path: Path) -> None:
+    steps = {"delta.identity.start": 1, "delta.identity.step": 1, "delta.identity.allowExplicitInsert": False}
+    world, loop = adopting(kind, tmp_path, ID, NAME, QTY, Field("number", PrimitiveType("long"), metadata=steps))
+    world.script.table("shop.items").read([{"id": 1, "name": "read", "qty": 1}])
+    commit(loop, world.script.seal())
+    record = world.store.last_commit()
+    assert record is not None
+    assert "identity column 'number'" in record.parked["shop.items"].text

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 
+from raycdc.bridge.certificates import JobAuthority
 from raycdc.bridge.copies import SegmentCopies
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.parked import ParkedTarget
@@ -27,6 +28,7 @@ from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
 from raycdc.sinks.api import UPSERT
 from raycdc.source.protocol.coordinator import CoordinatorSettings
 from raycdc.source.table_requests import refusals_of, settle
+from raycdc.spark.addresses import own_address
 from raycdc.stores.url import ObjectPlace, place_of
 
 
@@ -81,6 +83,7 @@ def job_spec(
         masks=config.masked(),
         token=secrets.token_urlsafe(24),
         copies=copies_of(config, store),
+        authority=JobAuthority.new() if config.flies else None,
     )
 
 
@@ -113,9 +116,8 @@ def new_launcher(
 
     options = config.ray
     readers = readers_max(config) if store.last_manifest() is None else config.readers.min
-    spools = SpoolSettings(
-        store.path, store.checkpoint, spec.token or "", options.spool, network=options.flight == "network"
-    )
+    address = "" if config.spark.is_here else own_address(config.spark.master, config.spark.conf)
+    spools = SpoolSettings(store.path, store.checkpoint, spec.token or "", options.spool, spec.authority, address)
     alone = options.address == "local" and config.spark.is_here
     listeners = RayListeners(reporter.warning, reporter.failed, partial(_end_process, reporter))
     return RayLauncher(

@@ -40,7 +40,8 @@ class SpoolAddress:
 class SegmentAccess:
     """The node that a process is on (default: the one with the state), and how it reaches the segments of others.
 
-    `token` is the one that Flight servers ask for; `repr` does not show it. `flights` are the endpoints of the spools
+    `token` is the one that Flight servers ask for; `repr` does not show it. `authority` is the certificate by which
+    servers on other machines are known (`raycdc.bridge.certificates`). `flights` are the endpoints of the spools
     of other nodes, by their names, as of now; only the driver knows them and writes them into descriptors (`placed`).
     A task that Spark put on a machine of its own choice does not know its node (`ANYWHERE`): it maps a file that is
     there under its path with its exact size, which only the segment itself can be, as no two share a name.
@@ -48,6 +49,7 @@ class SegmentAccess:
 
     node: str = STATE_NODE
     token: str = field(default="", repr=False)
+    authority: bytes = field(default=b"", repr=False)
     flights: Mapping[str, str] = field(default_factory=dict)
 
     def as_of(self, flights: Mapping[str, str]) -> SegmentAccess:

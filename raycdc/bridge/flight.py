@@ -1,14 +1,16 @@
-"""Arrow Flight for segments on other nodes: one server per node, which serves its spool and nothing else.
+"""Arrow Flight for segments on other nodes: one server per node, which serves its spool and nothing else, but on the
+driver's node the folders of segments that were made of others, too.
 
 The server maps the file and streams its batches; it runs in a reader process or on its own. Every call carries a
-bearer token that is compared in constant time. It listens on loopback unless it is told an address.
+bearer token that is compared in constant time. It listens on loopback unless it is told an address, and is then given
+an identity (`raycdc.bridge.certificates`), by which clients know it.
 """
 
 from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
+from raycdc.bridge.access import SegmentAccess
+from raycdc.bridge.certificates import ServerIdentity
 from raycdc.bridge.mapped import batch_range, checksum_of, mapped_reader
 from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import SegmentUnavailableError, StateError
@@ -45,14 +49,32 @@ class Request:
 
 
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
-    """Serves segments below `spool`. `endpoint` is what readers put into their descriptors."""
+    """Serves segments below `spool` and `beside`. `endpoint` is what readers put into their descriptors.
 
-    def __init__(self, spool: Path | str, *, token: str, host: str = "127.0.0.1", port: int = 0) -> None:
+    With an `identity` connections are encrypted; without one it is for this machine alone.
+    """
+
+    def __init__(
+        self,
+        spool: Path | str,
+        *,
+        token: str,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        beside: Sequence[Path] = (),
+        identity: ServerIdentity | None = None,
+    ) -> None:
         if not token:
             raise ValueError("a Flight server needs a token")
         self._spool = Path(spool).resolve()
-        super().__init__(f"grpc://{host}:{port}", middleware={"token": _RequireToken(token)})
-        self.endpoint = f"grpc://{host}:{self.port}"
+        self._folders = (self._spool, *(folder.resolve() for folder in beside))
+        scheme = "grpc+tls" if identity else "grpc"
+        super().__init__(
+            f"{scheme}://{host}:{port}",
+            middleware={"token": _RequireToken(token)},
+            tls_certificates=[(identity.certificate, identity.key)] if identity else None,
+        )
+        self.endpoint = f"{scheme}://{host}:{self.port}"
 
     def __repr__(self) -> str:
         return f"FlightServer({self.endpoint}, spool={str(self._spool)!r})"
@@ -90,46 +112,48 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
             raise flight.FlightServerError(str(cause)) from cause
 
     def _inside(self, text: str) -> Path:
-        """The file that `text` names: a name in the spool, or its absolute path."""
+        """The file that `text` names: a name in the spool, or an absolute path in one of the folders."""
         path = Path(self._spool, text).resolve()
-        if not path.is_relative_to(self._spool):
+        if not any(path.is_relative_to(folder) for folder in self._folders):
             raise flight.FlightUnauthorizedError(f"{text} is not in the spool of this server")
         return path
 
 
-def fetch(segment: Segment, columns: list[str] | None, part: tuple[int, int], token: str) -> Iterator[pa.RecordBatch]:
+def fetch(
+    segment: Segment, columns: list[str] | None, part: tuple[int, int], access: SegmentAccess
+) -> Iterator[pa.RecordBatch]:
     """Stored batches of `segment` from its node.
 
     `StateError` when the file is not there, `SegmentUnavailableError` when the node does not answer now.
     """
     request = Request(segment.path, segment.bytes, columns, part)
     try:
-        with flight.connect(segment.flight) as client:
-            stream = client.do_get(request.to_ticket(), _options(token))
+        with _connected(segment, access) as client:
+            stream = client.do_get(request.to_ticket(), _options(access.token))
             for chunk in stream:
                 yield chunk.data
     except (flight.FlightError, pa.ArrowException, OSError) as cause:
         raise _unreadable(segment, cause) from cause
 
 
-def fetch_schema(segment: Segment, token: str) -> pa.Schema:
+def fetch_schema(segment: Segment, access: SegmentAccess) -> pa.Schema:
     """Schema of the stored columns of `segment` on its node."""
     request = Request(segment.path, segment.bytes, None, (0, 1 << 30))
     try:
-        with flight.connect(segment.flight) as client:
-            stream = client.do_get(request.to_ticket(), _options(token))
+        with _connected(segment, access) as client:
+            stream = client.do_get(request.to_ticket(), _options(access.token))
             schema: pa.Schema = stream.schema
             return schema
     except (flight.FlightError, pa.ArrowException, OSError) as cause:
         raise _unreadable(segment, cause) from cause
 
 
-def intact_there(segment: Segment, token: str, *, checksum: bool) -> bool:
+def intact_there(segment: Segment, access: SegmentAccess, *, checksum: bool) -> bool:
     """Whether the segment's node has it with its exact size and, when asked, its exact content."""
     body = json.dumps({"path": segment.path, "checksum": checksum}).encode()
     try:
-        with flight.connect(segment.flight) as client:
-            results = list(client.do_action(flight.Action("stat", body), _options(token)))
+        with _connected(segment, access) as client:
+            results = list(client.do_action(flight.Action("stat", body), _options(access.token)))
     except flight.FlightUnavailableError:
         return False
     except (flight.FlightError, pa.ArrowException, OSError) as cause:
@@ -138,16 +162,22 @@ def intact_there(segment: Segment, token: str, *, checksum: bool) -> bool:
     return answer["bytes"] == segment.bytes and (not checksum or answer["crc32"] == segment.crc32)
 
 
-def delete_there(segment: Segment, token: str) -> None:
+def delete_there(segment: Segment, access: SegmentAccess) -> None:
     """Delete the file on its node, as far as the node answers: what is left behind its next start sweeps."""
     body = json.dumps({"path": segment.path}).encode()
     try:
-        with flight.connect(segment.flight) as client:
-            list(client.do_action(flight.Action("delete", body), _options(token)))
+        with _connected(segment, access) as client:
+            list(client.do_action(flight.Action("delete", body), _options(access.token)))
     except flight.FlightUnavailableError:
         return
     except (flight.FlightError, pa.ArrowException, OSError) as cause:
         raise StateError(f"Segment {segment.path} cannot be deleted at {segment.flight}: {cause}") from cause
+
+
+def _connected(segment: Segment, access: SegmentAccess) -> Any:
+    """A client of the segment's node. The job's authority must have signed for the very address that is called."""
+    secure = segment.flight.startswith("grpc+tls:")
+    return flight.connect(segment.flight, tls_root_certs=access.authority) if secure else flight.connect(segment.flight)
 
 
 def _unreadable(segment: Segment, cause: Exception) -> StateError:

@@ -76,13 +76,13 @@ def segment_schema(segment: Segment, *, access: SegmentAccess = HERE) -> pa.Sche
         raise _away(segment)
     from raycdc.bridge.flight import fetch_schema
 
-    return fetch_schema(segment, access.token)
+    return fetch_schema(segment, access)
 
 
 def _away(segment: Segment) -> SegmentUnavailableError:
     return SegmentUnavailableError(
         f"Segment {segment.name} is on node {segment.node}, which is not there now. If that is another machine, its "
-        'segments can be read from here with ray.flight = "network" only.'
+        'segments cannot be read from here with ray.flight = "loopback".'
     )
 
 
@@ -96,7 +96,7 @@ def verify_segments(segments: Iterable[Segment], *, access: SegmentAccess = HERE
         else:
             from raycdc.bridge.flight import intact_there
 
-            intact = intact_there(segment, access.token, checksum=checksum)
+            intact = intact_there(segment, access, checksum=checksum)
         if not intact:
             return False
     return True
@@ -106,7 +106,7 @@ def delete_there(segment: Segment, access: SegmentAccess) -> None:
     """Delete a segment in another node's spool; harmless when that node is not there now."""
     from raycdc.bridge import flight
 
-    flight.delete_there(segment, access.token)
+    flight.delete_there(segment, access)
 
 
 def stored_columns(columns: Sequence[str] | None) -> list[str] | None:
@@ -147,7 +147,7 @@ def _flight(
         raise _away(segment)
     from raycdc.bridge.flight import fetch
 
-    return fetch(segment, stored_columns(columns), part, access.token)
+    return fetch(segment, stored_columns(columns), part, access)
 
 
 def _finished(

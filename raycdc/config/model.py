@@ -395,11 +395,12 @@ class RayOptions(Options):
     spool: Folder = option(
         "", help="Folder for segments on nodes other than this one; empty is a folder of the user's in /var/tmp."
     )
-    flight: Literal["loopback", "network"] = option(
-        "loopback",
+    flight: Literal["auto", "loopback", "network"] = option(
+        "auto",
         help="Where nodes serve segments. loopback: to this machine only. network: on the node's address in the "
-        "cluster, so that readers can run on other machines. Calls carry a token but are not encrypted, so use a "
-        "private network.",
+        "cluster, so that readers and Spark's executors can run on other machines; calls carry a token and are "
+        "encrypted, with certificates made for the run. auto: network where a Ray cluster is joined or Spark runs "
+        "elsewhere.",
     )
 
     @property
@@ -473,6 +474,14 @@ class PipelineConfig:
     transforms: tuple[TransformOptions, ...] = ()
     lookups: tuple[LookupOptions, ...] = ()
     routes: tuple[RouteOptions, ...] = ()
+
+    @property
+    def flies(self) -> bool:
+        """Whether nodes serve segments beyond this machine."""
+        if self.ray.flight == "auto":
+            return self.ray.address != "local" or not self.spark.is_here
+        return self.ray.flight == "network"
+
     warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from raycdc.bridge.access import SegmentAccess, SpoolAddress
+from raycdc.bridge.certificates import JobAuthority
 from raycdc.bridge.copies import SegmentCopies
 from raycdc.checkpoint.documents import REQUESTS
 from raycdc.checkpoint.manifest import STATE_NODE
@@ -53,11 +54,13 @@ class JobSpec:
     token: str | None = field(default=None, repr=False)
     #: Where each segment has a copy.
     copies: SegmentCopies | None = None
+    #: By which Flight servers are known where they listen beyond this machine; None where none does.
+    authority: JobAuthority | None = None
 
     @property
     def access(self) -> SegmentAccess:
         """How processes on the node with the state reach segments."""
-        return SegmentAccess(token=self.token or "")
+        return SegmentAccess(token=self.token or "", authority=self.authority.certificate if self.authority else b"")
 
 
 class CoordinatorHandle(CoordinatorClient, Protocol):

@@ -6,7 +6,7 @@ port, so that what readers have told about their segments stays true; when its n
 and its segments are gone until it comes back.
 
 A node on another machine is reached over the network, which Flight must have been told to listen on
-(``ray.flight = "network"``); until then readers stay on the driver's machine.
+(``ray.flight``); otherwise readers stay on the driver's machine. Then connections are encrypted.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from raycdc.bridge.access import SpoolAddress
+from raycdc.bridge.certificates import JobAuthority, ServerIdentity
 from raycdc.checkpoint.manifest import STATE_NODE
 from raycdc.errors import RaycdcError
 from raycdc.runtime.ray_actors import actor_class
@@ -42,22 +43,27 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class SpoolSettings:
-    """Where other nodes keep segments (see `spool_folder`), and whether Flight listens beyond this machine."""
+    """Where other nodes keep segments (see `spool_folder`). With an `authority` Flight listens beyond this machine: on
+    `address` at the driver's node, where that is given.
+    """
 
     state: Path
     checkpoint: str
     token: str = field(repr=False)
     folder: str = ""
-    network: bool = False
+    authority: JobAuthority | None = None
+    address: str = ""
 
 
 class SpoolActor:
     """`SpoolServer` in an actor."""
 
-    def __init__(self, settings: SpoolSettings, *, own: bool, host: str, port: int) -> None:
+    def __init__(
+        self, settings: SpoolSettings, *, own: bool, host: str, port: int, identity: ServerIdentity | None
+    ) -> None:
         folder = settings.state / "spool" if own else spool_folder(settings.folder, settings.checkpoint)
         name = STATE_NODE if own else None
-        self._server = SpoolServer(folder, name=name, token=settings.token, host=host, port=port)
+        self._server = SpoolServer(folder, name=name, token=settings.token, host=host, port=port, identity=identity)
 
     def address(self) -> tuple[SpoolAddress, int]:
         return self._server.address, self._server.port
@@ -147,13 +153,13 @@ class RaySpools:
                     self._look_at(node, host)
 
     def _reachable(self, host: str, own_host: str) -> bool:
-        if self._settings.network or host == own_host:
+        if self._settings.authority or host == own_host:
             return True
         if host not in self._left_out:
             self._left_out.add(host)
             self._warn(
                 f"Ray node {host} gets no readers: their rows could not be fetched from this machine, as Flight "
-                'listens on loopback only. Set ray.flight = "network" to use it.'
+                "listens on loopback only. Leave ray.flight out to use it."
             )
         return False
 
@@ -192,9 +198,12 @@ class RaySpools:
         own = node == self._own
         # A private Ray is on loopback only; whoever fetches from its node over the network needs another address.
         reached = machine_address() if host == LOOPBACK else host
-        listen = reached if self._settings.network else LOOPBACK
+        if own and self._settings.address:
+            reached = self._settings.address
+        authority = self._settings.authority
+        listen, identity = (reached, authority.identity(reached)) if authority else (LOOPBACK, None)
         actor = actor_class(SpoolActor, node_id=node, concurrent=True).remote(
-            self._settings, own=own, host=listen, port=port
+            self._settings, own=own, host=listen, port=port, identity=identity
         )
         self._budgets.setdefault(node, RestartBudget()).started(time.monotonic())
         return _Server(actor, actor.address.remote(), actor.wait.remote(), port=port)

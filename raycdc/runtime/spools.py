@@ -15,11 +15,14 @@ from collections.abc import Collection
 from pathlib import Path
 
 from raycdc.bridge.access import SpoolAddress
+from raycdc.bridge.certificates import ServerIdentity
 from raycdc.bridge.flight import FlightServer
 from raycdc.checkpoint.folder import LocalFolder
 from raycdc.checkpoint.store import sweep
 from raycdc.errors import StateError
 
+#: Folders beside the state's spool: what the driver makes of segments (`raycdc.epochs.segment_making`).
+MADE = ("derived", "exact", "looked_up")
 #: Holds the spool's name; a file that no sweep takes.
 NAME_FILE = "node"
 #: Overrides the folder of spools for the Ray node that was started with it.
@@ -54,10 +57,22 @@ def spool_name(folder: Path) -> str:
 class SpoolServer:
     """One node's spool with a Flight server on it. `address` is what the readers of the node write to."""
 
-    def __init__(self, folder: Path, *, name: str | None, token: str, host: str, port: int = 0) -> None:
-        """`name` is given for the state's spool only. `port` other than 0 takes the place of a server that ended."""
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        name: str | None,
+        token: str,
+        host: str,
+        port: int = 0,
+        identity: ServerIdentity | None = None,
+    ) -> None:
+        """`name` is given for the state's spool only, and what the driver makes of segments is then served, too. `port`
+        other than 0 takes the place of a server that ended.
+        """
         self.address = SpoolAddress(folder, name or spool_name(folder))
-        self._server = FlightServer(folder, token=token, host=host, port=port)
+        beside = [] if name is None else [folder.parent / made for made in MADE]
+        self._server = FlightServer(folder, token=token, host=host, port=port, beside=beside, identity=identity)
         self.address = SpoolAddress(folder, self.address.node, self._server.endpoint)
 
     def __repr__(self) -> str:

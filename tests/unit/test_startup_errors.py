@@ -203,5 +203,5 @@ def test_readers_that_could_have_no_connection_for_chunks_are_not_started() -> N
 
 def test_a_segment_on_another_machine_names_the_option_that_serves_it() -> None:
     segment = Segment("there", "s.arrow", "", TableId("a", "b"), "f", "s", 0, "log", 0, 1, 1, 0)
-    with pytest.raises(SegmentUnavailableError, match=r'ray\.flight = "network"'):
+    with pytest.raises(SegmentUnavailableError, match=r'ray\.flight = "loopback"'):
         segment_schema(segment, access=SegmentAccess("here"))

@@ -1,0 +1,27 @@
+"""The address at which Spark's executors reach this machine."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Mapping
+
+_STANDALONE = re.compile(r"spark://\[?([^,\]]+?)\]?:(\d+)")
+
+
+def own_address(master: str, conf: Mapping[str, str]) -> str:
+    """``spark.driver.host`` where somebody has set it, else the address of the interface that leads to a standalone
+    master; empty where neither is known.
+    """
+    if given := conf.get("spark.driver.host", ""):
+        return given
+    found = _STANDALONE.match(master)
+    if found is None:
+        return ""
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(found[1], int(found[2]), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(place)  # Sends nothing: the system looks for a way there.
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""

@@ -1,6 +1,6 @@
 # The tasks of this project. `make test` is what CI runs; `make check` is a synonym for people who look for it.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test demo test check test-fast test-kill test-takeover test-drivers test-races test-sinks test-stores test-leaks test-blackbox test-mutants test-mongodb-peer lint types imports format bench clean
+.PHONY: help setup setup-test demo test check test-fast test-kill test-takeover test-drivers test-races test-sinks test-stores test-leaks test-spark-elsewhere test-blackbox test-mutants test-mongodb-peer lint types imports format bench clean
 SHELL := /bin/bash
 BIN := .venv/bin
 PYTEST := $(BIN)/python .ci/leaves-nothing $(BIN)/python -m pytest
@@ -58,6 +58,9 @@ test-stores: ## Object stores: clients that race at S3Mock, moto and Azurite (ne
 
 test-leaks: setup-test ## The sweep for secrets and values of rows over processes, Ray, Spark, logs and files
 	$(PYTEST) tests/e2e/test_nothing_leaks.py tests/integration/test_secrets_in_refusals.py
+
+test-spark-elsewhere: setup-test ## Spark with executors that share no disk with the driver (network namespaces: needs root)
+	$(PYTEST) tests/e2e/test_spark_elsewhere.py tests/integration/bridge
 
 test-blackbox: setup-test ## Stories of DDL, types, broken surroundings, damaged state: both servers, three sinks
 	$(PYTEST) $(SEVERAL) tests/blackbox

@@ -72,15 +72,15 @@ class DataSide:
         """Open `sink`, and whatever else rows need on their way; `stack` closes it all. Servers that are away are
         waited for as `patiently` does; `board` shows what is waited for.
         """
-        run_tasks, at_once = task_runner(self.session)
-        here = self.config.spark.is_here
+        here, private = self.config.spark.is_here, self.store.path / "private"
+        run_tasks, at_once = task_runner(self.session, None if here else private)
         context = replace(
             sink_context(self.config, self.store.app_id, run_tasks),
             parallelism=self.config.sink.parallelism or at_once,
             access=self.access if here else replace(self.access, node=ANYWHERE),
             spark=self.session,
             order_by=order_by(self.config),
-            private=str(self.store.path / "private"),
+            private=str(private),
         )
         with board.doing(Stage.OPEN, "waits for the sink to let it in"):
             patiently(partial(sink.open, context))
@@ -89,12 +89,14 @@ class DataSide:
         if self.settled.full_by is FullBy.KNOWN_ROWS:
             from raycdc.epochs.known_rows import KnownRows  # Only here, because it loads Delta's libraries.
 
-            known = KnownRows.opened(self.store.path, replace(context, access=self.access))
+            # They are beside the state, where tasks on other machines could not write them.
+            kept = context if self.is_here else replace(context, run_tasks=task_runner(None)[0], spark=None)
+            known = KnownRows.opened(self.store.path, replace(kept, access=self.access))
             stack.callback(known.close)
         records = bad_records(self.config, self.store.path)
         routing = replace(self._routing(sink, records, warn), known=known)
         lookups, path = self.config.lookups, self.store.path
-        joiner = partial(open_joiner, lookups, path, records, self.access, self.is_here, warn)
+        joiner = partial(open_joiner, lookups, path, records, self.access, warn)
         return replace(routing, joiner=patiently(lambda: stack.enter_context(joiner())))
 
     def _routing(self, sink: Sink, records: BadRecords, warn: Callable[[str], None]) -> Routing:
@@ -104,7 +106,7 @@ class DataSide:
         unmerged = no_merging(config, sink) if upsert else ""
         transforms, masks, naming = config.transformed(), config.masked(), self.settled.naming
         folder = self.store.path / "derived"
-        sieve = Sieve(records, folder, access=self.access, local=self.is_here)
+        sieve = Sieve(records, folder, access=self.access)
         if not (transforms or masks or naming.acts):
             return Routing(config.router(), upsert, unmerged, sieve=sieve, records=records)
         adopts = config.pipeline.on_existing == "merge"

@@ -44,6 +44,7 @@ from raycdc.runtime.supervisor import Supervisor
 from raycdc.sinks.api import Sink
 from raycdc.source.table_requests import complain_of_parked
 from raycdc.source_side import SourceSide, copies_of, job_spec, new_launcher, new_supervisor
+from raycdc.spark.executors import probe
 from raycdc.spark.lifecycle import SparkThread, activity, new_session
 from raycdc.startup_checks import Start, begin, no_order, order_by, require_known_rows
 from raycdc.waiting.stages import Board
@@ -234,7 +235,7 @@ class Pipeline:
             return False
         spec = job_spec(config, store, settled, until=until, taker=taker)
         reporter.starting("starting" if local else "starting Ray and Spark")
-        spark = None if local else SparkThread(partial(new_session, config.spark, store.path))
+        spark = None if local else SparkThread(partial(new_session, config.spark, store.path, config.sink.type))
         if spark is not None:
             run.stack.callback(spark.end)
         # In this thread: Ray's processes die with the thread that started them.
@@ -253,6 +254,9 @@ class Pipeline:
         watchdog.board.around = partial(activity, session)
         run.stack.enter_context(watchdog.watching())
         reporter.on_status = watchdog.heard
+        if session is not None and not config.spark.is_here:
+            reporter.starting("asking an executor of Spark to read rows")
+            probe(session, store.spool, spec.access.as_of(launcher.flights()))
         routing = data.open(run.stack, start.sink, reporter.warning, patiently=patiently, board=watchdog.board)
         self._commit_epochs(run, start.sink, routing, spec, launcher, board=watchdog.board)
         return True

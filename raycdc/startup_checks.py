@@ -110,11 +110,6 @@ def no_merging(config: PipelineConfig, sink: Sink) -> str:
 
 def require_known_rows(start: Start) -> None:
     """`ConfigError` where the rows that make a changelog full cannot be kept."""
-    if not start.local and not start.config.spark.is_here:
-        raise ConfigError(
-            'source.changelog = "full" keeps rows beside the state, which needs a Spark on this machine: '
-            'spark.master = "local[*]".'
-        )
     if state_of(start.config).on_store:
         raise ConfigError(
             'source.changelog = "full" keeps rows beside the state, which must be in a folder for that; give this '
@@ -161,16 +156,16 @@ def _options(start: Start) -> Iterator[CheckResult]:
         problems.append(f'sink.write = "{config.sink.write}": {config.sink.type} supports {supported} only.')
     if not start.local and config.ray.outside:
         problems.append(config.ray.outside)
+    if not start.local and not config.spark.is_here and not config.flies:
+        problems.append(
+            f'ray.flight = "loopback": tasks of spark.master = "{config.spark.master}" could not read rows from here. '
+            "Leave it out."
+        )
     for index, transform in enumerate(config.transformed().all):
         place = f"transform[{index}]"
         if start.local and (not is_plain(transform) or transform.udfs):
             problems.append(
                 f"{place}: Spark computes its columns and filters, and --local runs without it. Run it without --local."
-            )
-        elif not is_plain(transform) and not start.config.spark.is_here:
-            problems.append(
-                f"spark.master: {place} has a filter or computed columns, which need a Spark on this machine, such as "
-                '"local[*]".'
             )
     for problem in problems:
         yield CheckResult("options", problem, error=ConfigError)

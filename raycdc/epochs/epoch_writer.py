@@ -132,6 +132,8 @@ class EpochWriter:
             try:
                 works = self._making.exact(works, prepared.sources, prepared.exact)
                 works = self._making.derived(works, prepared.share, prepared.derived)
+                # Tasks on other machines read what was made here from this one.
+                works = [replace(work, segments=self._works.placed(work.segments)) for work in works]
                 with self._ports.board.doing(Stage.STAGE, "writes an epoch's rows", table=_named(works)):
                     prepared.staged.update(self._patience(partial(self._sink.stage, works)))
                 break

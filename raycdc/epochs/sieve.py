@@ -36,7 +36,7 @@ from raycdc.bridge.reading import read_segment, segment_schema
 from raycdc.bridge.views import turned, viewed
 from raycdc.checkpoint.manifest import Segment
 from raycdc.epochs.made_segments import MadeSegments
-from raycdc.errors import RowRefusedError, ValueRefusedError
+from raycdc.errors import ValueRefusedError
 from raycdc.model import META_COLUMNS, Column, LogicalType, RowKind, TableId, TableSchema, TypeKind
 from raycdc.model.table import file_name
 from raycdc.model.untold import row_named
@@ -50,16 +50,12 @@ Judge = Callable[[pa.RecordBatch], pa.Array]
 
 
 class Sieve(MadeSegments):
-    """See the module's docstring. Sieved segments are in `folder`, on this machine; callable from any thread.
+    """See the module's docstring. Sieved segments are in `folder`, on this machine; callable from any thread."""
 
-    `local`: whether the tasks that will read them run here.
-    """
-
-    def __init__(self, records: BadRecords, folder: Path, *, access: SegmentAccess = HERE, local: bool = True) -> None:
+    def __init__(self, records: BadRecords, folder: Path, *, access: SegmentAccess = HERE) -> None:
         self._records = records
         super().__init__(folder)
         self._access = access
-        self._local = local
 
     def concerns(self, segment: Segment) -> bool:
         """Whether rows of `segment` may be left out at all; told without reading it."""
@@ -72,7 +68,6 @@ class Sieve(MadeSegments):
         merged = _Merged(segment, view, risky(view), target, self._access)
         if not merged.any_bad():
             return Sifted(segment)
-        self._require_local(segment.table, f"is none of the type that {target} has")
         plain = replace(view, target=view.source, fill=False)
         return self._sifted(
             _Task(segment, plain, view.source, merged.reasons, self._records, self._access), target, epoch
@@ -92,19 +87,11 @@ class Sieve(MadeSegments):
             return Sifted(segment)
         if not self._records.leaves_out:
             raise ValueRefusedError(f"{work.target}: {why}. {ON_BAD_RECORD}")
-        self._require_local(segment.table, f"can never be in {work.target}")
         return self._sifted(task, work.target, work.epoch)
 
     def _sifted(self, task: _Task, target: TableId, epoch: int) -> Sifted:
         self._folder.mkdir(parents=True, exist_ok=True)
         return task.sifted(self._folder, self._records.letters(epoch, f"{file_name(str(target))}-{task.segment.name}"))
-
-    def _require_local(self, table: TableId, why: str) -> None:
-        if not self._local:
-            raise RowRefusedError(
-                f"{table}: a value of it {why}, and leaving rows out needs a Spark on this machine, such as "
-                'spark.master = "local[*]".'
-            )
 
 
 def risky(view: RowView) -> list[tuple[Column, LogicalType]]:

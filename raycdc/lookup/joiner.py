@@ -56,7 +56,7 @@ class Joiner:
     """See the module's docstring. Callable from any thread; segments of different tables at once.
 
     `asking` gives who asks for a lookup's keys. `records` says whether the sink updates rows, and whether images may
-    lack values. `warn` is told of values that became NULL. Tasks that will read joined segments run on this machine.
+    lack values. `warn` is told of values that became NULL.
     """
 
     def __init__(

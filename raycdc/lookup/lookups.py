@@ -11,7 +11,6 @@ from pathlib import Path
 from raycdc.bridge.access import SegmentAccess
 from raycdc.bridge.bad_rows import BadRecords
 from raycdc.config import LookupOptions
-from raycdc.errors import ConfigError
 from raycdc.lookup.api import Dimension
 from raycdc.lookup.asking import Asking
 from raycdc.lookup.cache import Cache
@@ -26,18 +25,14 @@ def open_joiner(
     state: Path,
     records: BadRecords,
     access: SegmentAccess,
-    local: bool,
     warn: Callable[[str], None],
 ) -> Iterator[Joiner | None]:
-    """The joiner of a run's segments while the block does; None without lookups. `local`: the tasks that will read
-    joined segments run on this machine. Raises `SourceError` where a dimension cannot be asked, and `ConfigError` where
-    tasks would not find its answers. For the other arguments see `Joiner`.
+    """The joiner of a run's segments while the block does; None without lookups. Raises `SourceError` where a
+    dimension cannot be asked. For the other arguments see `Joiner`.
     """
     if not options:
         yield None
         return
-    if not local:
-        raise ConfigError('spark.master: [[lookup]] needs a Spark on this machine: "local[*]".')
     lookups = Lookups(options)
     with closing(lookups):
         for text in lookups.require():
@@ -60,7 +55,7 @@ class Lookups:
         self._asking: dict[tuple[int, str], Asking] = {}
 
     def require(self) -> list[str]:
-        """Refuse early what could not work, and return what to warn of. Blocks; raises `SourceError`, `ConfigError`."""
+        """Refuse early what could not work, and return what to warn of. Blocks; raises `SourceError`."""
         found = []
         for number, options in enumerate(self._options):
             dimension = _dimension(options, options.lookup(number), "string")

@@ -48,7 +48,7 @@ from raycdc.bridge.bad_rows import (
 from raycdc.bridge.reading import read_segment, verify_segments
 from raycdc.checkpoint.manifest import Segment
 from raycdc.epochs.made_segments import MadeSegments
-from raycdc.errors import ConfigError, RowRefusedError, SegmentUnavailableError, SinkError
+from raycdc.errors import RowRefusedError, SegmentUnavailableError, SinkError
 from raycdc.model import META_COLUMNS, META_FIELDS, Column, LogicalType, RowKind, TableSchema
 from raycdc.model.untold import row_named
 from raycdc.sinks.absence import is_absent
@@ -71,7 +71,10 @@ IN_PROCESS_BYTES_MAX = 4 << 20
 
 
 class Deriver(MadeSegments):
-    """Makes derived segments in `folder`, on a Spark session whose tasks run on this machine. Callable from any thread.
+    """Makes derived segments in `folder`, on a Spark session. Callable from any thread.
+
+    Where Spark's tasks run elsewhere, this process reads the columns that expressions use and writes the segments,
+    which are served from here (`raycdc.runtime.spools`): nobody would find what a task wrote wherever Spark put it.
 
     `upsert`: the sink keeps the last row of each key, so an update's rows need not say what it became. An expression
     that fails on a value ends its job; the rows are then gone through by expressions that tell where they failed, and
@@ -101,11 +104,6 @@ class Deriver(MadeSegments):
         `SegmentUnavailableError` when one cannot be read now, `DataError` when an expression fails on a value and
         `BadRecords` want no more.
         """
-        if not self._local:
-            raise ConfigError(
-                f"spark.master: {found.table} has a transform with a filter or computed columns, which need a Spark "
-                'on this machine, such as "local[*]".'
-            )
         if not verify_segments(segments, access=self._access):
             raise SegmentUnavailableError(f"A segment of {found.table} is not there now.")
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -121,7 +119,7 @@ class Deriver(MadeSegments):
         from pyspark.errors import PySparkException
 
         small = sum(segment.bytes for segment in segments) <= IN_PROCESS_BYTES_MAX
-        way = self._here if small else self._in_workers
+        way = self._here if small else self._in_workers if self._local else self._one_by_one
         with errors_untold():
             try:
                 return way(segments, task, self._spark)
@@ -162,6 +160,10 @@ class Deriver(MadeSegments):
             answers |= json.loads(row["made"])
         made = [answers[segment.name] for segment in segments]
         return [Sifted(Segment.from_json(one) if one else None, bad, why) for one, bad, why in made]
+
+    def _one_by_one(self, segments: Sequence[Segment], task: _Task, spark: Any) -> list[Sifted]:
+        """As `_here`, with the rows of one segment in memory at a time."""
+        return [made for segment in segments for made in self._here([segment], task, spark)]
 
     def _here(self, segments: Sequence[Segment], task: _Task, spark: Any) -> list[Sifted]:
         """In this process, but for what the JVM computes: a way through Python workers costs more than so few rows."""

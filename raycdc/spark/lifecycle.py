@@ -12,15 +12,18 @@ from raycdc.bridge import TaskRunner, ThreadTaskRunner
 from raycdc.config import SparkOptions
 
 
-def task_runner(session: Any) -> tuple[TaskRunner, int]:
-    """The runner of a sink's tasks, and how many run at once: Spark, or threads where there is none."""
+def task_runner(session: Any, private: Path | None = None) -> tuple[TaskRunner, int]:
+    """The runner of a sink's tasks, and how many run at once: Spark, or threads where there is none.
+
+    Tasks of a Spark elsewhere are sent the texts of the folder `private`.
+    """
     if session is None:
         threads = os.cpu_count() or 1
         return ThreadTaskRunner(threads), threads
     from raycdc.spark.session import parallelism
     from raycdc.spark.stage import SparkTaskRunner
 
-    return SparkTaskRunner(session), parallelism(session)
+    return SparkTaskRunner(session, private=private), parallelism(session)
 
 
 def activity(session: Any) -> str:
@@ -39,11 +42,13 @@ def activity(session: Any) -> str:
     return f"Spark: {done} of {all_tasks} tasks of {len(stages)} stages are done" if stages else ""
 
 
-def new_session(options: SparkOptions, state: Path) -> Any:
-    """A Spark session as the configuration has it, with its own files beside the state."""
+def new_session(options: SparkOptions, state: Path, sink: str) -> Any:
+    """A Spark session as the configuration has it, with its own files beside the state, for tasks of a sink of the type
+    `sink`.
+    """
     from raycdc.spark.session import spark_session
 
-    return spark_session(options.master, state / "spark", options.conf)
+    return spark_session(options.master, state / "spark", options.conf, sink=sink)
 
 
 class SparkThread:

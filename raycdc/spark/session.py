@@ -21,6 +21,7 @@ from typing import Any
 
 from raycdc.errors import ConfigError
 from raycdc.spark import artifacts, class_archive
+from raycdc.spark.executors import executor_settings, executors_python
 
 #: The Spark that works with the Delta jars below; others fail late and obscurely.
 PYSPARK_SERIES = "4.1"
@@ -54,10 +55,11 @@ _JARS_GIVEN = {"spark.jars", "spark.jars.packages"}
 _LOCAL = re.compile(r"local(?:\[(\*|\d+)\])?$")
 
 
-def spark_session(master: str, scratch: Path, conf: Mapping[str, str] | None = None) -> Any:
+def spark_session(master: str, scratch: Path, conf: Mapping[str, str] | None = None, *, sink: str = "") -> Any:
     """Start Spark (4–5 s) and return its session. `scratch` gets warehouse, temporary files and ``spark.log``.
 
-    `conf` overrides ours. `ConfigError` when Java or a fitting pyspark is missing.
+    Executors on other machines get what tasks of `sink` (its type) import. `conf` overrides ours. `ConfigError` when
+    Java or a fitting pyspark is missing.
     """
     java = check_java()
     check_pyspark()
@@ -72,6 +74,9 @@ def spark_session(master: str, scratch: Path, conf: Mapping[str, str] | None = N
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     settings = {**_settings(master, scratch, java), **(conf or {})}
+    if not master.startswith("local"):
+        os.environ["PYSPARK_PYTHON"] = executors_python(conf or {})
+        settings |= executor_settings(master, conf or {}, sink)
     scratch.mkdir(parents=True, exist_ok=True)
     # A process has one JVM: pyspark would go on with the first, and leave another one unused beside it.
     gateway = SparkContext._gateway
@@ -83,11 +88,11 @@ def spark_session(master: str, scratch: Path, conf: Mapping[str, str] | None = N
                 raise _not_started(master, "its JVM ended at once.", scratch / "spark.log") from cause
     try:
         context = SparkContext(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())), gateway=gateway)
+        context.setLogLevel("ERROR")
+        return SparkSession(context)
     except Py4JError as cause:
         reason = next((line for line in str(cause).splitlines()[1:] if line.strip()), str(cause)).strip(": \t")
         raise _not_started(master, reason, scratch / "spark.log") from cause
-    context.setLogLevel("ERROR")
-    return SparkSession(context)
 
 
 def _not_started(master: str, reason: str, log: Path) -> ConfigError:
@@ -172,7 +177,6 @@ def _fetched() -> Path:
 
 
 def _settings(master: str, scratch: Path, java: str) -> dict[str, str]:
-    package_root = str(_PROJECT)
     settings = {
         "spark.master": effective_master(master),
         "spark.app.name": "raycdc",
@@ -196,7 +200,8 @@ def _settings(master: str, scratch: Path, java: str) -> dict[str, str]:
         ),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.executorEnv.PYTHONPATH": package_root,
+        # For executors, and for the Python workers of this machine.
+        "spark.executorEnv.PYTHONPATH": str(_PROJECT),
         "spark.python.daemon.module": "raycdc.spark.daemon",
         # mapInArrow is lenient: without this it cuts decimals and drops columns in silence.
         "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",

@@ -12,13 +12,16 @@ from __future__ import annotations
 import heapq
 import pickle
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from raycdc.bridge.tasks import ResultT, StageTask, ThreadTaskRunner
 from raycdc.errors import RaycdcError, SinkError, error_by_name
 from raycdc.model.untold import without_quotations
+from raycdc.private_texts import all_private, take_private
 
 #: Below this much input the tasks run in the driver process: every way through a Python worker costs about 70 ms,
 #: which is what writing this much costs.
@@ -52,9 +55,13 @@ class SparkTaskRunner:
     is Spark's to retry.
     """
 
-    def __init__(self, spark: Any, *, in_process_bytes_max: int = IN_PROCESS_BYTES_MAX) -> None:
+    def __init__(
+        self, spark: Any, *, in_process_bytes_max: int = IN_PROCESS_BYTES_MAX, private: Path | None = None
+    ) -> None:
+        """`private`: the folder of texts that tasks on other machines are sent (`raycdc.private_texts`)."""
         self._context = spark.sparkContext
         self._in_process_bytes_max = in_process_bytes_max
+        self._private = private
 
     def __call__(self, tasks: Sequence[StageTask[ResultT]]) -> list[ResultT]:
         if sum(task.input_bytes for task in tasks) <= self._in_process_bytes_max:
@@ -65,7 +72,7 @@ class SparkTaskRunner:
         try:
             answers = self._answers(tasks)
         except (Py4JError, PySparkException) as cause:
-            raise SinkError(f"Staging failed in Spark: {_told(str(cause))}") from cause
+            raise SinkError(f"Staging failed in Spark: {told(str(cause))}") from cause
         for answer in answers:
             if answer.error:
                 raise error_by_name(answer.error)(answer.message)
@@ -85,7 +92,8 @@ class SparkTaskRunner:
 
     def _run(self, groups: Sequence[Sequence[bytes]]) -> list[Answer]:
         """One task of Spark's for each group; the answers of all, group by group."""
-        answers: list[Answer] = self._context.parallelize(groups, len(groups)).flatMap(run_pickled).collect()
+        run = run_pickled if self._private is None else partial(run_elsewhere, all_private(self._private))
+        answers: list[Answer] = self._context.parallelize(groups, len(groups)).flatMap(run).collect()
         return answers
 
 
@@ -107,6 +115,12 @@ def run_pickled(tasks: Sequence[bytes]) -> list[Answer]:
     return [_answer(task) for task in tasks]
 
 
+def run_elsewhere(private: Mapping[str, str], tasks: Sequence[bytes]) -> list[Answer]:
+    """`run_pickled` on a machine that has no private files of the driver's."""
+    take_private(private)
+    return run_pickled(tasks)
+
+
 def _answer(pickled: bytes) -> Answer:
     """The answer to one task, or to nothing when it is empty."""
     if not pickled:
@@ -118,12 +132,13 @@ def _answer(pickled: bytes) -> Answer:
         return Answer(error=type(failure).__name__, message=str(failure))
 
 
-def _told(text: str) -> str:
+def told(text: str) -> str:
     """The error's class and the last place of the Python traceback inside a Java one, without its text, which may quote
     a row; of an error that is Java's own, its first line.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("at ")]
     classes = [found[1] for line in lines if (found := _CLASS.match(line))]
+    classes = [name for name in classes if not name.startswith(("java.", "org.", "scala."))]
     places = [line for line in lines if _PLACE.match(line)]
     if not places:
         return without_quotations(" ".join(lines[:3]))[:_TOLD_MAX]

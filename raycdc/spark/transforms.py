@@ -59,7 +59,9 @@ class SparkResolver:
     """A `Resolver` on a Spark session; one thread at a time."""
 
     def __init__(self, spark: Any, transforms: Transforms) -> None:
-        """Registers the functions that `transforms` name. `ConfigError` for one that cannot be used."""
+        """Registers the functions that `transforms` name, in a form that executors elsewhere can load. `ConfigError`
+        for one that cannot be used.
+        """
         self._spark = spark
         self._plain = PlainResolver()
         self._register(transforms)
@@ -103,13 +105,19 @@ class SparkResolver:
         return self._spark.createDataFrame([], StructType.fromDDL(expression_ddl(schema)))
 
     def _register(self, transforms: Transforms) -> None:
+        from pyspark.cloudpickle import register_pickle_by_value
+
         known: dict[str, str] = {}
         for index, transform in enumerate(transforms.all):
             for name, path in transform.udfs:
                 place = f"transform[{index}].udf.{name}"
                 if known.setdefault(name.casefold(), path) != path:
                     raise ConfigError(f"{place}: another transform calls {known[name.casefold()]} so. Rename one.")
-                self._spark.udf.register(name, load_function(path, place))
+                function = load_function(path, place)
+                if not str(self._spark.sparkContext.master).startswith("local"):
+                    # Executors elsewhere do not have the module.
+                    register_pickle_by_value(sys.modules[path.partition(":")[0]])  # type: ignore[no-untyped-call]
+                self._spark.udf.register(name, function)
 
 
 def expression_ddl(schema: TableSchema) -> str:

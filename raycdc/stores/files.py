@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from raycdc.private_texts import private_text
 from raycdc.stores.api import StoreError
 from raycdc.stores.object_store import client_of, shown
 from raycdc.stores.settings import StorageSettings
@@ -77,7 +78,7 @@ def as_text(settings: StorageSettings) -> str:
 
 
 def _from_file(path: str) -> Access:
-    return Access(StorageSettings(**json.loads(Path(path).read_text(encoding="utf-8"))), path)
+    return Access(StorageSettings(**json.loads(private_text(path))), path)
 
 
 @dataclass(frozen=True, slots=True)

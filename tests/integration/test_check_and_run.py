@@ -192,14 +192,6 @@ def test_check_says_what_the_environment_lacks(
         both.run()
 
 
-def test_a_spark_elsewhere_computes_no_columns(both: Both, capsys: pytest.CaptureFixture[str]) -> None:
-    spark = '[spark]\nmaster = "spark://10.0.0.1:7077"\n\n[[transform]]\n'
-    both.write(more=f'{spark}table = "DB.ok"\nfilter = "id > 0"')
-    assert (both.check(local=False), "need a Spark on this machine" in capsys.readouterr().out) == (2, True)
-    with pytest.raises(RaycdcError, match="need a Spark on this machine"):
-        both.run(local=False)
-
-
 def test_a_select_that_is_refused_is_not_followed_by_praise(both: Both, capsys: pytest.CaptureFixture[str]) -> None:
     both.sql("CREATE TABLE hidden (id INT PRIMARY KEY)")
     both.server.execute(

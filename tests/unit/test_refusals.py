@@ -51,7 +51,9 @@ CLASSES: dict[str, tuple[int, Whose]] = {
     "sinks/steps.py": (2, Whose.SINK),
     "sinks/targets.py": (1, Whose.START),
     "sinks/tasks.py": (1, Whose.STATE),
-    "spark/derive.py": (2, Whose.SINK),
+    "spark/derive.py": (1, Whose.SINK),
+    "spark/executor_files.py": (1, Whose.START),
+    "spark/executors.py": (2, Whose.START),
     "epochs/epoch_recovery.py": (4, Whose.STATE),
     "epochs/lost_rows.py": (1, Whose.STATE),
     "epochs/ports.py": (1, Whose.STATE),
@@ -75,7 +77,6 @@ CLASSES: dict[str, tuple[int, Whose]] = {
     "transform/resolved.py": (10, Whose.RULES),
     "transform/tables.py": (9, Whose.RULES),
     "lookup/joiner.py": (2, Whose.STATE),
-    "lookup/lookups.py": (1, Whose.START),
 }
 
 

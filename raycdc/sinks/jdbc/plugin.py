@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -14,6 +13,7 @@ from raycdc.config.tls import TlsMode, TlsOptions
 from raycdc.errors import SinkError
 from raycdc.model.names import NAMES, NameRules
 from raycdc.plugins import Plugin
+from raycdc.private_texts import private_text
 
 #: Name of the table with the commit records, in the database (PostgreSQL: its schema ``public``) that the URL names.
 COMMIT_TABLE = "raycdc_commit"
@@ -66,11 +66,11 @@ class TaskAddress:
         """The whole address, where the task runs. `SinkError` where the password's file is not there."""
         path = self.password_file
         try:
-            password = Path(path).read_text(encoding="utf-8") if path else ""
+            password = private_text(path) if path else ""
         except OSError as cause:
             raise SinkError(
-                f"The password of the sink cannot be read from {path}: {cause.strerror}. Tasks on other machines need "
-                'pipeline.state on a file system they share; or use a Spark on this machine ("local[*]").'
+                f"The password of the sink cannot be read from {path}: {cause.strerror}. Somebody removed it: "
+                "start the pipeline again."
             ) from cause
         return replace(self.address, password=password)
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
 
 from raycdc.errors import SinkError
+from raycdc.private_texts import private_text
 from raycdc.sinks.mongodb.commits import Commits
 from raycdc.sinks.mongodb.server import Server, Session
 from raycdc.sinks.mongodb.types import ID
@@ -112,9 +112,9 @@ class Load(TableTask[None]):
 
 def _read(path: str) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return private_text(path)
     except OSError as cause:
         raise SinkError(
-            f"The address of the sink cannot be read from {path}: {cause.strerror}. Tasks on other machines need "
-            'pipeline.state on a file system they share; or use a Spark on this machine ("local[*]").'
+            f"The address of the sink cannot be read from {path}: {cause.strerror}. Somebody removed it: start "
+            "the pipeline again."
         ) from cause

@@ -16,7 +16,6 @@ from raycdc.bridge import SegmentWriter
 from raycdc.bridge.access import HERE
 from raycdc.bridge.bad_rows import BadRecords
 from raycdc.config import LookupOptions
-from raycdc.errors import ConfigError
 from raycdc.lookup import canonical, open_joiner
 from raycdc.lookup.mongodb import MongoDbDimension
 from raycdc.model import LogicalType, TypeKind
@@ -68,14 +67,12 @@ def test_an_unsigned_number_is_a_key_as_far_as_documents_can_have_it(mongodb: Mo
     assert keys.equals(pa.array([1, 2**63 - 1, None, None, None], pa.int64()))
 
 
-def test_a_run_warns_of_nothing_to_find_and_needs_its_tasks_here(mongodb: MongoDb, users: Any, tmp_path: Path) -> None:
+def test_a_run_warns_of_nothing_to_find(mongodb: MongoDb, users: Any, tmp_path: Path) -> None:
     warnings: list[str] = []
     asked = [options(mongodb, users)]
-    with pytest.raises(ConfigError, match=r"spark\.master: \[\[lookup\]\] needs a Spark on this machine"):
-        ExitStack().enter_context(open_joiner(asked, tmp_path, BadRecords(), HERE, False, warnings.append))
     for _ in range(2):
         with ExitStack() as stack:
-            stack.enter_context(open_joiner(asked, tmp_path, BadRecords(), HERE, True, warnings.append))
+            stack.enter_context(open_joiner(asked, tmp_path, BadRecords(), HERE, warnings.append))
         users.replace_one({"_id": 1}, {}, upsert=True)
     (text,) = warnings
     assert text.startswith(f"lookup[0].collection: {users.full_name} has no document, so nothing is found")

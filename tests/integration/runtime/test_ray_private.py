@@ -22,6 +22,7 @@ from raycdc.runtime.ray_environment import prepare
 prepare("local")
 import psutil, ray
 from raycdc.runtime.ray_private import TOKEN
+from raycdc.bridge.certificates import JobAuthority
 from raycdc.runtime.ray_spools import RaySpools, SpoolSettings
 from raycdc.runtime.ray_start import start_ray
 
@@ -37,7 +38,7 @@ tokens = {ray.get(actor.token.remote()), os.environ[TOKEN]}
 me = psutil.Process()
 processes = [me, *me.children(recursive=True)]
 listening = {c.laddr.ip for p in processes for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN}
-settings = SpoolSettings(Path(sys.argv[1]), "c", "t", str(Path(sys.argv[1], "s")), network=True)
+settings = SpoolSettings(Path(sys.argv[1]), "c", "t", str(Path(sys.argv[1], "s")), JobAuthority.new())
 spools = RaySpools(settings, warn=print, look=lambda: None)
 stranger = "import ray; ray.init(address=%r, log_to_driver=False)" % ray.get_runtime_context().gcs_address
 environment = {name: value for name, value in os.environ.items() if name != TOKEN}
@@ -95,7 +96,7 @@ def test_nobody_else_enters_the_folder_of_its_sockets(told: dict[str, Any]) -> N
 
 def test_flight_listens_to_the_network_where_it_is_told_to(told: dict[str, Any]) -> None:
     (flight,) = told["flight"]
-    assert f"//{ray_private.machine_address()}:" in flight
+    assert flight.startswith(f"grpc+tls://{ray_private.machine_address()}:")
 
 
 def test_a_folder_that_somebody_else_made_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,117 @@
+"""The files that Spark's executors on other machines need of raycdc: an archive that Spark unpacks beside each of them.
+
+It has raycdc and the packages that tasks of the sink import, as they are installed here; no Ray, numba or Spark. It is
+made once per version of them, in the user's cache, and is of use to executors with the same minor version of Python,
+system and processor. Where ``raycdc`` is installed beforehand, ``spark.pyspark.python`` names its Python, and
+nothing is sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from raycdc.errors import ConfigError
+
+#: The folder's name beside an executor, which is on the path of its Python.
+NAME = "raycdc_tasks"
+#: By their names on PyPI, for every task; users' functions may want pandas.
+_ALWAYS = (
+    "annotated-types",
+    "msgpack",
+    "numpy",
+    "obstore",
+    "pandas",
+    "pyarrow",
+    "pydantic",
+    "pydantic-core",
+    "python-dateutil",
+    "pytz",
+    "six",
+    "typing-extensions",
+    "typing-inspection",
+    "tzdata",
+)
+#: For those of one sink.
+_OF_SINKS = {
+    "jdbc": ("adbc-driver-manager", "adbc-driver-postgresql", "importlib-resources", "pymysql"),
+    "kafka": ("confluent-kafka",),
+    "mongodb": ("cffi", "cryptography", "dnspython", "pymongo", "pymongoarrow"),
+}
+#: What no task needs of them.
+_LEFT_OUT = ("/tests/", "/include/", "/__pycache__/", "/raycdc/testing/")
+_SUFFIXES_LEFT_OUT = (".pyc", ".pyx", ".pxd", ".pxi", ".h", ".hpp", ".cc", ".c", ".lib", ".a")
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def archive(sink: str) -> Path:
+    """The archive for tasks of `sink` (its type), made now where it is not there yet (some seconds). `ConfigError`
+    where it cannot be.
+    """
+    files = sorted({**dict(_packages([*_ALWAYS, *_OF_SINKS.get(sink, ())])), **dict(_own())}.items())
+    digest = hashlib.sha256()
+    for name, path in files:
+        status = path.stat()
+        digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+    base = os.environ.get("XDG_CACHE_HOME")
+    folder = (Path(base) if base else Path.home() / ".cache") / "raycdc"
+    made = folder / f"{NAME}-{sys.version_info.major}.{sys.version_info.minor}-{digest.hexdigest()[:16]}.tar.gz"
+    if not made.exists():
+        try:
+            _make(made, files)
+        except OSError as cause:
+            raise ConfigError(
+                f"The files that Spark's executors need cannot be written to {folder}: {cause.strerror}. Set "
+                "XDG_CACHE_HOME to a folder with room, or install raycdc where the executors run, and name "
+                "that Python in spark.conf as spark.pyspark.python."
+            ) from cause
+    return made
+
+
+def _make(made: Path, files: Sequence[tuple[str, Path]]) -> None:
+    made.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=f"{NAME}-", dir=made.parent)
+    try:
+        with (
+            os.fdopen(descriptor, "wb") as file,
+            tarfile.open(fileobj=file, mode="w:gz", compresslevel=1) as packed,
+        ):
+            for inside, path in files:
+                packed.add(path, inside, recursive=False)
+        Path(name).rename(made)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _packages(names: Sequence[str]) -> Iterator[tuple[str, Path]]:
+    """Names in the archive and the files of the packages that are installed here."""
+    for name in names:
+        try:
+            installed = distribution(name).files or ()
+        except PackageNotFoundError:
+            continue
+        for file in installed:
+            inside = file.as_posix()
+            if ".." in file.parts or not _wanted(f"/{inside}"):
+                continue
+            path = Path(str(file.locate()))
+            if path.is_file():
+                yield inside, path
+
+
+def _own() -> Iterator[tuple[str, Path]]:
+    for path in _PACKAGE.rglob("*"):
+        inside = f"{_PACKAGE.name}/{path.relative_to(_PACKAGE).as_posix()}"
+        if path.is_file() and path.suffix in (".py", ".toml", ".lock", ".json") and _wanted(f"/{inside}"):
+            yield inside, path
+
+
+def _wanted(inside: str) -> bool:
+    return not any(part in inside for part in _LEFT_OUT) and not inside.endswith(_SUFFIXES_LEFT_OUT)

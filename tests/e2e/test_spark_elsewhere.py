@@ -1,0 +1,171 @@
+"""A Spark whose executors are elsewhere: they get raycdc by themselves, and rows over encrypted Arrow Flight."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from raycdc.testing.jobs import CollectionJob
+from raycdc.testing.servers import MariaDbServer, MongoDb, MotoServer
+from raycdc.testing.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY
+from raycdc.testing.spark_cluster import SparkCluster, standalone
+
+pytestmark = [pytest.mark.server, pytest.mark.spark]
+
+ROOT = Path(__file__).resolve().parents[2]
+FUNCTIONS = """
+from pyspark.sql.functions import udf
+
+@udf(returnType="string")
+def shorten(text):
+    return text[:4] if text else text
+"""
+SOURCE = """
+changelog = "full"
+schema = "declared"
+
+[source.columns]
+"%(db)s.views" = { _id = "long", code = "string", text = "string", mail = "string" }
+"%(db)s.visits" = { _id = "long", who = "long" }
+"""
+SECTIONS = """
+[[mask]]
+columns = "%(db)s.views.mail"
+method = "hash"
+key = "k3y-of-a-test-of-masks"
+
+[[transform]]
+table = "%(db)s.views"
+projection = "*, CAST(code AS INT) AS number, shorten(text) AS short"
+filter = "code <> 'TEST'"
+udf = { shorten = "elsewhere_functions:shorten" }
+
+[[lookup]]
+table = "%(db)s.visits"
+uri = "%(uri)s"
+collection = "%(db)s_users.users"
+on = { who = "_id" }
+columns = { name = "string" }
+
+[spark]
+master = "%(master)s"
+"""
+STORAGE = f"""
+[storage]
+endpoint = "%(endpoint)s"
+region = "{REGION}"
+access_key_id = "{ACCESS_KEY}"
+secret_access_key = "{SECRET_KEY}"
+allow_http = true
+"""
+
+
+def view(number: int) -> dict[str, Any]:
+    code = "none" if number == 7 else "TEST" if number == 8 else str(number)
+    text = f"text {number} " + "x" * 300
+    return {"_id": number, "code": code, "text": text, "mail": f"{number}@planted"}
+
+
+def job_at(
+    cluster: SparkCluster, mongodb: MongoDb, server: MariaDbServer, folder: Path, database: str, *, views: int
+) -> CollectionJob:
+    """A pipeline of `views` documents, of which one has a code that is no number, and the filter leaves one out."""
+    (folder / "elsewhere_functions.py").write_text(FUNCTIONS)
+    with mongodb.client() as client:
+        client[f"{database}_users"]["users"].insert_many([{"_id": who, "name": f"user {who}"} for who in range(3)])
+        client[database]["views"].insert_many([view(number) for number in range(1, views + 1)])
+        client[database]["visits"].insert_many([{"_id": number, "who": number % 3} for number in range(1, 10)])
+    words = {"db": database, "uri": mongodb.uri, "master": cluster.master}
+    job = CollectionJob(folder, server, database, ("views", "visits"), write="changelog", readers=1, uri=mongodb.uri)
+    job.startup, job.source, job.sections = "initial", SOURCE % words, SECTIONS % words
+    job.pipeline = 'on_bad_record = "dead-letter"'
+    return job
+
+
+def changed(mongodb: MongoDb, database: str) -> None:
+    with mongodb.client() as client:
+        views = client[database]["views"]
+        views.update_one({"_id": 1}, {"$set": {"text": "another text"}})
+        views.update_one({"_id": 8}, {"$set": {"code": "8"}})
+        views.delete_one({"_id": 2})
+        client[database]["visits"].insert_one({"_id": 10, "who": 1})
+
+
+def visits(lake: str, options: dict[str, str] | None = None) -> list[tuple[str, int, str]]:
+    rows = DeltaTable(f"{lake}/visits", storage_options=options).to_pyarrow_table().to_pylist()
+    return sorted((row["_op"], row["_id"], row["name"]) for row in rows)
+
+
+def changes(lake: str, options: dict[str, str] | None = None) -> list[tuple[str, int, int, str]]:
+    """Of the views, which hide a value."""
+    rows = DeltaTable(f"{lake}/views", storage_options=options).to_pyarrow_table().to_pylist()
+    found = sorted(rows, key=lambda row: int(row["_seq"]))
+    assert all("planted" not in str(row) for row in rows)
+    return [(row["_op"], row["_id"], row["number"], row["short"]) for row in found]
+
+
+def caught_up(job: CollectionJob, cluster: SparkCluster) -> None:
+    run = job.start("--until", "caught-up")
+    assert run.wait() == 0, run.story() + cluster.executors_said()[-3000:]
+
+
+def test_all_that_rows_go_through_works_on_executors_that_have_no_raycdc(
+    mariadb: MariaDbServer, mongodb: MongoDb, tmp_path: Path
+) -> None:
+    with mongodb.fresh_database("near") as database, standalone() as cluster:
+        job = job_at(cluster, mongodb, mariadb, tmp_path, database, views=9)
+        caught_up(job, cluster)
+        lake = str(job.lake / database)
+        assert changes(lake) == [("+I", number, number, "text") for number in (1, 2, 3, 4, 5, 6, 9)]
+        assert visits(lake) == [("+I", number, f"user {number % 3}") for number in range(1, 10)]
+
+
+@contextmanager
+def reached(address: str) -> Iterator[MotoServer]:
+    """An object store that executors reach at `address` of this machine."""
+    store = MotoServer()
+    store.host = address
+    with store:
+        yield store
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_workers_without_a_shared_disk_write_what_a_spark_here_would(
+    mariadb: MariaDbServer, mongodb: MongoDb, tmp_path: Path
+) -> None:
+    hidden = [ROOT / "raycdc", tmp_path]
+    with (
+        mongodb.fresh_database("far") as database,
+        standalone(workers=2, hidden=hidden) as cluster,
+        reached(cluster.address) as store,
+    ):
+        store.create_bucket("far")
+        job = job_at(cluster, mongodb, mariadb, tmp_path, database, views=16_000)
+        job.sink_keys = 'path = "s3://far/lake"'
+        job.sections += STORAGE % {"endpoint": store.endpoint}
+        caught_up(job, cluster)
+        changed(mongodb, database)
+        caught_up(job, cluster)
+        options = {
+            "aws_endpoint": store.endpoint,
+            "aws_region": REGION,
+            "aws_access_key_id": ACCESS_KEY,
+            "aws_secret_access_key": SECRET_KEY,
+            "aws_allow_http": "true",
+        }
+        lake = f"s3://far/lake/{database}"
+        told = changes(lake, options)
+        first = [number for number in range(1, 16_001) if number not in (7, 8)]
+        assert sorted(told[: len(first)]) == [("+I", number, number, "text") for number in first]
+        changed_to = [("-U", 1, 1, "text"), ("+U", 1, 1, "anot"), ("+I", 8, 8, "text"), ("-D", 2, 2, "text")]
+        assert told[len(first) :] == changed_to
+        assert visits(lake, options) == [("+I", number, f"user {number % 3}") for number in range(1, 11)]
+        assert list((job.state / "dead_letters").rglob("*"))

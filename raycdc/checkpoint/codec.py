@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import PurePath
 from typing import Any
 
@@ -60,35 +61,58 @@ DOCUMENT_UPGRADES: dict[int, Callable[[Document], Document]] = {}
 
 def encode(document: Mapping[str, object]) -> bytes:
     """`document` as UTF-8 JSON with ``sha``, the SHA-256 of its canonical form without that key."""
-    return (json.dumps({**document, "sha": _digest(document)}, ensure_ascii=False) + "\n").encode()
+    return encode_signed(document)[0]
+
+
+def encode_signed(document: Mapping[str, object]) -> tuple[bytes, str]:
+    """`encode`, and the ``sha``."""
+    sha = _digest(document)
+    return (json.dumps({**document, "sha": sha}, ensure_ascii=False) + "\n").encode(), sha
 
 
 def decode(data: bytes, *, origin: str) -> Document:
     """Inverse of `encode`, without ``sha``. Raises `StateError` naming `origin` when the content is damaged."""
+    return decode_signed(data, origin=origin)[0]
+
+
+def decode_signed(data: bytes, *, origin: str) -> tuple[Document, str]:
+    """`decode`, and the ``sha``, by which one document names another."""
     try:
         document = json.loads(data)
     except ValueError as cause:
-        raise _damaged(origin, f"it is not JSON ({cause})") from cause
+        raise damaged(origin, f"it is not JSON ({cause})") from cause
     if not isinstance(document, dict):
-        raise _damaged(origin, "it is not a JSON object")
+        raise damaged(origin, "it is not a JSON object")
     digest = document.pop("sha", None)
     if digest != _digest(document):
-        raise _damaged(origin, "its checksum does not match its content")
-    return document
+        raise damaged(origin, "its checksum does not match its content")
+    return document, str(digest)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """`manifest` as a checksummed document of the current version."""
+    """`manifest` as a checksummed document of the current version, which is whole."""
     return encode(manifest.to_json())
 
 
 def decode_manifest(data: bytes, *, origin: str) -> Manifest:
-    """The manifest in `data`, upgraded to the current version. Raises `StateError` naming `origin`."""
-    document: Any = upgrade(decode(data, origin=origin), origin=origin, current=MANIFEST_VERSION, upgrades=UPGRADES)
-    try:
+    """The whole manifest in `data`, upgraded to the current version. Raises `StateError` naming `origin`."""
+    return manifest_of(decode(data, origin=origin), origin=origin)
+
+
+def manifest_of(written: Document, *, origin: str) -> Manifest:
+    """The whole manifest that a document `written` is. Raises `StateError` naming `origin`."""
+    document: Any = upgrade(written, origin=origin, current=MANIFEST_VERSION, upgrades=UPGRADES)
+    with malformed_as_damage(origin):
         return Manifest.from_json(document)
+
+
+@contextmanager
+def malformed_as_damage(origin: str) -> Iterator[None]:
+    """What cannot be read of a document's fields is a `StateError` naming `origin`."""
+    try:
+        yield
     except (KeyError, TypeError, ValueError) as cause:
-        raise _damaged(origin, f"a field is missing or malformed ({cause!r})") from cause
+        raise damaged(origin, f"a field is missing or malformed ({cause!r})") from cause
 
 
 def read(folder: StateFolder, name: str) -> Document | None:
@@ -117,7 +141,7 @@ def upgrade(
     """`document` at version `current`. Raises `StateError` when it is newer or has no known version."""
     version = document.get("version")
     if not isinstance(version, int) or version < 1:
-        raise _damaged(origin, f"its version is {version!r}")
+        raise damaged(origin, f"its version is {version!r}")
     if version > current:
         raise StateError(
             f"{origin} was written by a newer raycdc (format version {version}, this one reads up to {current}). "
@@ -134,7 +158,8 @@ def _digest(document: Mapping[str, object]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def _damaged(origin: str, why: str) -> StateError:
+def damaged(origin: str, why: str) -> StateError:
+    """The error for a document that is there and cannot be used."""
     return StateError(
         f"{origin} cannot be used: {why}. Restore the state folder from a copy, or start under another "
         f"pipeline.state with a new snapshot."

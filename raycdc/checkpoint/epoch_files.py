@@ -89,6 +89,10 @@ class EpochFiles:
 
         return self._folder.atomically(act)
 
+    def note(self, epoch: int, generation: int) -> None:
+        """Somebody has read who sealed `epoch`, or has sealed it."""
+        self._sealed_by[epoch] = generation
+
     def take_over(self, own: OwnGeneration) -> None:
         """The driver of generation `own`, which begins, takes over the epochs that are sealed now. Nothing that older
         drivers do to their files counts any more.

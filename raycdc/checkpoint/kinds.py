@@ -27,7 +27,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "meta": Kind(r"meta\.json", rows=False),
         "lease": Kind(r"lease", rows=False),
         "generation": Kind(r"gen|generations/\d{10}(\.pulse|\.epochs)?\.json", rows=False),
-        "manifests": Kind(r"epochs/\d{10}\.json(\.dropped)?"),
+        "manifests": Kind(r"epochs/\d{10}\.json(\.dropped)?|bases/\d{10}\.jsonl"),
         "commits": Kind(r"commits/\d{10}\.json(\.\d{10})?"),
         "schemas": Kind(r"schemas/[0-9a-f]+\.json"),
         "requests": Kind(r"requests\.json"),

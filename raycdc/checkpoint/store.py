@@ -9,7 +9,9 @@ lease                flock of the driver, with its pid inside
 gen                  {"generation"}: raised by each driver that starts
 generations/         one file per generation, by the driver that claimed it: no two ever have the same; and its
                      signs of life (`raycdc.checkpoint.pulse`), and the epochs that it took over (`….epoch_files`)
-epochs/%010d.json    sealed manifests; "….json.dropped" when recovery dropped one (its number stays used)
+epochs/%010d.json    sealed manifests, whole or as the change of the one before (`raycdc.checkpoint.manifest_files`);
+                     "….json.dropped" when recovery dropped one (its number stays used)
+bases/%010d.jsonl    whole states behind some of them (`raycdc.checkpoint.bases`)
 commits/%010d.json   commit records: generation, what each target table holds and which tables go into it; one that
                      was replaced is "….json.GENERATION" (`raycdc.checkpoint.commit_files`)
 requests.json        what the user asked of tables (new snapshots, pauses) while nothing ran
@@ -40,6 +42,7 @@ from raycdc.checkpoint.epoch_files import EpochFiles, epoch_name, numbers
 from raycdc.checkpoint.folder import Lease, LocalFolder
 from raycdc.checkpoint.generations import Generations
 from raycdc.checkpoint.manifest import STATE_NODE, Manifest
+from raycdc.checkpoint.manifest_files import Compaction, Known, ManifestFiles
 from raycdc.checkpoint.parked import ParkedTarget, ParkedTargetJson
 from raycdc.checkpoint.place import StateLock, StatePlace
 from raycdc.checkpoint.pulse import require_vacant
@@ -163,7 +166,13 @@ class CheckpointStore:
     """See the module's docstring. Methods block on disk only; `StateError` names the file in trouble."""
 
     def __init__(
-        self, path: StatePlace | Path | str, *, pipeline: str = "", create: bool = True, disk: Disk = DISK
+        self,
+        path: StatePlace | Path | str,
+        *,
+        pipeline: str = "",
+        create: bool = True,
+        disk: Disk = DISK,
+        compaction: Compaction | None = None,
     ) -> None:
         """Open the store at `path`, creating it when nothing is there and `create` is set.
 
@@ -178,6 +187,7 @@ class CheckpointStore:
         self.spool = self.path / "spool"
         self.generations = Generations(self._folder)
         self.epochs = EpochFiles(self._folder)
+        self.manifest_files = ManifestFiles(self._folder, self.epochs, compaction)
         #: Of this machine; on others nobody meets it, unless they share the folder.
         self.lock = StateLock(self.place)
         self.documents = DriverDocuments(self._folder, self.generations)
@@ -247,29 +257,34 @@ class CheckpointStore:
         `FencedError` when its generation is not the newest, `StateError` when its number is used already.
         """
         name = epoch_name("epochs", manifest.epoch)
-        data = codec.encode_manifest(manifest)
 
-        def act() -> None:
+        def act() -> Known | None:
             self.generations.require_newest(manifest.generation, f"epoch {manifest.epoch}")
+            encoded = self.manifest_files.encoded(manifest)
             if manifest.epoch >= self.next_epoch():
                 # Of two writers that both got this far, the second finds the number taken.
-                self._folder.create_once(name, data)
-            if self._folder.read(name) != data:
+                self._folder.create_once(name, encoded.data)
+            if self._folder.read(name) == encoded.data:
+                return encoded.known
+            # The same one may be written in another way than the first time, because there are more to follow now.
+            there = self.manifest_files.read(manifest.epoch)
+            if there is None or there.to_json() != manifest.to_json():
                 raise StateError(f"Epoch {manifest.epoch} in {self.place} exists already; epoch numbers are used once.")
+            return None
 
-        self._folder.atomically(act)
+        known = self._folder.atomically(act)
+        if known is not None:
+            self.manifest_files.written(known, generation=manifest.generation)
 
     def manifest(self, epoch: int) -> Manifest:
         """The manifest of `epoch`; `StateError` when it is not there (never sealed, dropped or pruned).
 
         Segments in the state's spool are placed there; those of other nodes are the caller's to place.
         """
-        name, data = epoch_name("epochs", epoch), self.epochs.read(epoch)
-        if data is None:
-            raise StateError(
-                f"{codec.origin_of(self._folder, name)} does not exist: epoch {epoch} was not sealed, or was dropped."
-            )
-        manifest = codec.decode_manifest(data, origin=codec.origin_of(self._folder, name))
+        manifest = self._folder.atomically(lambda: self.manifest_files.read(epoch))
+        if manifest is None:
+            origin = codec.origin_of(self._folder, epoch_name("epochs", epoch))
+            raise StateError(f"{origin} does not exist: epoch {epoch} was not sealed, or was dropped.")
         here = (s.placed(self.spool) if s.node == STATE_NODE else s for s in manifest.segments)
         return replace(manifest, segments=tuple(here))
 
@@ -314,6 +329,7 @@ class CheckpointStore:
 
         def act() -> list[int]:
             self.generations.require_own("the end of later epochs")
+            self.manifest_files.forget(after=epoch)
             return self.epochs.drop_after(epoch, self.generations.own())
 
         return self._folder.atomically(act)
@@ -328,7 +344,7 @@ class CheckpointStore:
             self.generations.require_newest(record.generation, f"the commit of epoch {record.epoch}")
             commits = CommitFiles(self._folder)
             commits.write(record.epoch, record.generation, data)
-            _prune(commits, self._folder)
+            _prune(commits, self._folder, self.manifest_files)
 
         self._folder.atomically(act)
 
@@ -401,12 +417,13 @@ def _newest_commit(commits: CommitFiles, folder: StateFolder) -> CommitRecord | 
     return CommitRecord.from_json(current)
 
 
-def _prune(commits: CommitFiles, folder: StateFolder) -> None:
-    """Delete what is older than the last `KEEP_COMMITTED` committed epochs."""
-    first = commits.kept(KEEP_COMMITTED)
+def _prune(commits: CommitFiles, folder: StateFolder, manifests: ManifestFiles) -> None:
+    """Delete what is older than the last `KEEP_COMMITTED` committed epochs, and nothing that reading these takes."""
+    first = manifests.kept_from(commits.kept(KEEP_COMMITTED))
     for epoch, dropped in numbers(folder, "epochs"):
         if epoch < first:
             folder.delete(epoch_name("epochs", epoch) + (".dropped" if dropped else ""))
+    manifests.prune(first)
 
 
 def _require_identity(folder: StateFolder) -> None:

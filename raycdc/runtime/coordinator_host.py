@@ -76,6 +76,7 @@ class CoordinatorHost:
         )
         for manifest in store.manifests(start.committed):
             self._core.epochs.adopt(manifest)
+        self._manifest_files = store.manifest_files
         self._core.start()
         self._look_for_successor(store, start.generation)
         self._thread = threading.Thread(target=self._tick, name="coordinator", daemon=True)
@@ -179,6 +180,9 @@ class CoordinatorHost:
                 if self._error is None:
                     self._calls.make_what_is_due()
                     self._run(lambda: self._core.tick(now_s=time.monotonic()))
+                    if (base := self._manifest_files.take_due()) is not None:
+                        # Nobody waits for it: it is written beside the coordinator's work, in many small steps.
+                        self._calls.call_async(base, lambda _: None, 0.0)
             # Not a wait on the condition: each packet would end it, and each tick wake everyone for nothing.
             self._closing.wait(TICK_S)
 

@@ -12,6 +12,7 @@ from raycdc.checkpoint.codec import encode_manifest
 from raycdc.checkpoint.folder import LocalFolder
 from raycdc.checkpoint.generations import Generations, OwnGeneration
 from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.manifest_files import ManifestFiles
 from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.checkpoint.recovery import STEP_LAST, CommitVector, Frozen
 from raycdc.checkpoint.store import CheckpointStore
@@ -39,6 +40,7 @@ SEEDS_MAX = 60
 DEATHS = DriverSettings(deaths=0.004, new_columns=0.02)
 POWER = DriverSettings(deaths=0.004, power_failures=0.002)
 OUTAGES = DriverSettings(deaths=0.02, power_failures=0.008, steps=2500)
+CHANGES = DriverSettings(deaths=0.002, steps=2500, changes=True)
 PAUSES = DriverSettings(deaths=0.001, pauses=0.004)
 LOST_SEGMENTS = DriverSettings(deaths=0.004, lost_segments=0.01, answers_lost=0.1)
 STALE = DriverSettings(
@@ -147,6 +149,10 @@ def take_the_look_and_the_write_for_two_steps(patch: pytest.MonkeyPatch) -> None
     patch.setattr(CheckpointStore, "write_manifest", write)
 
 
+def prune_what_a_kept_manifest_follows(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ManifestFiles, "kept_from", lambda self, epoch: epoch)
+
+
 def replace_a_coordinator_under_the_same_generation(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DriverTerm, "for_coordinator", lambda self: self._generation)
 
@@ -237,12 +243,13 @@ RULES: list[tuple[Switch, DriverSettings, int]] = [
     (bar_nothing_before_it_is_dropped, STALE_AND_LOST, 0),
     (give_names_to_files_that_are_not_synced, POWER, 0),
     (leave_names_unsynced, POWER, 0),
-    (rely_on_names_that_others_left_unsynced, OUTAGES, 17),
+    (rely_on_names_that_others_left_unsynced, OUTAGES, 163),
     (write_documents_in_place, DEATHS, 0),
     (give_the_numbers_of_dropped_epochs_again, LOST_SEGMENTS, 0),
     (share_a_generation_with_who_claimed_it, PAUSES, 100),
     (replace_a_root_that_others_replaced, ON_STORE, 0),
     (take_the_look_and_the_write_for_two_steps, ON_STORE, 0),
+    (prune_what_a_kept_manifest_follows, CHANGES, 0),
     (replace_a_coordinator_under_the_same_generation, LOST_PROCESSES, 0),
     (change_a_schema_while_the_commit_before_is_under_way, DEATHS, 0),
     (read_the_range_of_a_frozen_epoch_again, LOST_SEGMENTS, 0),

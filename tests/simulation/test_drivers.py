@@ -46,6 +46,13 @@ def test_a_state_on_an_object_store_loses_nothing_to_replies_that_are_lost_and_r
     DriverSimulation(seed, settings=replace(settings, on_store=True)).run()
 
 
+@pytest.mark.parametrize("seed", seeds_on_a_store())
+@pytest.mark.parametrize("on_store", [False, True], ids=["folder", "store"])
+def test_manifests_that_are_changes_of_others_keep_the_promises_too(seed: int, *, on_store: bool) -> None:
+    settings = DriverSettings.of(random.Random(seed))
+    DriverSimulation(seed, settings=replace(settings, changes=True, on_store=on_store)).run()
+
+
 def test_the_same_seed_gives_the_same_history_in_any_process() -> None:
     histories = [
         subprocess.run(

@@ -289,6 +289,8 @@ class SimCoordinator:
         self._next, self._before = epoch + 1, manifest.to_splits
         self._sealed.append(_sealed(manifest))
         self._final = epoch if final else None
+        if (base := self._store.manifest_files.take_due()) is not None:
+            base()
 
     def _segment(self, table: TableId, kind: str, entries: list[Entry], epoch: int, schema: str) -> Segment:
         name = f"{epoch:06d}-{table}-{kind}-{self.generation}"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from raycdc.bridge.tasks import run_in_process
 from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.manifest_files import Compaction
 from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.checkpoint.term import DriverTerm
@@ -45,13 +46,15 @@ class Surroundings:
     problems: list[str] = field(default_factory=list)
     #: Where the state is on an object store.
     objects: MemoryObjects | None = None
+    compaction: Compaction | None = None
 
     def store(self) -> CheckpointStore:
         """The state as a process has it that opens it now."""
         if self.objects is not None:
             place = SimulatedPlace(PLACE, self.state, store=self.objects.of(self.source.fibers))
-            return CheckpointStore(place, pipeline="simulated")
-        return CheckpointStore(self.state, pipeline="simulated", disk=self.disk.of(self.source.fibers))
+            return CheckpointStore(place, pipeline="simulated", compaction=self.compaction)
+        disk = self.disk.of(self.source.fibers)
+        return CheckpointStore(self.state, pipeline="simulated", disk=disk, compaction=self.compaction)
 
 
 class Life:

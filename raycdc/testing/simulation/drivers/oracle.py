@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from raycdc.checkpoint import codec
-from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CommitRecord
 from raycdc.model import TableId
 from raycdc.testing.simulation.drivers.life import Surroundings
@@ -20,7 +19,7 @@ class DriverOracle:
     def __init__(self, around: Surroundings) -> None:
         self.recorded = 0
         self._around = around
-        self._epochs: dict[int, Manifest] = {}
+        self._epochs: dict[int, codec.Document] = {}
         self._newest = 0
         self._parked: set[str] = set()
         around.disk.on_file = self._file
@@ -52,17 +51,17 @@ class DriverOracle:
 
     def _file(self, path: Path, content: bytes) -> None:
         if path.parent.name == "epochs" and path.suffix == ".json":
-            self._sealed(codec.decode_manifest(content, origin=path.name))
+            self._sealed(codec.decode(content, origin=path.name))
         elif path.parent.name == "commits" and ".json" in path.suffixes and path.name[0] != ".":
             document: Any = codec.decode(content, origin=path.name)
             self._recorded(CommitRecord.from_json(document))
         elif path.parent.name == "generations" and path.suffix == ".json" and path.stem.isdigit():
             self._newest = max(self._newest, int(path.stem))
 
-    def _sealed(self, manifest: Manifest) -> None:
-        known = self._epochs.setdefault(manifest.epoch, manifest)
-        if known.to_json() != manifest.to_json():
-            self._say(f"the number {manifest.epoch} is given to two epochs")
+    def _sealed(self, manifest: codec.Document) -> None:
+        epoch = int(manifest["epoch"])
+        if self._epochs.setdefault(epoch, manifest) != manifest:
+            self._say(f"the number {epoch} is given to two epochs")
 
     def _recorded(self, record: CommitRecord) -> None:
         epoch = record.epoch

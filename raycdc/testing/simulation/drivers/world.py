@@ -8,6 +8,7 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
+from raycdc.checkpoint.manifest_files import Compaction
 from raycdc.checkpoint.root import ROOT
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.errors import RaycdcError, SegmentUnavailableError
@@ -38,6 +39,10 @@ TRANSIENT = (SinkAwayError, ConflictError, SegmentUnavailableError)
 INTERFERENCE = ("the epoch will be kept", "epoch numbers are used once")
 
 
+#: Manifests that are hardly ever whole, and a base after every other one.
+CHANGES = Compaction(whole_below=0, share_max=1000.0, chain_max=2)
+
+
 @dataclass(frozen=True, slots=True)
 class DriverSettings:
     """A run and its faults. `deaths` is per pause, and five times that at fail points; the others are per step."""
@@ -59,6 +64,8 @@ class DriverSettings:
     #: Whether the state is on an object store, and how often a reply of it is lost.
     on_store: bool = False
     replies_lost: float = 0.05
+    #: Whether manifests are changes of the ones before, however small they are.
+    changes: bool = False
     #: Whether the sink takes all verbs of an opening in one transaction.
     whole: bool = True
 
@@ -101,7 +108,14 @@ class DriverSimulation:
             server = SimServer(self.random, whole=self.settings.whole)
             side = SourceSide(self.fibers, self.log, self.random)
             objects = MemoryObjects(self.random) if self.settings.on_store else None
-            self._around = Surroundings(Path(folder) / "state", MemoryDisk(), server, side, objects=objects)
+            self._around = Surroundings(
+                Path(folder) / "state",
+                MemoryDisk(),
+                server,
+                side,
+                objects=objects,
+                compaction=CHANGES if self.settings.changes else None,
+            )
             (self._around.state / "spool").mkdir(parents=True)
             self._oracle = DriverOracle(self._around)
             self.fibers.on_pause = self._may_end

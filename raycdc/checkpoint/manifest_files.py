@@ -1,0 +1,247 @@
+"""The manifests of a state, read and written: the one place that knows which of them are whole and which are changes.
+
+Called by `CheckpointStore` alone, which says who may write and which epochs count.
+
+| a manifest is | when |
+|---|---|
+| whole | the state has few entries; or much of it is another one; or nothing that it could follow is known here |
+| the change of the one before | else: it takes as much as changed, not as there is |
+
+A change is read with all that it follows, back to a whole manifest or a base (`raycdc.checkpoint.bases`). When that way
+has become `Compaction.chain_max` long a base is due, which somebody writes beside all else (`take_due`). Where nobody
+does, a manifest is whole again after twice as many, so that the way has an end whoever dies.
+
+Invariants: a manifest is read as if it were whole, by everybody, and to the same values. Whatever it takes to read one
+has a number from its `base` on, and is kept as long as it is (`kept_from`); a later manifest's `base` is never less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from raycdc.checkpoint import codec
+from raycdc.checkpoint.bases import Bases
+from raycdc.checkpoint.epoch_files import EpochFiles, epoch_name
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.sealed_state import CHANGE_VERSION, ChangedManifest, Reference, SealedState
+from raycdc.checkpoint.state_folder import StateFolder
+from raycdc.errors import StateError
+
+#: States that are remembered: a driver asks for the last committed epoch while it reads those behind it. They share all
+#: that is the same in them.
+_REMEMBERED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """When a manifest is written whole, and when a base is due.
+
+    A state of less than `whole_below` entries has some hundred kilobytes at most, and is written in milliseconds. A
+    change that tells more than `share_max` of the entries would save little. `chain_max` bounds the small files that a
+    start reads beside a base: twice as many, if the base is late.
+    """
+
+    whole_below: int = 1000
+    share_max: float = 0.5
+    chain_max: int = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A manifest that this process has read or written: as much of it as one that follows it needs.
+
+    Everything that it takes to read it has a number from `base` on, and `length` are the changes from there to it.
+    """
+
+    reference: Reference
+    state: SealedState
+    base: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A manifest's document, and the manifest once that is written."""
+
+    data: bytes
+    known: Known
+
+
+class ManifestFiles:
+    """See the module's docstring. One thread at a time, but for what `take_due` gives."""
+
+    def __init__(self, folder: StateFolder, epochs: EpochFiles, compaction: Compaction | None = None) -> None:
+        self._folder, self._epochs = folder, epochs
+        self.compaction = compaction or Compaction()
+        self._bases = Bases(folder)
+        self._known: dict[int, Known] = {}
+        #: The numbers that reading each manifest takes, from this on.
+        self._kept_from: dict[int, int] = {}
+        #: The last base that was written here.
+        self._based: Known | None = None
+        self._due_from = 0
+
+    def __repr__(self) -> str:
+        return f"ManifestFiles({self._folder.where!r}, known={sorted(self._known)})"
+
+    # -- reading
+
+    def read(self, epoch: int) -> Manifest | None:
+        """The manifest of `epoch`, whole; None where there is none. `StateError` names the file that is of no use."""
+        found = self._document(epoch)
+        if found is None:
+            return None
+        document, sha = found
+        if _is_whole(document):
+            manifest = codec.manifest_of(document, origin=self._origin(epoch))
+            known = Known(Reference(epoch, sha), SealedState.of(manifest), epoch, 0)
+            kept_from = epoch
+        else:
+            change = self._change_of(document, epoch)
+            before = self._state(change.after)
+            with codec.malformed_as_damage(self._origin(epoch)):
+                manifest = change.onto(before.state)
+            known = Known(Reference(epoch, sha), SealedState.of(manifest), before.base, before.length + 1)
+            # Not where the way began here, which may be before a base that the writer knew of.
+            kept_from = change.base
+        self._remember(known, kept_from, generation=manifest.generation)
+        return manifest
+
+    def kept_from(self, epoch: int) -> int:
+        """The least number that reading the manifest of `epoch` takes; that of one that is not there is its own.
+
+        One that is damaged does not tell, so all there is is kept until it is too old itself.
+        """
+        if epoch not in self._kept_from:
+            try:
+                found = self._document(epoch)
+            except StateError:
+                return 0
+            whole = found is None or _is_whole(found[0])
+            self._kept_from[epoch] = epoch if found is None or whole else int(found[0]["base"])
+        return self._kept_from[epoch]
+
+    def _state(self, reference: Reference) -> Known:
+        """The state behind a manifest that another one follows."""
+        changes: list[tuple[Reference, ChangedManifest]] = []
+        there = self._bases.there() if self._known.get(reference.epoch) is None else set()
+        while (known := self._start(reference, based=reference.epoch in there)) is None:
+            found = self._document(reference.epoch)
+            if found is None or found[1] != reference.sha:
+                what = "is missing" if found is None else "is another one"
+                raise StateError(
+                    f"{self._origin(reference.epoch)} {what}, and later epochs are written as changes of it: the state "
+                    "is incomplete. Restore the state folder from a copy, or start under another pipeline.state with a "
+                    "new snapshot."
+                )
+            document, origin = found[0], self._origin(reference.epoch)
+            if _is_whole(document):
+                state = SealedState.of(codec.manifest_of(document, origin=origin))
+                known = Known(reference, state, reference.epoch, 0)
+                break
+            change = self._change_of(document, reference.epoch)
+            changes.append((reference, change))
+            reference = change.after
+        for after, change in reversed(changes):
+            with codec.malformed_as_damage(self._origin(after.epoch)):
+                state = SealedState.of(change.onto(known.state))
+            known = Known(after, state, known.base, known.length + 1)
+        return known
+
+    def _start(self, reference: Reference, *, based: bool) -> Known | None:
+        """The state behind a manifest, where it need not be put together."""
+        known = self._known.get(reference.epoch)
+        if known is not None and known.reference == reference:
+            return known
+        state = self._bases.read(reference) if based else None
+        return None if state is None else Known(reference, state, reference.epoch, 0)
+
+    def _document(self, epoch: int) -> tuple[codec.Document, str] | None:
+        data = self._epochs.read(epoch)
+        return None if data is None else codec.decode_signed(data, origin=self._origin(epoch))
+
+    def _change_of(self, document: codec.Document, epoch: int) -> ChangedManifest:
+        written: Any = document
+        with codec.malformed_as_damage(self._origin(epoch)):
+            return ChangedManifest.from_json(written)
+
+    def _origin(self, epoch: int) -> str:
+        return codec.origin_of(self._folder, epoch_name("epochs", epoch))
+
+    # -- writing
+
+    def encoded(self, manifest: Manifest) -> Encoded:
+        """The document of `manifest`, which is not written yet."""
+        state = SealedState.of(manifest)
+        before = self._followed(manifest.epoch, state)
+        if before is not None:
+            base, length = self._way_to(before)
+            change = ChangedManifest.between(before.state, manifest, after=before.reference, base=base)
+            if change.is_written and change.entries <= state.entries * self.compaction.share_max:
+                data, sha = codec.encode_signed(change.to_json())
+                return Encoded(data, Known(Reference(manifest.epoch, sha), state, base, length + 1))
+        data, sha = codec.encode_signed(manifest.to_json())
+        return Encoded(data, Known(Reference(manifest.epoch, sha), state, manifest.epoch, 0))
+
+    def written(self, known: Known, *, generation: int) -> None:
+        """The document of `encoded` is there, durably."""
+        self._remember(known, known.base, generation=generation)
+
+    def _followed(self, epoch: int, state: SealedState) -> Known | None:
+        """The manifest that the next one, of `epoch`, may be a change of."""
+        before = max((number for number in self._known if number < epoch), default=None)
+        if before is None or state.entries < self.compaction.whole_below:
+            return None
+        known = self._known[before]
+        if self._way_to(known)[1] >= 2 * self.compaction.chain_max:
+            return None
+        # One that was dropped meanwhile leads nowhere.
+        return known if before in self._epochs.sealed(before - 1) else None
+
+    def _way_to(self, known: Known) -> tuple[int, int]:
+        """`base` and `length` of a manifest, now that there may be a later base."""
+        based = self._based
+        if based is not None and known.base < based.reference.epoch <= known.reference.epoch:
+            return based.reference.epoch, known.length - based.length
+        return known.base, known.length
+
+    # -- bases
+
+    def take_due(self) -> Callable[[], None] | None:
+        """What writes a base, once it is due; for any thread. `StateError` where that cannot be written."""
+        newest = self._known.get(max(self._known, default=0))
+        if newest is None or newest.reference.epoch < self._due_from:
+            return None
+        if self._way_to(newest)[1] < self.compaction.chain_max:
+            return None
+        self._due_from = newest.reference.epoch + self.compaction.chain_max
+        return partial(self._write_base, newest)
+
+    def _write_base(self, known: Known) -> None:
+        self._bases.write(known.reference, known.state)
+        self._based = known
+
+    def prune(self, before: int) -> None:
+        """No base of an epoch less than `before` is needed any more."""
+        self._bases.prune(before)
+        self._kept_from = {epoch: base for epoch, base in self._kept_from.items() if epoch >= before}
+
+    # -- memory
+
+    def forget(self, after: int) -> None:
+        """Epochs greater than `after` do not count any more."""
+        self._known = {epoch: known for epoch, known in self._known.items() if epoch <= after}
+
+    def _remember(self, known: Known, kept_from: int, *, generation: int) -> None:
+        epoch = known.reference.epoch
+        self._epochs.note(epoch, generation)
+        self._kept_from[epoch] = kept_from
+        there = {**self._known, epoch: known}
+        self._known = {number: there[number] for number in sorted(there)[-_REMEMBERED:]}
+
+
+def _is_whole(document: codec.Document) -> bool:
+    return document.get("version") != CHANGE_VERSION

@@ -1,0 +1,105 @@
+"""The difference of two JSON objects: what a manifest says of a state of which most is as it was.
+
+Invariant: ``Patch.between(before, after).onto(before)`` is `after` to the last digit, whatever the two are; only the
+order of keys may be another one, which no state's meaning depends on, nor its checksum (`checkpoint.codec`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NotRequired, TypedDict
+
+import msgpack
+
+
+class PatchJson(TypedDict):
+    """`Patch` in a manifest or a message; what is empty is left out."""
+
+    put: NotRequired[dict[str, Any]]
+    gone: NotRequired[list[str]]
+    inside: NotRequired[dict[str, PatchJson]]
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """Keys that are `put`, in the place of older ones or anew, keys that are `gone`, and objects of which some keys are
+    others `inside`. No key is in two of them.
+    """
+
+    put: Mapping[str, Any] = field(default_factory=dict)
+    gone: tuple[str, ...] = ()
+    inside: Mapping[str, Patch] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        """Whether anything is another one."""
+        return bool(self.put or self.gone or self.inside)
+
+    @property
+    def entries(self) -> int:
+        """How many keys it tells of, on all levels."""
+        return len(self.put) + len(self.gone) + sum(patch.entries for patch in self.inside.values())
+
+    @property
+    def is_written(self) -> bool:
+        """Whether all keys on this level are written as they are: JSON makes texts of others."""
+        return all(isinstance(key, str) for key in (*self.put, *self.gone, *self.inside))
+
+    @classmethod
+    def between(cls, before: Mapping[str, Any], after: Mapping[str, Any], *, depth: int) -> Patch:
+        """The difference, where objects are looked into `depth` levels down and are put whole below.
+
+        Values that both share cost next to nothing.
+        """
+        put: dict[str, Any] = {}
+        inside: dict[str, Patch] = {}
+        for key, value in after.items():
+            known = before.get(key, _NOTHING)
+            if known is value:
+                continue
+            if depth and isinstance(value, Mapping) and isinstance(known, Mapping):
+                patch = cls.between(known, value, depth=depth - 1)
+                if not patch.is_written:
+                    put[key] = value
+                elif patch:
+                    inside[key] = patch
+            elif not _same(known, value):
+                put[key] = value
+        return cls(put, tuple(key for key in before if key not in after), inside)
+
+    def onto(self, before: Mapping[str, Any]) -> dict[str, Any]:
+        """The object that came of `before`, which stays as it is. `KeyError`, `TypeError`: it is of another one."""
+        after = dict(before)
+        for key in self.gone:
+            del after[key]
+        for key, patch in self.inside.items():
+            after[key] = patch.onto(after[key])
+        after.update(self.put)
+        return after
+
+    def to_json(self) -> PatchJson:
+        document: PatchJson = {}
+        if self.put:
+            document["put"] = dict(self.put)
+        if self.gone:
+            document["gone"] = list(self.gone)
+        if self.inside:
+            document["inside"] = {key: patch.to_json() for key, patch in self.inside.items()}
+        return document
+
+    @classmethod
+    def from_json(cls, data: PatchJson) -> Patch:
+        inside = {key: cls.from_json(patch) for key, patch in data.get("inside", {}).items()}
+        return cls(data.get("put", {}), tuple(data.get("gone", ())), inside)
+
+
+#: Stands for a key that is not there, and is the same as no value.
+_NOTHING = object()
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether both are written with the same digits: to Python ``True``, ``1`` and ``1.0`` are equal."""
+    if one is _NOTHING or one != other:
+        return False
+    same: bool = msgpack.packb(one) == msgpack.packb(other)
+    return same

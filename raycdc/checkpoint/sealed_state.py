@@ -1,0 +1,197 @@
+"""The state that a manifest leaves behind, which is nearly the one before, and how it is written as that.
+
+A manifest is whole, or it is the change of another one (`ChangedManifest`): the states of splits and of the enumerator,
+and the counts of lost values, are then patches of those after the epoch that it names by number and checksum. All else
+that a manifest has is of its epoch alone, and stands in it either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from raycdc.checkpoint.manifest import Manifest, Segment, SegmentJson, TableEpoch, TableEpochJson
+from raycdc.checkpoint.opaque import EnumeratorState, SealedSplit
+from raycdc.checkpoint.patch import Patch, PatchJson
+from raycdc.model import TableId
+
+#: Version of a manifest that is a change. One that is whole has `MANIFEST_VERSION`, which older versions read.
+CHANGE_VERSION = 4
+
+#: Levels of a split's state and of an enumerator's that are looked into: their fields, and the tables in these.
+_LEVELS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SealedState:
+    """What is behind an epoch: the states of splits and enumerator, and how many values each table has lost so far."""
+
+    splits: Mapping[str, SealedSplit]
+    enumerator: EnumeratorState
+    lost: Mapping[TableId, int]
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> SealedState:
+        return cls(manifest.to_splits, manifest.enumerator, manifest.lost)
+
+    @property
+    def entries(self) -> int:
+        """About how many things it has that change by themselves: splits, and tables of these and of the enumerator."""
+        states = (*self.splits.values(), self.enumerator)
+        return len(self.splits) + sum(_entries(state.to_json()) for state in states)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A manifest by its number and the checksum of its document."""
+
+    epoch: int
+    sha: str
+
+
+class ReferenceJson(TypedDict):
+    """`Reference` in a manifest."""
+
+    epoch: int
+    sha: str
+
+
+class ChangedManifestJson(TypedDict):
+    """`ChangedManifest` on disk."""
+
+    version: int
+    epoch: int
+    generation: int
+    created_ms: int
+    after: ReferenceJson
+    base: int
+    from_splits: PatchJson
+    to_splits: PatchJson
+    enumerator: PatchJson
+    lost: PatchJson
+    segments: list[SegmentJson]
+    tables: dict[str, TableEpochJson]
+    watermark_ms: int | None
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedManifest:
+    """A manifest as the change of the state `after` another one.
+
+    `from_splits` is a patch of the splits there, `to_splits` one of the splits that it makes. Everything needed to read
+    it has a number from `base` on: a whole manifest, or a whole state (`raycdc.checkpoint.bases`).
+    """
+
+    own: Manifest
+    after: Reference
+    base: int
+    from_splits: Patch
+    to_splits: Patch
+    enumerator: Patch
+    lost: Patch
+
+    @classmethod
+    def between(cls, before: SealedState, manifest: Manifest, *, after: Reference, base: int) -> ChangedManifest:
+        """How `manifest` differs from the state `before` it, which is the one after that epoch."""
+        from_splits = _states(manifest.from_splits)
+        enumerator = Patch.between(before.enumerator.to_json(), manifest.enumerator.to_json(), depth=_LEVELS)
+        return cls(
+            manifest,
+            after,
+            base,
+            Patch.between(_states(before.splits), from_splits, depth=1 + _LEVELS),
+            Patch.between(from_splits, _states(manifest.to_splits), depth=1 + _LEVELS),
+            enumerator,
+            Patch.between(_counts(before.lost), _counts(manifest.lost), depth=0),
+        )
+
+    @property
+    def entries(self) -> int:
+        """How much of the state it tells."""
+        return self.from_splits.entries + self.to_splits.entries + self.enumerator.entries
+
+    @property
+    def is_written(self) -> bool:
+        """Whether JSON keeps all of it as it is."""
+        return all(patch.is_written for patch in (self.from_splits, self.to_splits, self.enumerator, self.lost))
+
+    def onto(self, before: SealedState) -> Manifest:
+        """The whole manifest. `KeyError`, `TypeError`: it is the change of another state."""
+        own = self.own
+        from_splits = self.from_splits.onto(_states(before.splits))
+        to_splits = self.to_splits.onto(from_splits)
+        lost = self.lost.onto(_counts(before.lost))
+        return Manifest(
+            epoch=own.epoch,
+            generation=own.generation,
+            created_ms=own.created_ms,
+            from_splits={split: SealedSplit.from_json(state) for split, state in from_splits.items()},
+            to_splits={split: SealedSplit.from_json(state) for split, state in to_splits.items()},
+            enumerator=EnumeratorState.from_json(self.enumerator.onto(before.enumerator.to_json())),
+            segments=own.segments,
+            tables=own.tables,
+            watermark_ms=own.watermark_ms,
+            final=own.final,
+            lost={TableId.parse(table): count for table, count in lost.items()},
+        )
+
+    def to_json(self) -> ChangedManifestJson:
+        own = self.own
+        return ChangedManifestJson(
+            version=CHANGE_VERSION,
+            epoch=own.epoch,
+            generation=own.generation,
+            created_ms=own.created_ms,
+            after=ReferenceJson(epoch=self.after.epoch, sha=self.after.sha),
+            base=self.base,
+            from_splits=self.from_splits.to_json(),
+            to_splits=self.to_splits.to_json(),
+            enumerator=self.enumerator.to_json(),
+            lost=self.lost.to_json(),
+            segments=[segment.stored() for segment in own.segments],
+            tables={str(table): epoch.to_json() for table, epoch in own.tables.items()},
+            watermark_ms=own.watermark_ms,
+            final=own.final,
+        )
+
+    @classmethod
+    def from_json(cls, data: ChangedManifestJson) -> ChangedManifest:
+        """Inverse of `to_json`; its own manifest has no states."""
+        own = Manifest(
+            epoch=data["epoch"],
+            generation=data["generation"],
+            created_ms=data["created_ms"],
+            from_splits={},
+            to_splits={},
+            enumerator=EnumeratorState.from_json({}),
+            segments=tuple(Segment.from_json(segment) for segment in data["segments"]),
+            tables={TableId.parse(table): TableEpoch.from_json(epoch) for table, epoch in data["tables"].items()},
+            watermark_ms=data["watermark_ms"],
+            final=data["final"],
+        )
+        return cls(
+            own,
+            Reference(data["after"]["epoch"], data["after"]["sha"]),
+            data["base"],
+            Patch.from_json(data["from_splits"]),
+            Patch.from_json(data["to_splits"]),
+            Patch.from_json(data["enumerator"]),
+            Patch.from_json(data["lost"]),
+        )
+
+
+def _states(splits: Mapping[str, SealedSplit]) -> dict[str, Any]:
+    return {split: state.to_json() for split, state in splits.items()}
+
+
+def _counts(lost: Mapping[TableId, int]) -> dict[str, int]:
+    return {str(table): count for table, count in lost.items()}
+
+
+def _entries(state: Any) -> int:
+    """Things that a state has as fields of its fields."""
+    if not isinstance(state, Mapping):
+        return 1
+    return sum(len(value) for value in state.values() if isinstance(value, Mapping))

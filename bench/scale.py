@@ -14,19 +14,20 @@ many chunks are really read in the ``chunks`` case; the others of the table coun
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import tempfile
-import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench.measure import Measurement, Options, measure, measured
 from bench.scale_job import Job, Reader, Shape
+from raycdc.runtime.coordinator_calls import CoordinatorCalls
+from raycdc.runtime.coordinator_connection import LONG_POLL_S
+from raycdc.runtime.heartbeats import HEARTBEAT_S, pause_s
 from raycdc.source.protocol.link import read_packet
 
 CASES = ("tables", "chunks", "heartbeats", "partitions", "recovery")
@@ -164,7 +165,7 @@ def heartbeats(readers: int) -> dict[str, Any]:
         front = Front(job)
         figures: dict[str, Any] = {}
         with measured(figures):
-            took = front.run(HEARTBEATS_S)
+            took = asyncio.run(front.run(HEARTBEATS_S))
         front.close()
         job.close()
         took.sort()
@@ -220,61 +221,43 @@ def recovery(count: int) -> dict[str, Any]:
 
 
 class Front:
-    """The readers' calls as the coordinator's process takes them: some threads, and what they cannot take waits."""
+    """The readers' calls as the coordinator's actor takes them: coroutines of one event loop."""
 
     def __init__(self, job: Job) -> None:
-        from raycdc.runtime.ray_actors import CONCURRENCY
-
         self._job = job
-        self._pool = ThreadPoolExecutor(CONCURRENCY)
+        self._calls = CoordinatorCalls(job.host)
         self._took: list[float] = []
-        self._stop = threading.Event()
-        self._lock = threading.Lock()
+        self._ends_s = 0.0
 
-    def run(self, seconds: float) -> list[float]:
+    async def run(self, seconds: float) -> list[float]:
         """How long each heartbeat took, from the call to its answer."""
-        from raycdc.runtime.coordinator_connection import LONG_POLL_S
-        from raycdc.runtime.heartbeats import HEARTBEAT_S
-
-        for reader in self._job.readers:
-            self._poll(reader, LONG_POLL_S)
-        begun = time.monotonic()
-        step_s = HEARTBEAT_S / len(self._job.readers)
-        due = deque((begun + step_s * n, reader) for n, reader in enumerate(self._job.readers))
-        while due[0][0] < begun + seconds:
-            at_s, reader = due.popleft()
-            time.sleep(max(0.0, at_s - time.monotonic()))
-            called = time.monotonic()
-            with self._lock:
-                reader.link.send(reader.reader.heartbeat())
-            self._call(reader, 0.0).add_done_callback(partial(self._answered, called))
-            due.append((at_s + HEARTBEAT_S, reader))
-        self._stop.set()
+        readers = self._job.readers
+        self._ends_s = time.monotonic() + seconds
+        step_s = HEARTBEAT_S / len(readers)
+        beats = (self._beats(reader, after_s=step_s * number) for number, reader in enumerate(readers))
+        await asyncio.gather(*beats, *map(self._polls, readers))
         return self._took
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._calls.close()
 
-    def _call(self, reader: Reader, wait_s: float) -> Future[None]:
-        with self._lock:
-            packet = reader.link.packet()
-        return self._pool.submit(self._exchange, reader, packet, wait_s)
+    async def _polls(self, reader: Reader) -> None:
+        while time.monotonic() < self._ends_s:
+            await self._exchange(reader, LONG_POLL_S)
 
-    def _exchange(self, reader: Reader, packet: bytes, wait_s: float) -> None:
-        answer = self._job.host.exchange(reader.number, 1, packet, wait_s=wait_s)
-        with self._lock:
-            reader.link.receive(read_packet(answer))
+    async def _beats(self, reader: Reader, *, after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        while time.monotonic() < self._ends_s:
+            reader.link.send(reader.reader.heartbeat())
+            called = time.monotonic()
+            await self._exchange(reader, 0.0)
+            took_s = time.monotonic() - called
+            self._took.append(took_s)
+            await asyncio.sleep(pause_s(took_s))
 
-    def _poll(self, reader: Reader, wait_s: float) -> None:
-        def again(done: Future[None]) -> None:
-            if not self._stop.is_set() and not done.cancelled():
-                self._poll(reader, wait_s)
-
-        self._call(reader, wait_s).add_done_callback(again)
-
-    def _answered(self, called: float, done: Future[None]) -> None:
-        if not done.cancelled():
-            self._took.append(time.monotonic() - called)
+    async def _exchange(self, reader: Reader, wait_s: float) -> None:
+        answer = await self._calls.exchange(reader.number, 1, reader.link.packet(), wait_s=wait_s)
+        reader.link.receive(read_packet(answer))
 
 
 def _has_published(job: Job, count: int) -> bool:

@@ -284,7 +284,7 @@ class Job:
         self.store = CheckpointStore(folder / "state", pipeline="scale")
         self._driver = CheckpointStore(folder / "state", pipeline="scale", create=False)
         generation = self.store.generations.next()
-        self.store.epochs.take_over(generation)
+        self.store.manifest_files.epochs.take_over(generation)
         self.generation = generation
         record = self.store.last_commit()
         self.committed = record.epoch if record else 0

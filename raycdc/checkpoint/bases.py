@@ -22,6 +22,7 @@ from typing import Any
 
 from raycdc.checkpoint import codec
 from raycdc.checkpoint.opaque import EnumeratorState, SealedSplit
+from raycdc.checkpoint.patch import Json
 from raycdc.checkpoint.sealed_state import Reference, SealedState
 from raycdc.checkpoint.state_folder import StateFolder
 from raycdc.model import TableId
@@ -77,7 +78,7 @@ def _name(epoch: int) -> str:
 
 
 def _lines(reference: Reference, state: SealedState) -> Iterator[bytes]:
-    parts: dict[str, Any] = {
+    parts: dict[str, Json] = {
         "splits": {split: sealed.to_json() for split, sealed in state.splits.items()},
         "enumerator": state.enumerator.to_json(),
         "lost": {str(table): count for table, count in state.lost.items()},
@@ -91,7 +92,7 @@ def _lines(reference: Reference, state: SealedState) -> Iterator[bytes]:
     yield _line({"sha": hashed.hexdigest()})
 
 
-def _parts(path: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _parts(path: tuple[str, ...], value: Json) -> Iterator[tuple[tuple[str, ...], Json]]:
     """The value in parts, an object before what is in it."""
     whole = bool(path) and len(path) >= _LEVELS[path[0]]
     if whole or not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
@@ -119,7 +120,7 @@ def _decoded(data: bytes, reference: Reference, *, origin: str) -> SealedState |
         head: Any = codec.upgrade(json.loads(lines[0]), origin=origin, current=BASE_VERSION, upgrades={})
         if head["epoch"] != reference.epoch or head["of"] != reference.sha:
             return None
-        root: dict[str, Any] = {}
+        root: Any = {}
         for line in lines[1:]:
             path, value = json.loads(line)
             if not path:

@@ -19,6 +19,8 @@ from raycdc.checkpoint.state_folder import StateFolder
 from raycdc.errors import StateError
 
 Document = dict[str, Any]
+#: Makes a document one of the next version.
+Upgrade = Callable[[Document], Document]
 
 
 def _place_segments_by_node(document: Document) -> Document:
@@ -51,12 +53,12 @@ def _with_parked(splits: Document) -> Document:
 
 #: Upgrades by the version they start from; each returns the document one version further. Every bump of
 #: `MANIFEST_VERSION` adds one here and a golden file to the tests.
-UPGRADES: dict[int, Callable[[Document], Document]] = {1: _place_segments_by_node, 2: _number_changes}
+UPGRADES: dict[int, Upgrade] = {1: _place_segments_by_node, 2: _number_changes}
 
 
 #: Version of the documents other than manifests and commit records, and their upgrades.
 DOCUMENT_VERSION = 1
-DOCUMENT_UPGRADES: dict[int, Callable[[Document], Document]] = {}
+DOCUMENT_UPGRADES: dict[int, Upgrade] = {}
 
 
 def encode(document: Mapping[str, object]) -> bytes:
@@ -99,7 +101,7 @@ def decode_manifest(data: bytes, *, origin: str) -> Manifest:
     return manifest_of(decode(data, origin=origin), origin=origin)
 
 
-def manifest_of(written: Document, *, origin: str) -> Manifest:
+def manifest_of(written: Any, *, origin: str) -> Manifest:
     """The whole manifest that a document `written` is. Raises `StateError` naming `origin`."""
     document: Any = upgrade(written, origin=origin, current=MANIFEST_VERSION, upgrades=UPGRADES)
     with malformed_as_damage(origin):
@@ -135,9 +137,7 @@ def origin_of(folder: StateFolder, name: str) -> str:
     return folder.origin(name)
 
 
-def upgrade(
-    document: Document, *, origin: str, current: int, upgrades: Mapping[int, Callable[[Document], Document]]
-) -> Document:
+def upgrade(document: Document, *, origin: str, current: int, upgrades: Mapping[int, Upgrade]) -> Document:
     """`document` at version `current`. Raises `StateError` when it is newer or has no known version."""
     version = document.get("version")
     if not isinstance(version, int) or version < 1:

@@ -73,8 +73,10 @@ class Encoded:
 class ManifestFiles:
     """See the module's docstring. One thread at a time, but for what `take_due` gives."""
 
-    def __init__(self, folder: StateFolder, epochs: EpochFiles, compaction: Compaction | None = None) -> None:
-        self._folder, self._epochs = folder, epochs
+    def __init__(self, folder: StateFolder, compaction: Compaction | None = None) -> None:
+        self._folder = folder
+        #: Which of them count.
+        self.epochs = EpochFiles(folder)
         self.compaction = compaction or Compaction()
         self._bases = Bases(folder)
         self._known: dict[int, Known] = {}
@@ -121,7 +123,7 @@ class ManifestFiles:
             except StateError:
                 return 0
             whole = found is None or _is_whole(found[0])
-            self._kept_from[epoch] = epoch if found is None or whole else int(found[0]["base"])
+            self._kept_from[epoch] = epoch if found is None or whole else int(found[0]["after"]["base"])
         return self._kept_from[epoch]
 
     def _state(self, reference: Reference) -> Known:
@@ -160,7 +162,7 @@ class ManifestFiles:
         return None if state is None else Known(reference, state, reference.epoch, 0)
 
     def _document(self, epoch: int) -> tuple[codec.Document, str] | None:
-        data = self._epochs.read(epoch)
+        data = self.epochs.read(epoch)
         return None if data is None else codec.decode_signed(data, origin=self._origin(epoch))
 
     def _change_of(self, document: codec.Document, epoch: int) -> ChangedManifest:
@@ -199,7 +201,7 @@ class ManifestFiles:
         if self._way_to(known)[1] >= 2 * self.compaction.chain_max:
             return None
         # One that was dropped meanwhile leads nowhere.
-        return known if before in self._epochs.sealed(before - 1) else None
+        return known if before in self.epochs.sealed(before - 1) else None
 
     def _way_to(self, known: Known) -> tuple[int, int]:
         """`base` and `length` of a manifest, now that there may be a later base."""
@@ -237,7 +239,7 @@ class ManifestFiles:
 
     def _remember(self, known: Known, kept_from: int, *, generation: int) -> None:
         epoch = known.reference.epoch
-        self._epochs.note(epoch, generation)
+        self.epochs.note(epoch, generation)
         self._kept_from[epoch] = kept_from
         there = {**self._known, epoch: known}
         self._known = {number: there[number] for number in sorted(there)[-_REMEMBERED:]}

@@ -6,17 +6,20 @@ order of keys may be another one, which no state's meaning depends on, nor its c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NotRequired, TypedDict
+from typing import NotRequired, TypeAlias, TypedDict
 
 import msgpack
+
+#: A value as JSON has it.
+Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 
 
 class PatchJson(TypedDict):
     """`Patch` in a manifest or a message; what is empty is left out."""
 
-    put: NotRequired[dict[str, Any]]
+    put: NotRequired[dict[str, Json]]
     gone: NotRequired[list[str]]
     inside: NotRequired[dict[str, PatchJson]]
 
@@ -27,7 +30,7 @@ class Patch:
     others `inside`. No key is in two of them.
     """
 
-    put: Mapping[str, Any] = field(default_factory=dict)
+    put: Mapping[str, Json] = field(default_factory=dict)
     gone: tuple[str, ...] = ()
     inside: Mapping[str, Patch] = field(default_factory=dict)
 
@@ -46,12 +49,12 @@ class Patch:
         return all(isinstance(key, str) for key in (*self.put, *self.gone, *self.inside))
 
     @classmethod
-    def between(cls, before: Mapping[str, Any], after: Mapping[str, Any], *, depth: int) -> Patch:
+    def between(cls, before: Mapping[str, Json], after: Mapping[str, Json], *, depth: int) -> Patch:
         """The difference, where objects are looked into `depth` levels down and are put whole below.
 
         Values that both share cost next to nothing.
         """
-        put: dict[str, Any] = {}
+        put: dict[str, Json] = {}
         inside: dict[str, Patch] = {}
         for key, value in after.items():
             known = before.get(key, _NOTHING)
@@ -67,13 +70,16 @@ class Patch:
                 put[key] = value
         return cls(put, tuple(key for key in before if key not in after), inside)
 
-    def onto(self, before: Mapping[str, Any]) -> dict[str, Any]:
+    def onto(self, before: Mapping[str, Json]) -> dict[str, Json]:
         """The object that came of `before`, which stays as it is. `KeyError`, `TypeError`: it is of another one."""
         after = dict(before)
         for key in self.gone:
             del after[key]
         for key, patch in self.inside.items():
-            after[key] = patch.onto(after[key])
+            inner = after[key]
+            if not isinstance(inner, Mapping):
+                raise TypeError(f"{key} is no object")
+            after[key] = patch.onto(inner)
         after.update(self.put)
         return after
 
@@ -97,7 +103,7 @@ class Patch:
 _NOTHING = object()
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one: object, other: object) -> bool:
     """Whether both are written with the same digits: to Python ``True``, ``1`` and ``1.0`` are equal."""
     if one is _NOTHING or one != other:
         return False

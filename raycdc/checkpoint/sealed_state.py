@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 
 from raycdc.checkpoint.manifest import Manifest, Segment, SegmentJson, TableEpoch, TableEpochJson
 from raycdc.checkpoint.opaque import EnumeratorState, SealedSplit
-from raycdc.checkpoint.patch import Patch, PatchJson
+from raycdc.checkpoint.patch import Json, Patch, PatchJson
 from raycdc.model import TableId
 
 #: Version of a manifest that is a change. One that is whole has `MANIFEST_VERSION`, which older versions read.
@@ -50,11 +50,21 @@ class Reference:
     sha: str
 
 
-class ReferenceJson(TypedDict):
-    """`Reference` in a manifest."""
+class AfterJson(TypedDict):
+    """What a manifest follows, and from which number on everything is needed to read that."""
 
     epoch: int
     sha: str
+    base: int
+
+
+class ChangesJson(TypedDict):
+    """The patches of a `ChangedManifest`."""
+
+    from_splits: PatchJson
+    to_splits: PatchJson
+    enumerator: PatchJson
+    lost: PatchJson
 
 
 class ChangedManifestJson(TypedDict):
@@ -64,12 +74,8 @@ class ChangedManifestJson(TypedDict):
     epoch: int
     generation: int
     created_ms: int
-    after: ReferenceJson
-    base: int
-    from_splits: PatchJson
-    to_splits: PatchJson
-    enumerator: PatchJson
-    lost: PatchJson
+    after: AfterJson
+    changes: ChangesJson
     segments: list[SegmentJson]
     tables: dict[str, TableEpochJson]
     watermark_ms: int | None
@@ -122,7 +128,7 @@ class ChangedManifest:
         own = self.own
         from_splits = self.from_splits.onto(_states(before.splits))
         to_splits = self.to_splits.onto(from_splits)
-        lost = self.lost.onto(_counts(before.lost))
+        lost: Any = self.lost.onto(_counts(before.lost))
         return Manifest(
             epoch=own.epoch,
             generation=own.generation,
@@ -144,12 +150,13 @@ class ChangedManifest:
             epoch=own.epoch,
             generation=own.generation,
             created_ms=own.created_ms,
-            after=ReferenceJson(epoch=self.after.epoch, sha=self.after.sha),
-            base=self.base,
-            from_splits=self.from_splits.to_json(),
-            to_splits=self.to_splits.to_json(),
-            enumerator=self.enumerator.to_json(),
-            lost=self.lost.to_json(),
+            after=AfterJson(epoch=self.after.epoch, sha=self.after.sha, base=self.base),
+            changes=ChangesJson(
+                from_splits=self.from_splits.to_json(),
+                to_splits=self.to_splits.to_json(),
+                enumerator=self.enumerator.to_json(),
+                lost=self.lost.to_json(),
+            ),
             segments=[segment.stored() for segment in own.segments],
             tables={str(table): epoch.to_json() for table, epoch in own.tables.items()},
             watermark_ms=own.watermark_ms,
@@ -171,18 +178,19 @@ class ChangedManifest:
             watermark_ms=data["watermark_ms"],
             final=data["final"],
         )
+        after, changes = data["after"], data["changes"]
         return cls(
             own,
-            Reference(data["after"]["epoch"], data["after"]["sha"]),
-            data["base"],
-            Patch.from_json(data["from_splits"]),
-            Patch.from_json(data["to_splits"]),
-            Patch.from_json(data["enumerator"]),
-            Patch.from_json(data["lost"]),
+            Reference(after["epoch"], after["sha"]),
+            after["base"],
+            Patch.from_json(changes["from_splits"]),
+            Patch.from_json(changes["to_splits"]),
+            Patch.from_json(changes["enumerator"]),
+            Patch.from_json(changes["lost"]),
         )
 
 
-def _states(splits: Mapping[str, SealedSplit]) -> dict[str, Any]:
+def _states(splits: Mapping[str, SealedSplit]) -> dict[str, Json]:
     return {split: state.to_json() for split, state in splits.items()}
 
 
@@ -190,7 +198,7 @@ def _counts(lost: Mapping[TableId, int]) -> dict[str, int]:
     return {str(table): count for table, count in lost.items()}
 
 
-def _entries(state: Any) -> int:
+def _entries(state: Json) -> int:
     """Things that a state has as fields of its fields."""
     if not isinstance(state, Mapping):
         return 1

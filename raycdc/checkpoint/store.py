@@ -38,7 +38,7 @@ from raycdc.checkpoint import codec
 from raycdc.checkpoint.commit_files import CommitFiles
 from raycdc.checkpoint.disk import DISK, Disk
 from raycdc.checkpoint.documents import DriverDocuments
-from raycdc.checkpoint.epoch_files import EpochFiles, epoch_name, numbers
+from raycdc.checkpoint.epoch_files import epoch_name, numbers
 from raycdc.checkpoint.folder import Lease, LocalFolder
 from raycdc.checkpoint.generations import Generations
 from raycdc.checkpoint.manifest import STATE_NODE, Manifest
@@ -186,8 +186,7 @@ class CheckpointStore:
         #: Segments of readers on this node; the folder exists after the store was created.
         self.spool = self.path / "spool"
         self.generations = Generations(self._folder)
-        self.epochs = EpochFiles(self._folder)
-        self.manifest_files = ManifestFiles(self._folder, self.epochs, compaction)
+        self.manifest_files = ManifestFiles(self._folder, compaction)
         #: Of this machine; on others nobody meets it, unless they share the folder.
         self.lock = StateLock(self.place)
         self.documents = DriverDocuments(self._folder, self.generations)
@@ -290,7 +289,7 @@ class CheckpointStore:
 
     def sealed_epochs(self, after: int = -1) -> list[int]:
         """Numbers of the sealed epochs greater than `after`, ascending."""
-        return self.epochs.sealed(after)
+        return self.manifest_files.epochs.sealed(after)
 
     def manifest_after(self, after: int) -> Manifest | None:
         """The first sealed epoch greater than `after`; None where there is none."""
@@ -322,7 +321,7 @@ class CheckpointStore:
 
     def next_epoch(self) -> int:
         """The first number no epoch had yet, dropped ones included; 1 at a first start."""
-        return self.epochs.next()
+        return self.manifest_files.epochs.next()
 
     def drop_after(self, epoch: int) -> list[int]:
         """Have no manifest greater than `epoch` count any more, and return their numbers."""
@@ -330,7 +329,7 @@ class CheckpointStore:
         def act() -> list[int]:
             self.generations.require_own("the end of later epochs")
             self.manifest_files.forget(after=epoch)
-            return self.epochs.drop_after(epoch, self.generations.own())
+            return self.manifest_files.epochs.drop_after(epoch, self.generations.own())
 
         return self._folder.atomically(act)
 

@@ -25,7 +25,7 @@ class DriverTerm:
         self._generation = store.generations.next() if generation is None else generation
         self._used = False
         store.generations.write_as(self.generation)
-        store.epochs.take_over(self._generation)
+        store.manifest_files.epochs.take_over(self._generation)
         sweep_private(store.path / "private")
         store.generations.sweep(self._generation)
 
@@ -45,6 +45,6 @@ class DriverTerm:
         with self._lock:
             if self._used:
                 self._generation = self._store.generations.raised(self._generation)
-                self._store.epochs.take_over(self._generation)
+                self._store.manifest_files.epochs.take_over(self._generation)
             self._used = True
             return self._generation

@@ -19,6 +19,7 @@ from typing import Any
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.errors import FencedError, StateError
 from raycdc.runtime.background_calls import BackgroundCalls
+from raycdc.runtime.exchanges import Exchanges
 from raycdc.source.connector import Source
 from raycdc.source.parking import Refusal
 from raycdc.source.protocol.acknowledging import Acknowledgements
@@ -76,26 +77,21 @@ class CoordinatorHost:
         )
         for manifest in store.manifests(start.committed):
             self._core.epochs.adopt(manifest)
+        self.exchanges = Exchanges(self._condition, self._core.readers, self._receive)
         self._manifest_files = store.manifest_files
         self._core.start()
-        self._look_for_successor(store, start.generation)
+        _look_for_successor(self._calls, store, start.generation)
         self._thread = threading.Thread(target=self._tick, name="coordinator", daemon=True)
         self._thread.start()
 
     def exchange(self, subtask_id: int, incarnation: int, packet: bytes, *, wait_s: float) -> bytes:
         """`raycdc.runtime.client.CoordinatorClient`."""
-        with self._condition:
-            self._check()
-            self._guarded(lambda: self._core.receive(subtask_id, packet, now_s=time.monotonic()))
-            deadline = time.monotonic() + wait_s
-            while not self._core.readers.has_outgoing(subtask_id) and not self._closed:
-                left_s = deadline - time.monotonic()
-                if left_s <= 0 or not self._condition.wait(left_s):
-                    break
-            answer = self._core.readers.outgoing(subtask_id, incarnation)
-        if answer is None:
-            raise FencedError(f"Reader {subtask_id}.{incarnation} was replaced.")
-        return answer
+        return self.exchanges.exchange(subtask_id, incarnation, packet, wait_s=wait_s)
+
+    def _receive(self, subtask_id: int, packet: bytes) -> None:
+        """Called with the lock held."""
+        self._check()
+        self._guarded(lambda: self._core.receive(subtask_id, packet, now_s=time.monotonic()))
 
     def next_sealed(self, after: int, *, wait_s: float) -> tuple[int | None, int | None]:
         """The first sealed epoch after `after` (None: not yet) and the run's final epoch, once known."""
@@ -113,7 +109,7 @@ class CoordinatorHost:
     def epoch_committed(self, epoch: int) -> None:
         with self._condition:
             self._core.epoch_committed(epoch)
-            self._condition.notify_all()
+            self._notify()
 
     def park_tables(self, refusals: Sequence[Refusal]) -> None:
         with self._condition:
@@ -129,7 +125,9 @@ class CoordinatorHost:
 
     def retire(self, subtask_id: int) -> bool:
         with self._condition:
-            return self._core.retire(subtask_id)
+            retired = self._core.retire(subtask_id)
+            self._notify()
+            return retired
 
     def status(self) -> JobStatus:
         with self._condition:
@@ -149,24 +147,13 @@ class CoordinatorHost:
         """
         with self._condition:
             self._core.readers.shutdown(reason)
-            self._condition.notify_all()
+            self._notify()
             self._condition.wait_for(lambda: self._error is not None or self._acknowledgements.idle, ACKNOWLEDGE_S)
-
-    def _look_for_successor(self, store: CheckpointStore, own: int) -> None:
-        """End the job once another driver has taken over; called with the lock held, or before the thread runs."""
-
-        def look() -> None:
-            # A disk that fails now is for who needs it to tell.
-            with suppress(StateError):
-                if store.generations.newest() > own:
-                    store.generations.require_newest(own, "the coordinator")
-
-        again = partial(self._look_for_successor, store, own)
-        self._calls.call_async(look, lambda _: again(), SUCCESSOR_LOOK_S)
 
     def close(self) -> None:
         with self._condition:
             self._closed = True
+            self.exchanges.close()
             self._condition.notify_all()
         self._closing.set()
         self._thread.join(timeout=5)
@@ -197,7 +184,7 @@ class CoordinatorHost:
             self._fail(error)
             raise
         finally:
-            self._condition.notify_all()
+            self._notify()
 
     def _run(self, action: Callable[[], object]) -> None:
         """Run `action` on the core; wakes all callers unless it answers False: nothing happened."""
@@ -208,7 +195,7 @@ class CoordinatorHost:
                 return
         except BaseException as error:  # noqa: BLE001 - ends the job, told to every caller
             self._fail(error)
-        self._condition.notify_all()
+        self._notify()
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
@@ -225,9 +212,28 @@ class CoordinatorHost:
 
     def _fail(self, error: BaseException) -> None:
         self._error = self._error or error
+        self.exchanges.wake_all()
+        self._condition.notify_all()
+
+    def _notify(self) -> None:
+        """Wake whom it may concern: readers that are told something, and the driver, which waits for epochs."""
+        self.exchanges.wake()
         self._condition.notify_all()
 
     def _check(self) -> None:
         error = self._error or self._core.failure
         if error is not None:
             raise error
+
+
+def _look_for_successor(calls: BackgroundCalls, store: CheckpointStore, own: int) -> None:
+    """End the job once another driver has taken over; called with the lock held, or before the thread runs."""
+
+    def look() -> None:
+        # A disk that fails now is for who needs it to tell.
+        with suppress(StateError):
+            if store.generations.newest() > own:
+                store.generations.require_newest(own, "the coordinator")
+
+    again = partial(_look_for_successor, calls, store, own)
+    calls.call_async(look, lambda _: again(), SUCCESSOR_LOOK_S)

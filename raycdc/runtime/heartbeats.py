@@ -14,6 +14,16 @@ from raycdc.waiting.stages import Board
 #: A reader that has nothing to say still speaks this often, so that the coordinator knows it lives and how much it has
 #: read. News that decide about sealing are told at once; each call costs both sides about a millisecond.
 HEARTBEAT_S = 0.25
+#: The longest pause between two, which a coordinator that is asked by very many readers leads to: it takes a reader for
+#: dead after four times as long.
+HEARTBEAT_MAX_S = 2.5
+#: A reader is in a call for a heartbeat for at most a tenth of its time.
+_PAUSES_PER_CALL = 10
+
+
+def pause_s(took_s: float) -> float:
+    """How long to wait after a heartbeat whose call took so long: the more readers ask, the less often each does."""
+    return min(max(HEARTBEAT_S, took_s * _PAUSES_PER_CALL), HEARTBEAT_MAX_S)
 
 
 class Heartbeats:
@@ -43,6 +53,10 @@ class Heartbeats:
         self._told = replace(reader.heartbeat(), process=process)
         self.due_s = now_s + HEARTBEAT_S
         return self._told
+
+    def took(self, seconds: float, *, now_s: float) -> None:
+        """The call that the last one left with took so long."""
+        self.due_s = max(self.due_s, now_s + pause_s(seconds))
 
     def of_cut(self, progress: CutProgress, *, now_s: float) -> Heartbeat | None:
         """The same in the middle of a cut, which may take minutes on a slow disk.

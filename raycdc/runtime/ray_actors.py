@@ -13,8 +13,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raycdc.errors import RaycdcError
 
-#: Calls in flight in an actor that several others call: one long poll and one exchange per reader, and the driver's.
+#: Calls in flight in an actor that several others call, each in a thread that it has from the start.
 CONCURRENCY = 128
+#: Calls in flight in one whose methods are coroutines: a long poll and an exchange per reader, and the driver's.
+COROUTINES = 10_000
 
 
 def actor_class(
@@ -23,14 +25,14 @@ def actor_class(
     node_id: str | None = None,
     name: str | None = None,
     namespace: str | None = None,
-    concurrent: bool = False,
+    concurrency: int = 1,
 ) -> Any:
     """`cls` as an actor, on the Ray node `node_id` and nowhere else (None: where Ray likes)."""
     options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
     if name is not None:
         options |= {"name": name, "namespace": namespace}
-    if concurrent:
-        options["max_concurrency"] = CONCURRENCY
+    if concurrency > 1:
+        options["max_concurrency"] = concurrency
     if node_id is not None:
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id, soft=False)
     return ray.remote(cls).options(**options)

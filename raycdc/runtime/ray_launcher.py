@@ -7,6 +7,7 @@ where the state is; readers are shared out over the nodes that have a spool serv
 
 from __future__ import annotations
 
+import asyncio
 import os
 import uuid
 from collections import Counter
@@ -22,7 +23,8 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from raycdc.bridge.access import SpoolAddress
 from raycdc.errors import ClusterLostError, FencedError, RaycdcError, StateError
 from raycdc.lean import without_pandas
-from raycdc.runtime.coordinator_host import CoordinatorHost, CoordinatorStart
+from raycdc.runtime.coordinator_calls import CoordinatorCalls
+from raycdc.runtime.coordinator_host import CoordinatorStart
 from raycdc.runtime.launcher import (
     CoordinatorHandle,
     CoordinatorLostError,
@@ -32,7 +34,7 @@ from raycdc.runtime.launcher import (
     warm_up,
     worker_from,
 )
-from raycdc.runtime.ray_actors import actor_class, plain_error
+from raycdc.runtime.ray_actors import COROUTINES, actor_class, plain_error
 from raycdc.runtime.ray_head import RayHead
 from raycdc.runtime.ray_spools import RaySpools, SpoolSettings
 from raycdc.runtime.ray_start import head_of_ray, start_ray
@@ -52,24 +54,31 @@ START_TIMEOUT_S = 120.0
 class SplitEnumerator:
     """`CoordinatorHost` in an actor, whose process is there before its work begins.
 
-    The name is what Ray's state and a process list show: the actor that has the source's enumerator.
+    The name is what Ray's state and a process list show: the actor that has the source's enumerator. All its methods
+    are coroutines, so that calls which wait take no threads.
     """
 
     def __init__(self, spec: JobSpec) -> None:
         without_pandas()
         self._spec = spec
-        self._host: CoordinatorHost | None = None
+        self._calls: CoordinatorCalls | None = None
 
-    def begin(self, start: CoordinatorStart) -> int:
+    async def begin(self, start: CoordinatorStart) -> int:
         """Coordinate from `start` on; called once, before everything else. Returns the process id."""
-        self._host = host_from(self._spec, start)
-        return self.pid()
-
-    def pid(self) -> int:
+        host = await asyncio.get_running_loop().run_in_executor(None, host_from, self._spec, start)
+        self._calls = CoordinatorCalls(host)
         return os.getpid()
 
-    def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return getattr(self._host, method)(*args, **kwargs)
+    async def pid(self) -> int:
+        return os.getpid()
+
+    async def exchange(self, subtask_id: int, incarnation: int, packet: bytes, wait_s: float) -> bytes:
+        assert self._calls is not None, "it has begun"
+        return await self._calls.exchange(subtask_id, incarnation, packet, wait_s=wait_s)
+
+    async def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        assert self._calls is not None, "it has begun"
+        return await self._calls.call(lambda host: getattr(host, method)(*args, **kwargs))
 
 
 class SourceReader:
@@ -96,8 +105,9 @@ class RayCoordinator:
         self._head = head
 
     def exchange(self, subtask_id: int, incarnation: int, packet: bytes, *, wait_s: float) -> bytes:
-        answer: bytes = self._call("exchange", subtask_id, incarnation, packet, wait_s=wait_s)
-        return answer
+        called = self.actor.exchange.remote(subtask_id, incarnation, packet, wait_s)
+        answered: bytes = self._answer("exchange", called, ANSWER_TIMEOUT_S + wait_s)
+        return answered
 
     def next_sealed(self, after: int, *, wait_s: float) -> tuple[int | None, int | None]:
         epoch, final = self._call("next_sealed", after, wait_s=wait_s)
@@ -139,8 +149,11 @@ class RayCoordinator:
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         timeout_s = ANSWER_TIMEOUT_S + float(kwargs.get("wait_s", 0.0))
+        return self._answer(method, self.actor.call.remote(method, args, kwargs), timeout_s)
+
+    def _answer(self, method: str, called: Any, timeout_s: float) -> Any:
         try:
-            return answer(self._head, self.actor.call.remote(method, args, kwargs), timeout_s)
+            return answer(self._head, called, timeout_s)
         except RaycdcError as error:
             raise plain_error(error) from None
         except (RayActorError, GetTimeoutError) as cause:
@@ -308,7 +321,7 @@ class RayLauncher:
         self._count += 1
         node = self._spools.own if self._spools else None
         named = {"name": self._coordinator_name(), "namespace": self._namespace}
-        return actor_class(SplitEnumerator, node_id=node, concurrent=True, **named).remote(self._spec)
+        return actor_class(SplitEnumerator, node_id=node, concurrency=COROUTINES, **named).remote(self._spec)
 
     def _new_reader(self, node: str | None) -> Any:
         return actor_class(SourceReader, node_id=node).remote(self._spec)

@@ -27,7 +27,7 @@ from raycdc.bridge.access import SpoolAddress
 from raycdc.bridge.certificates import JobAuthority, ServerIdentity
 from raycdc.checkpoint.manifest import STATE_NODE
 from raycdc.errors import RaycdcError
-from raycdc.runtime.ray_actors import actor_class
+from raycdc.runtime.ray_actors import CONCURRENCY, actor_class
 from raycdc.runtime.ray_private import machine_address
 from raycdc.runtime.restarts import ProcessEnd, RestartBudget
 from raycdc.runtime.spools import SpoolServer, spool_folder
@@ -202,7 +202,7 @@ class RaySpools:
             reached = self._settings.address
         authority = self._settings.authority
         listen, identity = (reached, authority.identity(reached)) if authority else (LOOPBACK, None)
-        actor = actor_class(SpoolActor, node_id=node, concurrent=True).remote(
+        actor = actor_class(SpoolActor, node_id=node, concurrency=CONCURRENCY).remote(
             self._settings, own=own, host=listen, port=port, identity=identity
         )
         self._budgets.setdefault(node, RestartBudget()).started(time.monotonic())

@@ -156,7 +156,11 @@ class ReaderWorker:
         heartbeat = self._heartbeats.of(self._reader, now_s=self._now_s())
         if heartbeat is not None:
             self._connection.send(heartbeat)
+        called_s = self._now_s()
         self._connection.flush()
+        if heartbeat is not None:
+            now_s = self._now_s()
+            self._heartbeats.took(now_s - called_s, now_s=now_s)
         if status is not InputStatus.MORE_AVAILABLE:
             available.wait(now_s=self._now_s(), until_s=self._heartbeats.due_s)
         return True

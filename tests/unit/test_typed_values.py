@@ -18,7 +18,7 @@ from tests.unit.test_tidy import ROOT, nodes, source_files
 #: Places by package folder, files beside the folders together under "".
 PLACES_MAX = {
     "": 6,
-    "checkpoint": 27,
+    "checkpoint": 25,
     "cli": 6,
     "clients": 2,
     "config": 7,

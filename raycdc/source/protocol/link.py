@@ -19,6 +19,7 @@ Pure: no clock, no thread. The shell decides when to send `packet()` again.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,10 +59,11 @@ def read_packet(data: bytes) -> Packet:
 
 
 class Link:
-    """State of one end. Not thread-safe: one owner."""
+    """State of one end. Not thread-safe: one owner. `on_send` hears of each message to send."""
 
-    def __init__(self, identity: Identity) -> None:
+    def __init__(self, identity: Identity, *, on_send: Callable[[], None] = lambda: None) -> None:
         self.identity = identity
+        self._on_send = on_send
         self._next = 1
         self._received = 0
         self._unacknowledged: deque[tuple[int, list[Any]]] = deque()
@@ -81,6 +83,7 @@ class Link:
             raise ProtocolError(f"{len(self._unacknowledged)} messages wait for an acknowledgement on {self!r}")
         self._unacknowledged.append((self._next, encode(message)))
         self._next += 1
+        self._on_send()
 
     def packet(self) -> bytes:
         """The bytes to send now: our acknowledgement and everything unacknowledged (maybe nothing)."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from raycdc.errors import FencedError
 from raycdc.source.protocol.job_status import ReaderStatus
@@ -93,6 +94,7 @@ class LiveReaders:
         self._live: dict[int, LiveReader] = {}
         self._incarnations: dict[int, int] = {}
         self._lost: list[tuple[int, int, str]] = []
+        self._told: set[int] = set()
         self.chunks = ChunkOwners()
 
     def __repr__(self) -> str:
@@ -135,11 +137,13 @@ class LiveReaders:
     def add(self, subtask_id: int, identity: Identity, *, now_s: float) -> None:
         """A newer incarnation speaks, and the one before is lost."""
         self._incarnations[subtask_id] = identity.incarnation
-        self._live[subtask_id] = LiveReader(Link(identity), node="", pid=0, last_heard_s=now_s, last_spoke_s=now_s)
+        link = Link(identity, on_send=partial(self._told.add, subtask_id))
+        self._live[subtask_id] = LiveReader(link, node="", pid=0, last_heard_s=now_s, last_spoke_s=now_s)
 
     def lose(self, subtask_id: int, reason: str) -> LiveReader:
         """The reader is fenced: whatever its process says from here on is refused."""
         reader = self._live.pop(subtask_id)
+        self._told.add(subtask_id)
         self.chunks.lose(reader.splits.values())
         self._lost.append((subtask_id, reader.link.identity.incarnation, reason))
         return reader
@@ -147,6 +151,13 @@ class LiveReaders:
     def let_go(self, subtask_id: int) -> None:
         """The reader is not needed any more."""
         del self._live[subtask_id]
+        self._told.add(subtask_id)
+
+    def take_told(self) -> set[int]:
+        """Readers for which there is something to say, or that are no more, since the last call."""
+        told = set(self._told)
+        self._told.clear()
+        return told
 
     def take_lost(self) -> list[tuple[int, int, str]]:
         """(subtask, incarnation, reason) fenced or lost since the last call: the shell must end and replace them."""

@@ -93,7 +93,7 @@ class Pipeline:
         self.disk.left = None
         self.driver = self.open()
         self.generation = self.driver.generations.next()
-        self.driver.epochs.take_over(self.generation)
+        self.driver.manifest_files.epochs.take_over(self.generation)
         self.driver.generations.write_as(lambda: self.generation)
         self.coordinator = self.open()
         self.last = self.coordinator.last_manifest()
@@ -241,8 +241,8 @@ def test_a_change_names_what_changed_alone(tmp_path: Path) -> None:
     (written,) = (tmp_path / "state" / "epochs").glob("*2.json")
     document = json.loads(written.read_text())
     tables = {"put": {"shop.t1": 1}}
-    assert document["to_splits"] == {"inside": {"stream": {"inside": {"tables": tables}}}}
-    assert document["enumerator"] == {"inside": {"tables": tables}}
+    assert document["changes"]["to_splits"] == {"inside": {"stream": {"inside": {"tables": tables}}}}
+    assert document["changes"]["enumerator"] == {"inside": {"tables": tables}}
 
 
 def test_pruning_keeps_what_a_kept_manifest_follows_and_a_base_lets_it_go(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ _IMPORTS = (
     "raycdc.connectors.mysql.source",
     "raycdc.sinks.delta.sink",
     "raycdc.sinks.files.jsonl",
+    "raycdc.sinks.iceberg.sink",
     "raycdc.sinks.jdbc.sink",
     "raycdc.sinks.kafka.sink",
     "raycdc.sinks.mongodb.sink",

@@ -1,7 +1,7 @@
 """The command line as users have it: a folder with a configuration, and what each command answered.
 
-Nothing of raycdc is imported here: the command is started in a process of its own, and its exit code, its output and
-its errors are all there is to judge by.
+The command has a process of its own, and its exit code, its output and its errors are all there is to judge by. But for
+runs on Ray and Spark the process is forked from one that has imported everything.
 """
 
 from __future__ import annotations
@@ -11,10 +11,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from raycdc.testing.forked_commands import ForkedCommand, nursery
 
 #: A command that takes longer hangs. The longest here reads sixty tables on a machine that others share.
 COMMAND_TIMEOUT_S = 240.0
@@ -74,7 +78,7 @@ class Pipeline:
 
     def command(self, *arguments: str) -> Outcome:
         """Run ``raycdc ARGUMENTS`` to its end."""
-        return self._to_its_end(self._start(*arguments), arguments)
+        return self._start(*arguments).to_its_end()
 
     def run(self, *arguments: str) -> Outcome:
         """``raycdc run --until caught-up``, with events."""
@@ -105,50 +109,73 @@ class Pipeline:
         The command ends by itself after that, having committed what it read; and without it unless `stopped`, as
         what `meanwhile` did must end it.
         """
-        process = self._start(*self._run)
+        command = self._start(*self._run)
         seen: list[str] = []
-        assert process.stdout is not None
-        for line in process.stdout:
-            seen.append(line)
-            if line.startswith("{") and until(json.loads(line)):
+        assert command.process.stdout is not None
+        for line in command.process.stdout:
+            seen.append(line.decode(errors="replace"))
+            if line.startswith(b"{") and until(json.loads(line)):
                 meanwhile()
                 if stopped:
-                    process.send_signal(signal.SIGTERM)
+                    command.process.send_signal(signal.SIGTERM)
                 break
-        outcome = self._to_its_end(process, self._run)
+        outcome = command.to_its_end()
         return replace(outcome, out="".join(seen) + outcome.out)
 
-    def _to_its_end(self, process: subprocess.Popen[str], arguments: tuple[str, ...]) -> Outcome:
-        try:
-            out, err = process.communicate(timeout=COMMAND_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            _kill(process)
-            out, err = process.communicate()
-            raise AssertionError(f"raycdc {' '.join(arguments)} did not end\n{out[-3000:]}\n{err[-3000:]}") from None
-        return Outcome(arguments, process.returncode, out, err)
-
-    def _start(self, *arguments: str) -> subprocess.Popen[str]:
+    def _start(self, *arguments: str) -> _Command:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.config.write_text(self.toml)
-        return subprocess.Popen(
-            [sys.executable, "-m", "raycdc.cli", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            cwd=self.folder,
-            env={
-                **os.environ,
-                "RAY_ADDRESS": "127.0.0.1:1",
-                "SOURCE_PASSWORD": "cdc",
-                "SINK_PASSWORD": "postgres",
-                **self.environment,
-            },
-            start_new_session=True,
-        )
+        environment = {
+            **os.environ,
+            "RAY_ADDRESS": "127.0.0.1:1",
+            "SOURCE_PASSWORD": "cdc",
+            "SINK_PASSWORD": "postgres",
+            **self.environment,
+        }
+        errors = tempfile.TemporaryFile()  # noqa: SIM115  # `to_its_end` closes it.
+        process: subprocess.Popen[bytes] | ForkedCommand
+        if arguments[0] != "run" or "--local" in arguments:
+            process = nursery().start(arguments, environment=environment, folder=self.folder, stderr=errors)
+        else:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "raycdc.cli", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                cwd=self.folder,
+                env=environment,
+                start_new_session=True,
+            )
+        return _Command(arguments, process, errors)
 
 
-def _kill(process: subprocess.Popen[str]) -> None:
-    """Kill a command and what it started: they are one session."""
-    os.killpg(process.pid, signal.SIGKILL)
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """A command under way."""
+
+    arguments: tuple[str, ...]
+    process: subprocess.Popen[bytes] | ForkedCommand
+    errors: IO[bytes]
+
+    def to_its_end(self) -> Outcome:
+        """How it ended; one that hangs is killed with what it started, as they are one session: `AssertionError`."""
+        late = threading.Event()
+
+        def kill() -> None:
+            late.set()
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+        timer = threading.Timer(COMMAND_TIMEOUT_S, kill)
+        timer.start()
+        try:
+            assert self.process.stdout is not None
+            with self.process.stdout as stdout, self.errors as errors:
+                out = stdout.read().decode(errors="replace")
+                code = self.process.wait()
+                errors.seek(0)
+                err = errors.read().decode(errors="replace")
+        finally:
+            timer.cancel()
+        if late.is_set():
+            raise AssertionError(f"raycdc {' '.join(self.arguments)} did not end\n{out[-3000:]}\n{err[-3000:]}")
+        return Outcome(self.arguments, code, out, err)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from raycdc.testing.forked_commands import completed
 from raycdc.testing.servers import MariaDbServer
 
 pytestmark = pytest.mark.server
@@ -84,8 +85,7 @@ def _assert_tame(done: subprocess.CompletedProcess[str]) -> None:
 
 
 def _raycdc(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "raycdc.cli", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    return completed(words, environment=os.environ, folder=folder)
 
 
 def _on_a_terminal(folder: Path, *words: str) -> tuple[int, str]:

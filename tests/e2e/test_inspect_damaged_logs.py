@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
-import subprocess
-import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from raycdc.errors import ExitCode
+from raycdc.testing.forked_commands import completed
 
 WHOLE = Path(__file__).parents[1] / "fuzz" / "corpus" / "mysql80-crc32.000001"
 _INCIDENT = 26
@@ -78,8 +78,7 @@ def test_damage_is_named_behind_what_could_be_read(
     data = WHOLE.read_bytes()
     path = tmp_path / "binlog.000007"
     path.write_bytes(damage(data, events_of(data)))
-    command = [sys.executable, "-m", "raycdc.cli", "inspect", "binlog", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = completed(["inspect", "binlog", str(path)], environment=os.environ, folder=tmp_path)
     assert done.returncode == ExitCode.DATA, done.stderr
     (said,) = done.stderr.splitlines()
     assert said.startswith("binlog.000007:")

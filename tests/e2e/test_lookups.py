@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +16,7 @@ import pytest
 from deltalake import DeltaTable
 
 from raycdc.cli.check import check_config
+from raycdc.testing.forked_commands import completed
 from raycdc.testing.servers import MariaDbServer, MongoDb
 
 pytestmark = pytest.mark.server
@@ -48,15 +48,7 @@ class Example:
         self._lake = folder / "pageviews-lake" / shop / "pageviews"
 
     def raycdc(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "raycdc.cli", *words],
-            cwd=self.folder,
-            env={**os.environ, **self.environment, **environment},
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
+        return completed(words, environment={**os.environ, **self.environment, **environment}, folder=self.folder)
 
     def follow(self, name: str, **environment: str) -> int:
         done = self.raycdc("run", name, "--local", "--until", "caught-up", **environment)

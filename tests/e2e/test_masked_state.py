@@ -17,6 +17,7 @@ import pymysql
 import pytest
 
 from raycdc.testing.compare import read_delta
+from raycdc.testing.forked_commands import completed
 from raycdc.testing.jobs import Job, catch_up
 from raycdc.testing.servers import DatabaseServer, MariaDbServer, MongoDb
 from tests.leaks import nothing_shows
@@ -242,8 +243,11 @@ to = "hidden.notes"
 def say(job: Job, *words: str, code: int | None = None) -> str:
     """What a command says; it ends with `code`, where one is given."""
     environment = {**os.environ, "RAYCDC_TEST_PASSWORD": job.server.cdc_user}
-    command = [sys.executable, "-m", "raycdc.cli", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if job.local:
+        done = completed(words, environment=environment, folder=job.folder)
+    else:
+        command = [sys.executable, "-m", "raycdc.cli", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert "Traceback" not in done.stderr
     assert code in (None, done.returncode), done.stdout + done.stderr
     return done.stdout + done.stderr

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import subprocess
-import sys
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -20,6 +19,7 @@ from raycdc.clients.mysql import query
 from raycdc.connectors.mysql.catalog import load_table
 from raycdc.model import Column, TableId, TableSchema, TypeKind
 from raycdc.testing.compare import read_source
+from raycdc.testing.forked_commands import completed
 from raycdc.testing.jobs import Job, catch_up
 from raycdc.testing.servers import DatabaseServer, MariaDbServer, MongoDb
 from raycdc.testing.sessions import session
@@ -125,15 +125,7 @@ def test_ddl_mid_way_is_followed(
 
 
 def raycdc(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "raycdc.cli", *words],
-        cwd=folder,
-        env={**os.environ, **environment},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = completed(words, environment={**os.environ, **environment}, folder=folder)
     assert "Traceback" not in done.stderr
     return done
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from raycdc.testing.forked_commands import completed
 from raycdc.testing.servers import MariaDbServer
 
 pytestmark = pytest.mark.server
@@ -77,9 +78,9 @@ class Job:
 
     def command(self, *words: str) -> tuple[int, str]:
         """Exit code and stderr of a command."""
-        process = self.start(*words)
-        _, errors = process.communicate(timeout=TIMEOUT_S)
-        return process.returncode, errors
+        environment = {**os.environ, "RAYCDC_TEST_PASSWORD": self.password}
+        done = completed(words, environment=environment, folder=self.folder, timeout_s=TIMEOUT_S)
+        return done.returncode, done.stderr
 
     def run(self) -> tuple[int, str]:
         return self.command("run", "job.toml", "--local", "--until", "caught-up")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from raycdc.testing.forked_commands import completed
 from raycdc.testing.servers import MariaDbServer
 
 pytestmark = pytest.mark.server
@@ -19,10 +18,7 @@ pytestmark = pytest.mark.server
 def raycdc(folder: Path, *words: str, exit_code: int = 0) -> str:
     """Stdout of a command that must end with `exit_code`; its input is no terminal."""
     environment = {**os.environ, "MYSQL_PASSWORD": "cdc"}
-    command = [sys.executable, "-m", "raycdc.cli", *words]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
+    done = completed(words, environment=environment, folder=folder)
     assert done.returncode == exit_code, done.stdout + done.stderr
     return done.stdout if exit_code == 0 else done.stdout + done.stderr
 

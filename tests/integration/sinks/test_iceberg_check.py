@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import pytest
 from raycdc.sinks.iceberg.catalog import HadoopCatalog
 from raycdc.sinks.iceberg.files import StoredColumn
 from raycdc.sinks.iceberg.metadata import iceberg_schema
+from raycdc.testing.forked_commands import completed
 from raycdc.testing.servers import MariaDbServer
 
 pytestmark = pytest.mark.server
@@ -39,11 +38,8 @@ type = "iceberg"
 {sink}
 """
     )
-    command = [sys.executable, "-m", "raycdc.cli", "check", str(path), "--json"]
     environment = {**os.environ, "SOURCE_PASSWORD": server.cdc_user}
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=120, cwd=folder
-    )
+    done = completed(["check", str(path), "--json"], environment=environment, folder=folder)
     findings = [json.loads(line) for line in done.stdout.splitlines()]
     return done.returncode, {found["check"]: found for found in findings if found["check"].startswith("sink")}
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from raycdc.testing.forked_commands import completed
 from raycdc.testing.servers import DatabaseServer, PostgresServer
 
 pytestmark = pytest.mark.server
@@ -22,15 +21,8 @@ def check(server: DatabaseServer, database: str, folder: Path, url: str, user: s
         f'user = "root"\npassword = "${{env:SOURCE_PASSWORD}}"\ntables = ["{database}.t"]\n'
         f'[sink]\ntype = "jdbc"\nurl = "jdbc:{url}"\nuser = "{user}"\npassword = "${{env:SINK_PASSWORD:-}}"\n'
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "raycdc.cli", "check", "p.toml"],
-        cwd=folder,
-        env={**os.environ, "SOURCE_PASSWORD": server.root_password, "SINK_PASSWORD": password},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {**os.environ, "SOURCE_PASSWORD": server.root_password, "SINK_PASSWORD": password}
+    done = completed(["check", "p.toml"], environment=environment, folder=folder)
     assert "Traceback" not in done.stderr
     return done.returncode, done.stdout
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
@@ -21,6 +19,7 @@ from raycdc.connectors.kafka.messages import Fetched, PartitionStart, Trouble
 from raycdc.connectors.kafka.partition_reader import KafkaPartitionReader
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.source.reader.split_reader import SplitsAddition
+from raycdc.testing.forked_commands import completed
 from raycdc.testing.jobs import Job, catch_up
 from raycdc.testing.servers import KafkaServer, MariaDbServer
 from raycdc.testing.servers.process import wait_until
@@ -81,8 +80,7 @@ def check(
     )
     text = f'[pipeline]\nname = "p"\n[source]\ntype = "kafka"\n{cluster}\n{source}\n[sink]\n{sink}\n'
     (folder / "p.toml").write_text(text + (cluster if "kafka" in sink else ""))
-    command = [sys.executable, "-m", "raycdc.cli", "check", "p.toml", "--json"]
-    done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    done = completed(["check", "p.toml", "--json"], environment=os.environ, folder=folder)
     assert done.stdout, done.stderr
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -261,11 +259,7 @@ def test_check_of_a_database_into_topics_over_tls_as_a_user_and_the_run_behind_i
 
 def raycdc(folder: Path, *words: str) -> tuple[int, list[dict[str, str]]]:
     """Exit code and lines of a command."""
-    command = [sys.executable, "-m", "raycdc.cli", *words]
-    environment = {**os.environ, "PASSWORD": "cdc"}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
+    done = completed(words, environment={**os.environ, "PASSWORD": "cdc"}, folder=folder)
     assert done.stdout, done.stderr
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -290,8 +284,7 @@ def test_check_warns_of_brokers_that_are_read_in_the_open(kafka: KafkaServer, tm
         # The kernel takes this address for the machine's own; raycdc does not.
         text = (tmp_path / "p.toml").read_text().replace("127.0.0.1", "0.0.0.0")
         (tmp_path / "p.toml").write_text(text)
-        command = [sys.executable, "-m", "raycdc.cli", "check", "p.toml", "--json"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        done = completed(["check", "p.toml", "--json"], environment=os.environ, folder=tmp_path)
         findings = [json.loads(line) for line in done.stdout.splitlines()]
         assert [status for status, _ in of(findings, "connection")] == ["ok", "warning"]
         assert "is not encrypted" in of(findings, "connection")[1][1]

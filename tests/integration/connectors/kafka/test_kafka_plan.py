@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from raycdc.testing.forked_commands import completed
 from raycdc.testing.servers import KafkaServer
 from tests.integration.connectors.kafka.test_kafka_check import insert, produce
 
@@ -24,8 +24,7 @@ def plan(kafka: KafkaServer, folder: Path, topic: str, form: str) -> tuple[int, 
         '[[route]]\ntable = "shop.p"\nto = "lake.products"\n'
         f'[sink]\ntype = "delta"\nwrite = "changelog"\npath = "{folder}/lake"\n'
     )
-    command = [sys.executable, "-m", "raycdc.cli", "plan", "p.toml", "--json"]
-    done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    done = completed(["plan", "p.toml", "--json"], environment=os.environ, folder=folder)
     assert "Traceback" not in done.stderr
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 

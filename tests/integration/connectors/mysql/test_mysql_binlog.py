@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
-import sys
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +32,7 @@ from raycdc.connectors.mysql.snapshot.resultset import stream_query
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import ExitCode, LogLostError, SourceError
 from raycdc.model import RowKind, TableId
+from raycdc.testing.forked_commands import completed
 from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer
 from raycdc.testing.sessions import session, settings_of
 from tests.integration.connectors.mysql.test_mysql_resultset import make_types_table
@@ -309,12 +309,12 @@ def test_inspect_of_files_in_a_row_knows_what_was_prepared_in_the_one_before(
         query(connection, f"INSERT INTO {any_database}.t VALUES (2)")
         query(other, "XA COMMIT 'x'")
         paths = any_server.binlog_paths()[-2:]
-    command = [sys.executable, "-m", "raycdc.cli", "inspect", "binlog"]
+    command = ["inspect", "binlog"]
 
-    done = subprocess.run([*command, *paths], capture_output=True, text=True, check=False)
+    done = completed([*command, *map(str, paths)], environment=os.environ, folder=tmp_path)
     cut = tmp_path / paths[1].name
     cut.write_bytes(paths[1].read_bytes()[:-30])
-    damaged = subprocess.run([*command, paths[0], cut], capture_output=True, text=True, check=False)
+    damaged = completed([*command, str(paths[0]), str(cut)], environment=os.environ, folder=tmp_path)
 
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     rows = [(line["after"]["id"], line["file"]) for line in lines if line.get("db") == any_database and "op" in line]

@@ -22,6 +22,7 @@ from raycdc.run_events import (
     Progress,
     ReaderFigures,
     RunEvent,
+    Scaling,
     Started,
     Starting,
     TableFigures,
@@ -30,6 +31,7 @@ from raycdc.run_events import (
     Waiting,
     Warned,
 )
+from raycdc.runtime.scaling import Scaled
 from raycdc.source.protocol.job_status import JobStatus, ReaderStatus, TableStatus
 from raycdc.source.protocol.metrics import PartitionMetrics
 
@@ -65,6 +67,9 @@ class ProgressReporter:
 
     def processes(self, enumerator: int, readers: Sequence[int]) -> None:
         self._tell(Started(self._driver_pid, enumerator, tuple(readers)))
+
+    def scaled(self, scaled: Scaled) -> None:
+        self._tell(Scaling(scaled.readers, scaled.waiting, scaled.nodes, scaled.reason))
 
     def warning(self, text: str) -> None:
         self._tell(Warned(text))
@@ -199,6 +204,7 @@ def _figures_of(reader: ReaderStatus) -> ReaderFigures:
         process.seconds,
         sealing=None if process.sealing is None else asdict(process.sealing),
         paused=None if partitions is None else partitions.paused,
+        node=reader.node,
     )
 
 

@@ -8,6 +8,8 @@
 | `waiting` | a standby waits for the driver that has the state | `for`: that driver, `state` |
 | `took_over` | a standby that waited has the state now | `reason`, `generation` |
 | `started` | processes are up, and again whenever they change | `pids` |
+| `scaling` | another number of readers, or they are elsewhere | `readers`, `waiting` (for a place), `nodes` (readers \
+by node), `reason` |
 | `progress` | twice a second, less with hundreds of tables | tables: phase, chunks, rows, values lost, rows left out; \
 lags; readers |
 | `commit` | an epoch is in the sink | `epoch`, `tables`, `rows`, `seconds` = `staging_s` + `commit_s` |
@@ -71,6 +73,23 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class Scaling:
+    """There should be `readers`, and why; `waiting` of them have no place yet, `nodes` are those that others are on."""
+
+    readers: int
+    waiting: int
+    nodes: Mapping[str, int]
+    reason: str
+
+    def __str__(self) -> str:
+        where = ", ".join(f"{count} on {node}" for node, count in self.nodes.items() if node)
+        text = f"{self.readers} {'reader' if self.readers == 1 else 'readers'}: {self.reason}"
+        if self.waiting:
+            text = f"{text}; {self.waiting} wait for a node that has room, and the run goes on without them"
+        return f"{text} ({where})" if where else text
+
+
+@dataclass(frozen=True, slots=True)
 class TableFigures:
     """One table: how far it is, and its counts in this run (`bad_rows`, rows left out, in all runs).
 
@@ -112,7 +131,8 @@ class ReaderFigures:
     """One reader: its splits, and where its seconds went.
 
     `sealing` is the place of a cut that takes long, in files and bytes on disk; `paused` are partitions that wait for
-    slower ones. Both are None where the reader tells nothing of the kind.
+    slower ones. Both are None where the reader tells nothing of the kind. `node` is its spool's name: ``state`` on the
+    driver's node, host name and a number on any other.
     """
 
     subtask: int
@@ -121,6 +141,7 @@ class ReaderFigures:
     seconds: Mapping[str, float] = field(default_factory=dict)
     sealing: Mapping[str, int] | None = None
     paused: tuple[str, ...] | None = None
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +242,7 @@ RunEvent = (
     | Waiting
     | TookOver
     | Started
+    | Scaling
     | Progress
     | Committed
     | Warned
@@ -245,6 +267,8 @@ def event_to_json(event: RunEvent) -> dict[str, Any]:
             return {"event": "took_over", "reason": reason, "generation": generation}
         case Started(driver, enumerator, readers):
             return {"event": "started", "pids": {"driver": driver, "enumerator": enumerator, "readers": [*readers]}}
+        case Scaling():
+            return {"event": "scaling", **asdict(event)}
         case Progress(tables, lags, readers_of_run):
             return {
                 "event": "progress",
@@ -264,10 +288,9 @@ def event_to_json(event: RunEvent) -> dict[str, Any]:
             }
         case Warned(text):
             return {"event": "warning", "text": text}
-        case StoodStill():
-            return {"event": "standing", **asdict(event), "text": str(event)}
-        case WentOn(stood):
-            return {"event": "moving", **asdict(stood), "text": str(event)}
+        case StoodStill() | WentOn():
+            name, stood = ("moving", event.stood) if isinstance(event, WentOn) else ("standing", event)
+            return {"event": name, **asdict(stood), "text": str(event)}
         case TableParked(table_name, parked):
             return {
                 "event": "parked",
@@ -319,6 +342,7 @@ def _reader(reader: ReaderFigures) -> dict[str, Any]:
         "pid": reader.pid,
         "splits": [*reader.splits],
         "seconds": dict(reader.seconds),
+        **({"node": reader.node} if reader.node else {}),
         **({} if reader.sealing is None else {"sealing": dict(reader.sealing)}),
         **({} if reader.paused is None else {"paused": [*reader.paused]}),
     }

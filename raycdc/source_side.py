@@ -23,7 +23,8 @@ from raycdc.model.until import Until
 from raycdc.preflight import Settled, Taker
 from raycdc.printable import printable_text
 from raycdc.progress import ProgressReporter
-from raycdc.runtime.launcher import JobSpec, Launcher, LocalLauncher
+from raycdc.runtime.launcher import JobSpec, Launcher, LocalLauncher, this_machine
+from raycdc.runtime.scaling import Limits
 from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
 from raycdc.sinks.api import UPSERT
 from raycdc.source.protocol.coordinator import CoordinatorSettings
@@ -96,10 +97,10 @@ def copies_of(config: PipelineConfig, store: CheckpointStore) -> SegmentCopies |
     return SegmentCopies(place.below(store.checkpoint), config.storage.settings())
 
 
-def readers_max(config: PipelineConfig) -> int:
-    """As many readers as there may be, and as can have work."""
+def limits_of(config: PipelineConfig) -> Limits:
+    """How many readers there may be, and can have work."""
     readers = config.readers
-    return max(readers.min, min(readers.max, config.source.readers_max or readers.max))
+    return Limits(readers.min, readers.max, config.source.readers_max, readers.cpus)
 
 
 def new_launcher(
@@ -112,16 +113,34 @@ def new_launcher(
 
     prepare(config.ray.address)
     from raycdc.runtime.ray_launcher import RayLauncher, RayListeners
+    from raycdc.runtime.ray_nodes import ReaderNeeds
     from raycdc.runtime.ray_spools import SpoolSettings
 
     options = config.ray
-    readers = readers_max(config) if store.last_manifest() is None else config.readers.min
+    least, most = limits_of(config).bounds([this_machine()])
+    readers = most if store.last_manifest() is None else least
     address = "" if config.spark.is_here else own_address(config.spark.master, config.spark.conf)
-    spools = SpoolSettings(store.path, store.checkpoint, spec.token or "", options.spool, spec.authority, address)
+    record = store.last_commit()
+    waiting = store.manifests(record.epoch if record else 0)
+    spools = SpoolSettings(
+        store.path,
+        store.checkpoint,
+        spec.token or "",
+        options.spool,
+        spec.authority,
+        address,
+        owing=frozenset(segment.node for manifest in waiting for segment in manifest.segments),
+    )
+    needs = ReaderNeeds(config.readers.cpus, config.readers.resources, config.readers.labels)
     alone = options.address == "local" and config.spark.is_here
     listeners = RayListeners(reporter.warning, reporter.failed, partial(_end_process, reporter))
     return RayLauncher(
-        spec, address=options.address, readers=readers, spools=None if alone else spools, listeners=listeners
+        spec,
+        address=options.address,
+        readers=readers,
+        spools=None if alone else spools,
+        listeners=listeners,
+        needs=needs,
     )
 
 
@@ -141,11 +160,11 @@ def new_supervisor(
     return Supervisor(
         launcher,
         SupervisorSettings(
-            readers_min=config.readers.min,
-            readers_max=readers_max(config),
+            limits=limits_of(config),
             next_generation=term.for_coordinator,
             committed=lambda: commit.epoch if (commit := record()) else 0,
             on_processes=reporter.processes,
             on_warning=reporter.warning,
+            on_scaled=reporter.scaled,
         ),
     )

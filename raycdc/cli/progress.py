@@ -24,6 +24,7 @@ from raycdc.run_events import (
     PartitionLags,
     Progress,
     RunEvent,
+    Scaling,
     Started,
     Starting,
     StoodStill,
@@ -53,6 +54,8 @@ class RunState:
     lags: Lags = field(default_factory=Lags)
     step: str = "asking the source what it lacks"
     readers: int = 0
+    #: Why there are so many.
+    scaling: str = ""
     epoch: int | None = None
     committed_rows: int = 0
     commit_seconds: float = 0.0
@@ -77,6 +80,8 @@ class RunState:
                 self.commit_seconds = seconds
             case CaughtUp():
                 self.caught_up = True
+            case Scaling(reason=reason):
+                self.scaling = reason
             case Warned() | TableParked() | StoodStill() | WentOn() | Failed():
                 pass
             case other:
@@ -126,7 +131,7 @@ class PlainView:
                 self._flush_commits()
             case Warned(text):
                 self._line(f"warning: {text}")
-            case StoodStill() | WentOn():
+            case StoodStill() | WentOn() | Scaling():
                 self._line(str(event))
             case TableParked():
                 self._line(f"warning: {parked_text(event)}")
@@ -196,7 +201,7 @@ class LiveView:
                 self.note(str(event))
             case TableParked():
                 self.note(parked_text(event))
-            case Started() | CaughtUp() | Waiting() | TookOver():
+            case Started() | Scaling() | CaughtUp() | Waiting() | TookOver():
                 self._live.refresh()
             case Starting() | Progress() | Committed() | Failed():
                 pass
@@ -221,7 +226,8 @@ class LiveView:
         state = self._state
         parts = [_clock_text(self._clock() - self._started)]
         if state.readers:
-            parts.append(_count(state.readers, "reader"))
+            why = f" ({printable_text(state.scaling)})" if state.scaling else ""
+            parts.append(_count(state.readers, "reader") + why)
         if state.epoch is None:
             parts.append(state.step if not state.tables else "nothing committed yet")
         else:

@@ -46,7 +46,7 @@ _SECTIONS: Mapping[str, Mapping[Change, str]] = {
         "on_log_lost on_existing state_key",
         Change.JUDGED: "route_mode",
     },
-    "readers": {Change.FREE: "min max fetchers"},
+    "readers": {Change.FREE: "min max fetchers cpus resources labels"},
     "ray": {Change.FREE: "address spool flight"},
     "spark": {Change.FREE: "master conf"},
     "storage": {

@@ -339,7 +339,29 @@ class ReaderOptions(Options):
     """How many reader processes share the snapshot."""
 
     min: int = option(1, help="Readers that are always there.", ge=1, le=1024)
-    max: int = option(4, help="Readers while there are chunks to read.", ge=1, le=1024)
+    max: int | None = option(
+        None,
+        help="Readers while there are chunks to read, and the most that a backlog asks for. Default: as many as there "
+        "are cores, in a Ray cluster those of its nodes. More than the cluster has room for is what its autoscaler "
+        "sees.",
+        example=4,
+        ge=1,
+        le=1024,
+    )
+    cpus: float = option(
+        1.0,
+        help="CPUs of a node that Ray keeps for each reader, in a cluster that was joined; 0: none, so that Ray puts "
+        "them anywhere and an autoscaler sees no demand.",
+        ge=0,
+    )
+    resources: dict[str, float] = option(
+        {}, help="Other resources of Ray that each reader takes from its node.", example={"reader": 1}
+    )
+    labels: dict[str, str] = option(
+        {},
+        help="Labels that a Ray node must have to get readers (`ray start --labels`).",
+        example={"pool": "cdc"},
+    )
     fetchers: int = option(
         1,
         help="Chunks that one reader reads at the same time, over a connection each. Where the source limits its own "
@@ -350,16 +372,9 @@ class ReaderOptions(Options):
         le=64,
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _max_follows_min(cls, data: Any) -> Any:
-        if isinstance(data, dict) and isinstance(data.get("min"), int) and "max" not in data:
-            return {**data, "max": max(4, data["min"])}
-        return data
-
     @model_validator(mode="after")
     def _ordered(self) -> Self:
-        if self.min > self.max:
+        if self.max is not None and self.min > self.max:
             raise ValueError(f"min = {self.min} is more than max = {self.max}")
         return self
 

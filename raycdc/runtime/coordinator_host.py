@@ -25,7 +25,7 @@ from raycdc.source.parking import Refusal
 from raycdc.source.protocol.acknowledging import Acknowledgements
 from raycdc.source.protocol.api import EnumeratorStart
 from raycdc.source.protocol.coordinator import CoordinatorSettings, Recovered, SourceCoordinator, Surroundings
-from raycdc.source.protocol.job_status import JobStatus
+from raycdc.source.protocol.job_status import JobStatus, SourceTroubles
 
 #: How often timers are looked at.
 TICK_S = 0.02
@@ -134,7 +134,8 @@ class CoordinatorHost:
             self._check()
             calls = self._calls
             standing = calls.board.standing()
-            return replace(self._core.status(), troubles=calls.troubles, trouble=calls.trouble, standing=standing)
+            troubles = SourceTroubles(calls.troubles, calls.trouble)
+            return replace(self._core.status(), troubles=troubles, standing=standing)
 
     def stop(self) -> None:
         """Seal what is there; the epoch after that is final."""

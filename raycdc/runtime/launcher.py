@@ -6,6 +6,7 @@ handles behave alike, so the supervisor knows nothing of Ray.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from raycdc.runtime.client import CoordinatorClient
 from raycdc.runtime.coordinator_host import CoordinatorHost, CoordinatorStart
 from raycdc.runtime.reader_worker import ReaderIdentity, ReaderSettings, ReaderWorker
 from raycdc.runtime.restarts import ProcessEnd
+from raycdc.runtime.scaling import SeenNode
 from raycdc.source.connector import Source
 from raycdc.source.parking import Refusal, Requests
 from raycdc.source.protocol.api import EnumeratorStart
@@ -98,6 +100,14 @@ class ReaderHandle(Protocol):
 
     identity: ReaderIdentity
 
+    @property
+    def placed(self) -> bool:
+        """Whether it has a process; False while it waits for a node that has room."""
+
+    @property
+    def node(self) -> str:
+        """The node that it is on, as `Launcher.nodes` calls it; empty while it waits."""
+
     def ended(self) -> ProcessEnd | None:
         """Why it ended, or None while it runs."""
 
@@ -110,13 +120,24 @@ class Launcher(Protocol):
 
     def start_coordinator(self, start: CoordinatorStart) -> CoordinatorHandle: ...
 
-    def start_reader(self, identity: ReaderIdentity, coordinator: CoordinatorHandle) -> ReaderHandle: ...
+    def start_reader(
+        self, identity: ReaderIdentity, coordinator: CoordinatorHandle, *, place: str = ""
+    ) -> ReaderHandle:
+        """Returns at once, even if the reader has to wait for room; `place` names the node it is meant for."""
 
     def request_readers(self, count: int) -> None:
-        """So many readers are wanted from now on: where machines can be had on demand, ask for what they need."""
+        """So many readers are wanted from now on."""
 
-    def look(self) -> None:
-        """See to what readers and tasks need beside them; called again and again while the job runs."""
+    def nodes(self) -> Sequence[SeenNode]:
+        """The nodes that may have readers now. Never blocks for long."""
+
+    def avoid(self, node: str) -> None:
+        """A reader on this node was silent: the node gets no other one for a while."""
+
+    def look(self, owing: Collection[str] | None = None) -> None:
+        """See to what readers and tasks need beside them; called again and again while the job runs. `owing` are the
+        spools, by name, that have segments which the sink does not hold; None while nobody knows.
+        """
 
     def flights(self) -> Mapping[str, str]:
         """Flight endpoint of each spool that has one now, by the spool's name."""
@@ -132,6 +153,12 @@ class Launcher(Protocol):
     def close(self) -> None: ...
 
 
+def this_machine() -> SeenNode:
+    """The only node where nothing else runs: readers share its cores with everybody."""
+    cores = float(len(os.sched_getaffinity(0)))
+    return SeenNode("", cores, cores, own=True)
+
+
 class LocalLauncher:
     """Everything in this process, in threads. For ``--local``, debugging and small machines."""
 
@@ -141,13 +168,21 @@ class LocalLauncher:
     def start_coordinator(self, start: CoordinatorStart) -> CoordinatorHandle:
         return host_from(self._spec, start)
 
-    def start_reader(self, identity: ReaderIdentity, coordinator: CoordinatorHandle) -> ReaderHandle:
+    def start_reader(
+        self, identity: ReaderIdentity, coordinator: CoordinatorHandle, *, place: str = ""
+    ) -> ReaderHandle:
         return LocalReader(identity, worker_from(self._spec, identity, coordinator))
 
     def request_readers(self, count: int) -> None:
         """Threads need no machine."""
 
-    def look(self) -> None:
+    def nodes(self) -> Sequence[SeenNode]:
+        return [this_machine()]
+
+    def avoid(self, node: str) -> None:
+        """There is no other."""
+
+    def look(self, owing: Collection[str] | None = None) -> None:
         """There is nothing beside the threads."""
 
     def flights(self) -> Mapping[str, str]:
@@ -165,6 +200,9 @@ class LocalLauncher:
 
 class LocalReader:
     """A reader worker in a thread of its own."""
+
+    placed = True
+    node = ""
 
     def __init__(self, identity: ReaderIdentity, worker: ReaderWorker) -> None:
         self.identity = identity

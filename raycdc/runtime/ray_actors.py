@@ -6,6 +6,8 @@ start, under a number that fences the old one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -19,16 +21,41 @@ CONCURRENCY = 128
 COROUTINES = 10_000
 
 
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What an actor takes of its node while it lives, and labels of nodes that may have it (Ray's selectors).
+
+    `memory_bytes` are what Ray counts, not a limit. `spread`: better on a node that has few actors.
+    """
+
+    cpus: float = 0.0
+    memory_bytes: int = 0
+    resources: Mapping[str, float] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    spread: bool = False
+
+
+NOTHING = Needs()
+
+
 def actor_class(
     cls: type[Any],
     *,
+    needs: Needs = NOTHING,
     node_id: str | None = None,
     name: str | None = None,
     namespace: str | None = None,
     concurrency: int = 1,
 ) -> Any:
-    """`cls` as an actor, on the Ray node `node_id` and nowhere else (None: where Ray likes)."""
-    options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
+    """`cls` as an actor, on the Ray node `node_id` and nowhere else (None: where Ray finds what it `needs`)."""
+    options: dict[str, Any] = {"num_cpus": needs.cpus, "max_restarts": 0, "max_task_retries": 0}
+    taken = {
+        "memory": needs.memory_bytes,
+        "resources": dict(needs.resources),
+        "label_selector": dict(needs.labels),
+        "scheduling_strategy": "SPREAD" if needs.spread else "",
+    }
+    options |= {name: value for name, value in taken.items() if value}
     if name is not None:
         options |= {"name": name, "namespace": namespace}
     if concurrency > 1:
@@ -42,3 +69,9 @@ def plain_error(error: RaycdcError) -> RaycdcError:
     """The error as it was raised: Ray hands out a subclass whose text is the remote traceback."""
     cause = getattr(error, "cause", None)
     return cause if isinstance(cause, RaycdcError) else error
+
+
+def last_line(error: BaseException) -> str:
+    """What an error of Ray says, whose text is a whole traceback."""
+    text = str(error).strip()
+    return text.splitlines()[-1] if text else type(error).__name__

@@ -2,7 +2,9 @@
 
 Readers reach the coordinator by name, not by handle, and a call that fails is not repeated by Ray (measured: it ran
 in-flight calls twice); `raycdc.source.protocol.link` repeats what must be. The coordinator lives on the driver's node,
-where the state is; readers are shared out over the nodes that have a spool server (`raycdc.runtime.ray_spools`).
+where the state is. Readers of a cluster that was joined take CPUs of their nodes, and Ray chooses these: a reader that
+finds none waits, and what it needs is what Ray's autoscaler sees, for each pipeline of the cluster alike. Once it has a
+process, its node gets a spool server (`raycdc.runtime.ray_spools`), and the reader begins.
 """
 
 from __future__ import annotations
@@ -10,18 +12,16 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
-from weakref import WeakSet
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.exceptions import GetTimeoutError, RayActorError
 
 from raycdc.bridge.access import SpoolAddress
-from raycdc.errors import ClusterLostError, FencedError, RaycdcError, StateError
+from raycdc.errors import ClusterLostError, RaycdcError, StateError
 from raycdc.lean import without_pandas
 from raycdc.runtime.coordinator_calls import CoordinatorCalls
 from raycdc.runtime.coordinator_host import CoordinatorStart
@@ -31,15 +31,18 @@ from raycdc.runtime.launcher import (
     JobSpec,
     ReaderHandle,
     host_from,
+    this_machine,
     warm_up,
     worker_from,
 )
-from raycdc.runtime.ray_actors import COROUTINES, actor_class, plain_error
+from raycdc.runtime.ray_actors import COROUTINES, Needs, actor_class, last_line, plain_error
 from raycdc.runtime.ray_head import RayHead
+from raycdc.runtime.ray_nodes import RayNodes, ReaderNeeds
+from raycdc.runtime.ray_readers import RayReaders
 from raycdc.runtime.ray_spools import RaySpools, SpoolSettings
 from raycdc.runtime.ray_start import head_of_ray, start_ray
 from raycdc.runtime.reader_worker import ReaderIdentity
-from raycdc.runtime.restarts import ProcessEnd
+from raycdc.runtime.scaling import SeenNode
 from raycdc.source.parking import Refusal
 from raycdc.source.protocol.job_status import JobStatus
 
@@ -86,8 +89,15 @@ class SourceReader:
 
     def __init__(self, spec: JobSpec) -> None:
         without_pandas()
-        warm_up(spec)
         self._spec = spec
+
+    def where(self) -> str:
+        """The Ray node that it is on."""
+        return str(ray.get_runtime_context().get_node_id())
+
+    def warm_up(self) -> None:
+        """Called before `run`, which may have to wait for something."""
+        warm_up(self._spec)
 
     def run(self, identity: ReaderIdentity, coordinator: str, namespace: str, spool: SpoolAddress | None) -> None:
         """Be reader `identity` to its end; called once."""
@@ -160,34 +170,6 @@ class RayCoordinator:
             raise CoordinatorLostError(f"{method}: {type(cause).__name__}") from cause
 
 
-class RayReader:
-    """Handle of a `SourceReader`."""
-
-    def __init__(self, identity: ReaderIdentity, actor: Any, run: Any, *, node: str | None) -> None:
-        self.identity = identity
-        self.node = node
-        self._actor = actor
-        self._run = run
-
-    def ended(self) -> ProcessEnd | None:
-        done, _ = ray.wait([self._run], timeout=0)
-        if not done:
-            return None
-        try:
-            ray.get(self._run)
-        except FencedError:
-            return ProcessEnd("fenced")
-        except RaycdcError as error:
-            plain = plain_error(error)
-            return ProcessEnd.of(plain, _last_line(plain))
-        except RayError as error:
-            return ProcessEnd(_last_line(error))
-        return ProcessEnd("left")
-
-    def kill(self) -> None:
-        ray.kill(self._actor)
-
-
 @dataclass(frozen=True, slots=True)
 class RayListeners:
     """Who is told, from any thread: `warn` of what the user should know, `lost` that a joined cluster's head is gone,
@@ -204,14 +186,22 @@ class RayLauncher:
     """Starts a private Ray (``address = "local"``) or joins one; the job's actors have a namespace of their own.
 
     `readers` is how many are about to be started. `spools` is None where no process of another node has to reach a
-    segment.
+    segment. `needs` are what a reader takes of a node in a cluster that was joined.
     """
 
     def __init__(
-        self, spec: JobSpec, *, address: str, readers: int, spools: SpoolSettings | None, listeners: RayListeners
+        self,
+        spec: JobSpec,
+        *,
+        address: str,
+        readers: int,
+        spools: SpoolSettings | None,
+        listeners: RayListeners,
+        needs: ReaderNeeds | None = None,
     ) -> None:
         self._spec = spec
         self._address = address
+        self._needs = (needs or ReaderNeeds()) if self._joined else ReaderNeeds(cpus=0.0)
         self._spool_settings = spools
         self._listeners = listeners
         self._begin(readers)
@@ -221,23 +211,22 @@ class RayLauncher:
         self._namespace = f"raycdc-{uuid.uuid4().hex}"
         self._count = 0
         self._owned = not ray.is_initialized()
-        #: Readers somebody still has a handle of; Ray ends an actor that nobody has and that has nothing left to do.
-        self._readers: WeakSet[RayReader] = WeakSet()
         #: Processes that start while Spark does, for the first coordinator and readers of a private Ray.
         self._prepared: list[Any] = []
-        self._prepared_readers: list[Any] = []
         if self._owned:
             start_ray(self._address, workers=1 + readers)
         self._head = head_of_ray(private=self._owned and not self._joined)
         self._head.watch(self._listeners.lost if self._joined else lambda _: None, self._listeners.stuck)
         try:
-            spools = self._spool_settings
-            self._spools = (
-                None if spools is None else RaySpools(spools, warn=self._listeners.warn, look=self._head.look)
-            )
+            self._spools: RaySpools | None = None
+            if (spools := self._spool_settings) is not None:
+                own, warn = str(ray.get_runtime_context().get_node_id()), self._listeners.warn
+                nodes = RayNodes(self._needs, own=own, network=spools.authority is not None, warn=warn)
+                self._spools = RaySpools(spools, nodes, warn=warn, look=self._head.look)
+            self._readers = RayReaders(self._new_reader, self._run, self._spools)
             if self._spools is None:
                 self._prepared = [self._new_coordinator()]
-                self._prepared_readers = [self._new_reader(None) for _ in range(readers)]
+                self._readers.prepare(readers)
         except BaseException:
             self.close()
             raise
@@ -260,29 +249,38 @@ class RayLauncher:
             raise error_of_begin(cause) from cause
         return RayCoordinator(actor, pid=pid, head=self._head)
 
-    def start_reader(self, identity: ReaderIdentity, coordinator: CoordinatorHandle) -> ReaderHandle:
-        node, spool = self._place()
-        actor = self._prepared_readers.pop() if self._prepared_readers else self._new_reader(node)
-        run = actor.run.remote(identity, self._coordinator_name(), self._namespace, spool)
-        reader = RayReader(identity, actor, run, node=node)
-        self._readers.add(reader)
-        return reader
+    def start_reader(
+        self, identity: ReaderIdentity, coordinator: CoordinatorHandle, *, place: str = ""
+    ) -> ReaderHandle:
+        return self._readers.start(identity, place)
 
     def request_readers(self, count: int) -> None:
-        """Tell Ray's autoscaler, which a private Ray does not have: one CPU per reader, until told otherwise."""
-        while len(self._prepared_readers) > count:
-            ray.kill(self._prepared_readers.pop())
-        if self._joined:
-            # Importing it costs a third of a second, and every actor imports this module.
-            from ray.autoscaler.sdk import request_resources
+        """Those that were prepared beyond it end."""
+        self._readers.keep_prepared(count)
 
-            request_resources(bundles=[{"CPU": 1}] * count)
+    def nodes(self) -> Sequence[SeenNode]:
+        if self._spools is None:
+            return [this_machine()]
+        if not self._joined:
+            # Its CPUs are made up (`raycdc.runtime.ray_start`).
+            return [replace(this_machine(), name=node.name) for node in self._spools.nodes.seen()]
+        return self._spools.nodes.seen()
 
-    def look(self) -> None:
+    def avoid(self, node: str) -> None:
+        if self._spools is not None and node:
+            self._spools.nodes.avoid(node)
+            self._readers.choose_again()
+
+    def look(self, owing: Collection[str] | None = None) -> None:
         self._head.look()
         # Asking for the nodes waits for the head, if that is away.
-        if self._spools is not None and self._head.answering:
-            self._spools.look()
+        if self._spools is None or not self._head.answering:
+            return
+        self._spools.nodes.look()
+        used = self._readers.look()
+        self._spools.look()
+        if owing is not None:
+            self._spools.give_back(used=used, owing=owing)
 
     def flights(self) -> Mapping[str, str]:
         return self._spools.flights() if self._spools is not None else {}
@@ -300,31 +298,26 @@ class RayLauncher:
 
     def close(self) -> None:
         self._head.close()
-        with suppress(RayError, RuntimeError, OSError):  # The cluster may be what ended the job.
-            if self._head.answering:
-                self.request_readers(0)
         if self._owned:
             ray.shutdown()
-
-    def _place(self) -> tuple[str | None, SpoolAddress | None]:
-        """The node with the fewest of our readers, the driver's first, and its spool; None in a private Ray."""
-        if self._spools is None:
-            return None, None
-        load = Counter(reader.node for reader in self._readers if reader.ended() is None)
-        spools = self._spools.addresses()
-        if not spools:
-            raise CoordinatorLostError("no node has a spool server")
-        node = min(spools, key=lambda candidate: load[candidate])
-        return node, spools[node]
 
     def _new_coordinator(self) -> Any:
         self._count += 1
         node = self._spools.own if self._spools else None
-        named = {"name": self._coordinator_name(), "namespace": self._namespace}
-        return actor_class(SplitEnumerator, node_id=node, concurrency=COROUTINES, **named).remote(self._spec)
+        name, namespace = self._coordinator_name(), self._namespace
+        made = actor_class(SplitEnumerator, node_id=node, concurrency=COROUTINES, name=name, namespace=namespace)
+        return made.remote(self._spec)
 
-    def _new_reader(self, node: str | None) -> Any:
-        return actor_class(SourceReader, node_id=node).remote(self._spec)
+    def _new_reader(self, place: str) -> tuple[Any, Any]:
+        needs, labels = self._needs, {} if self._spools is None or place else self._spools.nodes.selector()
+        taken = Needs(needs.cpus, resources=needs.resources, labels=labels, spread=self._joined and not place)
+        actor = actor_class(SourceReader, needs=taken, node_id=place or None).remote(self._spec)
+        where = actor.where.remote()
+        actor.warm_up.remote()  # Its error is the run's as well.
+        return actor, where
+
+    def _run(self, actor: Any, identity: ReaderIdentity, spool: SpoolAddress | None) -> Any:
+        return actor.run.remote(identity, self._coordinator_name(), self._namespace, spool)
 
     def _coordinator_name(self) -> str:
         return f"coordinator-{self._count}"
@@ -341,10 +334,5 @@ def answer(head: RayHead | None, reference: Any, timeout_s: float) -> Any:
 def error_of_begin(cause: RayActorError) -> StateError | CoordinatorLostError:
     """Why a coordinator did not begin: its class cannot be made here at all, or its process ended, as any may."""
     if cause.actor_init_failed:
-        return StateError(f"The coordinator did not start: {_last_line(cause)}")
-    return CoordinatorLostError(f"its process ended while it began: {_last_line(cause)}")
-
-
-def _last_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[-1] if text else type(error).__name__
+        return StateError(f"The coordinator did not start: {last_line(cause)}")
+    return CoordinatorLostError(f"its process ended while it began: {last_line(cause)}")

@@ -1,12 +1,15 @@
-"""One spool server per Ray node that may have readers: started, watched, replaced.
+"""One spool server per Ray node that has readers: started, watched, replaced, and ended.
 
-A private Ray (``address = "local"``) has one node and needs none. In a cluster that was joined, every node gets one,
-the driver's for the state's spool. A server has no state but its files: one that ended is started again on the same
-port, so that what readers have told about their segments stays true; when its node is gone, its readers end with it
-and its segments are gone until it comes back.
+A private Ray (``address = "local"``) has one node and needs none. In a cluster that was joined, the driver's node has
+one for the state's spool, and any other while it has readers, or segments that the sink does not hold. A server has no
+state but its files: one that ended is started again on the same port, so that what readers have told about their
+segments stays true; when its node is gone, its readers end with it and its segments are gone until it comes back.
 
 A node on another machine is reached over the network, which Flight must have been told to listen on
 (``ray.flight``); otherwise readers stay on the driver's machine. Then connections are encrypted.
+
+A cluster that scales takes nodes away that nobody uses. One of Ray's autoscalers keeps a node that has any actor, the
+other one takes it if its actors hold no resource. So a server holds one while it is needed, and ends then.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +30,16 @@ from raycdc.bridge.access import SpoolAddress
 from raycdc.bridge.certificates import JobAuthority, ServerIdentity
 from raycdc.checkpoint.manifest import STATE_NODE
 from raycdc.errors import RaycdcError
-from raycdc.runtime.ray_actors import CONCURRENCY, actor_class
+from raycdc.runtime.ray_actors import CONCURRENCY, Needs, actor_class
+from raycdc.runtime.ray_nodes import RayNodes
 from raycdc.runtime.ray_private import machine_address
 from raycdc.runtime.restarts import ProcessEnd, RestartBudget
 from raycdc.runtime.spools import SpoolServer, spool_folder
 
-#: How often the nodes of the cluster are looked at.
-LOOK_S = 1.0
+#: A server that nobody needs any more lives on for so long: deletes of the last segments are on their way.
+LINGER_S = 5.0
+#: What it holds of its node meanwhile; every node has so much.
+HELD = Needs(memory_bytes=1 << 20)
 #: How long a start waits for the servers of the nodes that are there; a later one is used once it is up.
 START_S = 60.0
 #: Readers on other nodes wait for their server this long; busy machines take tens of seconds to start a process.
@@ -53,17 +59,37 @@ class SpoolSettings:
     folder: str = ""
     authority: JobAuthority | None = None
     address: str = ""
+    #: Spools, by name, with segments of epochs that the sink does not hold: their servers are needed at once.
+    owing: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Segments that were needed when the run began; spools that were `used` since then have others, too."""
+
+    needed: frozenset[str]
+    used: frozenset[str]
 
 
 class SpoolActor:
     """`SpoolServer` in an actor."""
 
     def __init__(
-        self, settings: SpoolSettings, *, own: bool, host: str, port: int, identity: ServerIdentity | None
+        self,
+        settings: SpoolSettings,
+        *,
+        host: str,
+        port: int,
+        own: bool = False,
+        identity: ServerIdentity | None = None,
+        sweep: Sweep | None = None,
     ) -> None:
+        """`own`: it is the driver's node. `sweep` says what may be deleted before anybody writes."""
         folder = settings.state / "spool" if own else spool_folder(settings.folder, settings.checkpoint)
         name = STATE_NODE if own else None
         self._server = SpoolServer(folder, name=name, token=settings.token, host=host, port=port, identity=identity)
+        if sweep is not None and self._server.address.node not in sweep.used:
+            self._server.sweep(sweep.needed)
 
     def address(self) -> tuple[SpoolAddress, int]:
         return self._server.address, self._server.port
@@ -86,27 +112,34 @@ class _Server:
     address: SpoolAddress | None = None
     port: int = 0
     again_s: float | None = None
+    #: Since when nobody needs it.
+    idle_s: float | None = None
 
 
 class RaySpools:
     """See the module's docstring. Called by the supervisor's thread; `flights` and `addresses` from any."""
 
-    def __init__(self, settings: SpoolSettings, *, warn: Callable[[str], None], look: Callable[[], None]) -> None:
+    def __init__(
+        self, settings: SpoolSettings, nodes: RayNodes, *, warn: Callable[[str], None], look: Callable[[], None]
+    ) -> None:
         """`look` raises what ends the wait for the first servers."""
         self._settings = settings
+        self.nodes = nodes
         self._warn = warn
         self._own = ray.get_runtime_context().get_node_id()
         self._servers: dict[str, _Server] = {}
         self._budgets: dict[str, RestartBudget] = {}
-        self._left_out: set[str] = set()
-        self._next_look_s = 0.0
+        self._wanted = {self._own}
+        self._sweep: Sweep | None = None
         self._lock = threading.Lock()
+        if settings.owing - {STATE_NODE}:
+            # Nobody but its server knows the name of a node's spool.
+            self._wanted.update(nodes.hosts())
         deadline = time.monotonic() + START_S
         self.look()
         while time.monotonic() < deadline and any(s.address is None for s in self._servers.values()):
             ray.wait([s.starting for s in self._servers.values() if s.address is None], timeout=0.5)
             look()
-            self._next_look_s = 0.0
             self.look()
         if self._own not in self.addresses():
             raise RaycdcError(f"The spool server of the driver's own node did not start within {START_S:g} s.")
@@ -130,38 +163,47 @@ class RaySpools:
         return {address.node: address.flight for address in self.addresses().values()}
 
     def sweep(self, needed: Collection[str]) -> None:
-        """Have the other nodes delete what nothing refers to."""
+        """Have the other nodes delete what nothing refers to, those that get a server later as well."""
         with self._lock:
+            used = frozenset(s.address.node for s in self._servers.values() if s.address is not None)
+            self._sweep = Sweep(frozenset(needed), used)
             actors = [s.actor for node, s in self._servers.items() if s.address is not None and node != self._own]
         try:
             ray.get([actor.sweep.remote(set(needed)) for actor in actors], timeout=CALL_TIMEOUT_S)
         except (RayActorError, GetTimeoutError):
             return  # Its node is gone or busy; the next start sweeps.
 
+    def want(self, node: str) -> None:
+        """The node has a reader: it needs a server from now on."""
+        self._wanted.add(node)
+
     def look(self) -> None:
-        """Start servers on new nodes and again where one ended; forget nodes that are gone."""
-        now_s = time.monotonic()
-        if now_s < self._next_look_s:
-            return
-        self._next_look_s = now_s + LOOK_S
-        alive = {node["NodeID"]: node["NodeManagerAddress"] for node in _nodes() if node["Alive"]}
+        """Start servers on nodes that need one, and again where one ended; forget nodes that are gone."""
+        hosts = self.nodes.hosts()
         with self._lock:
-            for node in [n for n in self._servers if n not in alive]:
+            for node in [n for n in self._servers if n not in hosts]:
                 del self._servers[node]
-            for node, host in alive.items():
-                if self._reachable(host, alive.get(self._own, host)):
+            self._wanted &= {*hosts, self._own}
+            for node, host in hosts.items():
+                if node in self._wanted:
                     self._look_at(node, host)
 
-    def _reachable(self, host: str, own_host: str) -> bool:
-        if self._settings.authority or host == own_host:
-            return True
-        if host not in self._left_out:
-            self._left_out.add(host)
-            self._warn(
-                f"Ray node {host} gets no readers: their rows could not be fetched from this machine, as Flight "
-                "listens on loopback only. Leave ray.flight out to use it."
-            )
-        return False
+    def give_back(self, *, used: Collection[str], owing: Collection[str]) -> None:
+        """End servers of nodes that have no reader (`used` have) and whose segments nobody needs: `owing` are the
+        spools of those that somebody does.
+        """
+        now_s = time.monotonic()
+        with self._lock:
+            for node, server in list(self._servers.items()):
+                needed = node == self._own or node in used or server.address is None or server.address.node in owing
+                if needed:
+                    server.idle_s = None
+                elif server.idle_s is None:
+                    server.idle_s = now_s
+                elif now_s - server.idle_s >= LINGER_S:
+                    ray.kill(server.actor)
+                    del self._servers[node]
+                    self._wanted.discard(node)
 
     def _look_at(self, node: str, host: str) -> None:
         server = self._servers.get(node)
@@ -176,6 +218,8 @@ class RaySpools:
             # Ended just now: the next look sees that.
             with suppress(RayError):
                 server.address, server.port = ray.get(server.starting)
+                if self._sweep is not None:
+                    self._sweep = replace(self._sweep, used=self._sweep.used | {server.address.node})
 
     def _on_ended(self, node: str, server: _Server) -> None:
         try:
@@ -202,13 +246,9 @@ class RaySpools:
             reached = self._settings.address
         authority = self._settings.authority
         listen, identity = (reached, authority.identity(reached)) if authority else (LOOPBACK, None)
-        actor = actor_class(SpoolActor, node_id=node, concurrency=CONCURRENCY).remote(
-            self._settings, own=own, host=listen, port=port, identity=identity
+        sweep = None if own else self._sweep
+        actor = actor_class(SpoolActor, needs=HELD, node_id=node, concurrency=CONCURRENCY).remote(
+            self._settings, own=own, host=listen, port=port, identity=identity, sweep=sweep
         )
         self._budgets.setdefault(node, RestartBudget()).started(time.monotonic())
         return _Server(actor, actor.address.remote(), actor.wait.remote(), port=port)
-
-
-def _nodes() -> list[dict[str, Any]]:
-    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]  # Ray has no types there
-    return nodes

@@ -6,6 +6,7 @@
 | `chunk_write` | writing a chunk's segments |
 | `log_read` | waiting for the log and decoding it |
 | `log_write` | writing the open epoch's segments, and finishing them at the cut |
+| `process_cpu` | all CPU time of the process, whoever used it (no `_cpu` beside it) |
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Stopwatch:
     def seconds(self) -> dict[str, float]:
         """The sums so far, to a millisecond."""
         with self._lock:
-            seconds = dict(self._seconds)
+            seconds = {**self._seconds, "process_cpu": time.process_time()}
         return {name: round(value, 3) for name, value in seconds.items()}
 
     def _add(self, name: str, seconds: float) -> None:

@@ -9,24 +9,26 @@ the last manifest. Errors the coordinator names end the job.
 | reader's process ended | tell the coordinator, start incarnation + 1 (after a pause, if it keeps ending) |
 | coordinator fenced a reader | kill the process, start incarnation + 1 |
 | coordinator ended or silent | kill everything, raise the generation, start again |
-| more readers than there is work for, or fewer | retire some, start more (`raycdc.runtime.autoscaler`) |
+| more readers than there is work for, or fewer | retire some, start more (`raycdc.runtime.scaling`) |
+| a node that came, or could be given back | move readers, one at a time, each at a cut |
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from raycdc.errors import ClusterLostError, RaycdcError
 from raycdc.failpoints import left_out
-from raycdc.runtime.autoscaler import Autoscaler
 from raycdc.runtime.coordinator_host import CoordinatorStart
 from raycdc.runtime.launcher import CoordinatorHandle, CoordinatorLostError, Launcher, ReaderHandle
+from raycdc.runtime.observing import Observer
 from raycdc.runtime.reader_worker import ReaderIdentity
 from raycdc.runtime.restarts import ProcessEnd, RestartBudget
+from raycdc.runtime.scaling import GROW_AFTER_S, Decision, Limits, Observation, Scaled, ScalingPolicy
 from raycdc.source.parking import Refusal
 from raycdc.source.protocol.job_status import JobStatus
 from raycdc.threads import THREADS, Threads
@@ -43,15 +45,16 @@ class SupervisorSettings:
     """How many readers, and how generations are made.
 
     `on_processes` hears the process ids of coordinator and readers whenever they change, `on_warning` whatever the
-    user should know; both are called without the supervisor's lock, from its thread, which is one of `threads`.
+    user should know, `on_scaled` how many readers there should be, where they are, and why; all are called without the
+    supervisor's lock, from its thread, which is one of `threads`.
     """
 
-    readers_min: int
-    readers_max: int
+    limits: Limits
     next_generation: Callable[[], int]
     committed: Callable[[], int]
     on_processes: Callable[[int, Sequence[int]], None]
     on_warning: Callable[[str], None] = lambda _: None
+    on_scaled: Callable[[Scaled], None] = lambda _: None
     threads: Threads = THREADS
 
 
@@ -65,17 +68,19 @@ class Generation:
         self._incarnations: dict[int, int] = {}
         #: Readers that are to be replaced, and when.
         self.due: dict[int, float] = {}
+        #: Readers that are to go; nobody takes their places.
+        self.leaving: set[int] = set()
 
     def __repr__(self) -> str:
         return f"Generation({self.number}, readers={sorted(self.readers)}, due={sorted(self.due)})"
 
-    def start_reader(self, subtask_id: int) -> None:
-        """Start the reader's next incarnation."""
+    def start_reader(self, subtask_id: int, *, place: str = "") -> None:
+        """Start the reader's next incarnation; `place` is the node it is meant for, if any."""
         self.due.pop(subtask_id, None)
         incarnation = self._incarnations.get(subtask_id, 0) + 1
         self._incarnations[subtask_id] = incarnation
         identity = ReaderIdentity(subtask_id, self.number, incarnation)
-        self.readers[subtask_id] = self._launcher.start_reader(identity, self.coordinator)
+        self.readers[subtask_id] = self._launcher.start_reader(identity, self.coordinator, place=place)
 
     def take_fenced(self) -> list[tuple[int, ProcessEnd]]:
         """Readers that the coordinator gave up; those of them that run are ended."""
@@ -84,6 +89,7 @@ class Generation:
             reader = self.readers.get(subtask_id)
             if reader is not None and reader.identity.incarnation == incarnation:
                 # A process on a machine that is cut off cannot be ended: it wakes up and must find itself refused.
+                self._launcher.avoid(reader.node)
                 if not left_out("end_fenced"):
                     reader.kill()
                 fenced.append((subtask_id, ProcessEnd(reason)))
@@ -94,17 +100,28 @@ class Generation:
         ended = []
         for subtask_id, reader in list(self.readers.items()):
             end = reader.ended()
-            if end is not None and subtask_id not in self.due:
-                self.coordinator.reader_lost(subtask_id, reader.identity.incarnation, end.text)
+            if end is None or subtask_id in self.due:
+                continue
+            self.coordinator.reader_lost(subtask_id, reader.identity.incarnation, end.text)
+            if subtask_id in self.leaving:
+                # It was to go, and what it had not given back is the coordinator's now.
+                self.readers.pop(subtask_id).kill()
+                self.leaving.discard(subtask_id)
+            else:
                 ended.append((subtask_id, end))
         return ended
 
-    def let_go(self, *, wanted: int, leaving: Collection[int]) -> None:
-        """Let go of readers beyond those `wanted`, once they have given everything back. Who began to leave leaves."""
-        for subtask_id in [s for s in self.readers if s >= wanted or s in leaving]:
-            if subtask_id in self.due or self.coordinator.retire(subtask_id):
+    def let_go(self) -> None:
+        """Let go of who is `leaving`, each once it has given everything back, or never had anything."""
+        for subtask_id in sorted(self.leaving & self.readers.keys()):
+            if subtask_id in self.due or not self.readers[subtask_id].placed or self.coordinator.retire(subtask_id):
                 self.due.pop(subtask_id, None)
                 self.readers.pop(subtask_id).kill()
+                self.leaving.discard(subtask_id)
+
+    def next_subtask(self) -> int:
+        """The least number that no reader has."""
+        return next(number for number in range(len(self.readers) + 1) if number not in self.readers)
 
     def leave(self, patience_s: float, threads: Threads) -> None:
         """Have the readers leave by themselves; those that take longer are killed by `end`."""
@@ -127,6 +144,8 @@ class News:
         self._settings = settings
         self._pending: list[Callable[[], None]] = []
         self._pids: tuple[int, tuple[int, ...]] | None = None
+        self._scaled: tuple[object, float] = (None, 0.0)
+        self._told: object = None
         self._troubles = 0
 
     def processes(self, coordinator: CoordinatorHandle, status: JobStatus | None) -> None:
@@ -139,9 +158,19 @@ class News:
 
     def trouble(self, status: JobStatus) -> None:
         """The coordinator waits for the source, and no reader may be there to end because of it."""
-        if status.troubles > self._troubles:
-            self.warning(status.trouble)
-        self._troubles = status.troubles
+        if status.troubles.count > self._troubles:
+            self.warning(status.troubles.last)
+        self._troubles = status.troubles.count
+
+    def scaled(self, decision: Decision, seen: Observation, now_s: float) -> None:
+        """The number of readers, or their places. Told once they are up, or when some have waited for a while."""
+        scaled = Scaled.of(decision, seen)
+        if scaled.key != self._scaled[0]:
+            self._scaled = (scaled.key, now_s)
+        settled = not scaled.waiting or now_s - self._scaled[1] >= GROW_AFTER_S
+        if settled and scaled.key != self._told:
+            self._told = scaled.key
+            self._pending.append(lambda: self._settings.on_scaled(scaled))
 
     def warning(self, text: str) -> None:
         self._pending.append(lambda: self._settings.on_warning(text))
@@ -150,6 +179,46 @@ class News:
         """Each once."""
         pending, self._pending = self._pending, []
         return pending
+
+
+class StartReader(Protocol):
+    """Starts reader `subtask_id` of a generation; `place` is the node it is meant for, if any."""
+
+    def __call__(self, running: Generation, subtask_id: int, *, place: str = "") -> None: ...
+
+
+class Scaler:
+    """Carries the policy's decisions out. Called with the supervisor's lock."""
+
+    def __init__(self, launcher: Launcher, settings: SupervisorSettings) -> None:
+        self.policy = ScalingPolicy(settings.limits)
+        self._launcher = launcher
+        self._threads = settings.threads
+        self._observer = Observer()
+
+    def restart(self, running: Generation, status: JobStatus) -> None:
+        """A new coordinator."""
+        self.policy.restart(self._observe(running, status, self._threads.now_s()))
+
+    def look(self, running: Generation, status: JobStatus, start_reader: StartReader, news: News) -> None:
+        """Let go of readers that are not needed where they are, and start those that lack."""
+        before, now_s = self.policy.readers, self._threads.now_s()
+        seen = self._observe(running, status, now_s)
+        decision = self.policy.look(seen, now_s=now_s)
+        if self.policy.readers != before:
+            self._launcher.request_readers(self.policy.readers)
+        running.leaving.update(decision.leave)
+        running.let_go()
+        # Who is on its way out counts: there are never more than the limits allow.
+        for _ in range(decision.readers - len(running.readers)):
+            start_reader(running, running.next_subtask(), place=decision.place)
+        news.scaled(decision, seen, now_s)
+
+    def _observe(self, running: Generation, status: JobStatus, now_s: float) -> Observation:
+        # Some may have been on their way out when the coordinator answered last.
+        running.leaving.update(r.subtask for r in status.readers if r.leaving and r.subtask in running.readers)
+        leaving = frozenset(running.leaving)
+        return self._observer.look(status, running.readers, self._launcher.nodes(), leaving=leaving, now_s=now_s)
 
 
 class Supervisor:
@@ -164,7 +233,7 @@ class Supervisor:
         #: The one that runs.
         self._running: Generation | None = None
         self._budgets: dict[int | None, RestartBudget] = {}
-        self._autoscaler = Autoscaler(readers_min=settings.readers_min, readers_max=settings.readers_max)
+        self._scaler = Scaler(launcher, settings)
         self._error: BaseException | None = None
         self._closed = threading.Event()
         self._stopping = False
@@ -253,15 +322,15 @@ class Supervisor:
             if self._stopping:
                 coordinator.stop()
             with suppress(RaycdcError):  # The job has failed already, which `_watch` will tell.
-                self._autoscaler.restart(coordinator.status())
+                self._scaler.restart(self._running, coordinator.status())
             self._news.processes(coordinator, None)
             self._budget(None).started(self._settings.threads.now_s())
-            self._launcher.request_readers(self._autoscaler.readers)
-            for subtask_id in range(self._autoscaler.readers):
+            self._launcher.request_readers(self._scaler.policy.readers)
+            for subtask_id in range(self._scaler.policy.readers):
                 self._start_reader(self._running, subtask_id)
 
-    def _start_reader(self, running: Generation, subtask_id: int) -> None:
-        running.start_reader(subtask_id)
+    def _start_reader(self, running: Generation, subtask_id: int, *, place: str = "") -> None:
+        running.start_reader(subtask_id, place=place)
         self._budget(subtask_id).started(self._settings.threads.now_s())
 
     def _budget(self, subtask_id: int | None) -> RestartBudget:
@@ -289,9 +358,9 @@ class Supervisor:
             tell()
 
     def _look(self) -> None:
-        self._launcher.look()
         running = self._running
         if running is None:
+            self._launcher.look()
             self._start_generation()
             return
         for subtask_id, end in running.take_fenced():
@@ -301,10 +370,11 @@ class Supervisor:
         for subtask_id, end in running.take_ended():
             self._schedule(subtask_id, end)
         status = running.coordinator.status()
+        self._launcher.look(status.owing)
         for subtask_id in [s for s, due_s in running.due.items() if due_s <= self._settings.threads.now_s()]:
             self._start_reader(running, subtask_id)
         self._news.trouble(status)
-        self._scale(running, status)
+        self._scaler.look(running, status, self._start_reader, self._news)
         self._news.processes(running.coordinator, status)
 
     def _schedule(self, subtask_id: int, end: ProcessEnd) -> None:
@@ -325,16 +395,6 @@ class Supervisor:
         if pause_s is None:
             raise budget.give_up(end, what="The coordinator" if subtask_id is None else "A reader", now_s=now_s)
         return pause_s
-
-    def _scale(self, running: Generation, status: JobStatus) -> None:
-        """Let go of readers beyond those that are needed, and start those that lack."""
-        before = self._autoscaler.readers
-        wanted = self._autoscaler.look(status, now_s=self._settings.threads.now_s())
-        if wanted != before:
-            self._launcher.request_readers(wanted)
-        running.let_go(wanted=wanted, leaving={reader.subtask for reader in status.readers if reader.leaving})
-        for subtask_id in [s for s in range(wanted) if s not in running.readers]:
-            self._start_reader(running, subtask_id)
 
     def _end_generation(self) -> None:
         with self._lock:

@@ -5,7 +5,10 @@ Each node has a raylet of its own, as on machines of their own. Of several nodes
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +17,7 @@ from typing import Any
 
 from raycdc.errors import RaycdcError
 from raycdc.runtime.ray_environment import prepare
+from raycdc.runtime.ray_nodes import alive_nodes
 from raycdc.runtime.spools import FOLDER_VARIABLE
 
 #: The least Ray accepts: rows never pass through its object store here.
@@ -48,6 +52,98 @@ def two_nodes(folder: Path) -> Iterator[TwoNodes]:
         yield TwoNodes(cluster.address, spool, cluster, other)
 
 
+@dataclass(frozen=True, slots=True)
+class ScalingNodes:
+    """A head node, and others of one CPU each that Ray's autoscaler brings and takes back; `spools` has a folder for
+    each of them.
+    """
+
+    address: str
+    spools: Path
+    log: Path
+
+    def alive(self) -> list[str]:
+        """The last digits of the nodes that are alive now, the head's first; the caller has joined the cluster."""
+        return sorted(node.node_id[-5:] for node in alive_nodes())
+
+
+#: Each node of a cluster that scales has an id that its autoscaler knows beforehand; this is the head's.
+HEAD_ID = "f" * 51 + "00000"
+
+
+@contextmanager
+def scaling_nodes(folder: Path, *, others: int, idle_s: float = 6.0, head_cpus: int = 1) -> Iterator[ScalingNodes]:
+    """Up to `others` come while actors wait for CPUs, and go when nobody has used them for `idle_s`."""
+    spools, config = folder / "spools", folder / "scaler.json"
+    logs = folder / "scaler"
+    logs.mkdir(parents=True)
+    environment = {
+        FOLDER_VARIABLE: str(spools / "head"),
+        "RAY_enable_autoscaler_v2": "1",
+        "RAY_FAKE_CLUSTER": "1",
+        "RAY_CLOUD_INSTANCE_ID": HEAD_ID,
+        "RAY_OVERRIDE_NODE_ID_FOR_TESTING": HEAD_ID,
+        "RAY_NODE_TYPE_NAME": "ray.head.default",
+        "AUTOSCALER_UPDATE_INTERVAL_S": "1",
+    }
+    with _environment(environment), _cluster(others=0, head_cpus=head_cpus) as (cluster, _):
+        config.write_text(_scaler(str(cluster.address), others=others, idle_s=idle_s, cpus=head_cpus))
+        command = [sys.executable, "-m", "raycdc.testing.ray_scaler", cluster.address, config, logs, spools]
+        with (logs / "out.txt").open("wb") as out:
+            scaler = subprocess.Popen(list(map(str, command)), stdout=out, stderr=out)
+        try:
+            yield ScalingNodes(str(cluster.address), spools, logs / "out.txt")
+        finally:
+            scaler.terminate()
+            scaler.wait(60)
+
+
+def _scaler(address: str, *, others: int, idle_s: float, cpus: int) -> str:
+    """The autoscaler's configuration, as JSON."""
+    small = {"object_store_memory": OBJECT_STORE_BYTES}
+    config = {
+        "cluster_name": "raycdc",
+        "max_workers": others,
+        "idle_timeout_minutes": idle_s / 60,
+        "upscaling_speed": 10.0,
+        "provider": {
+            "type": "external",
+            "module": "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider",
+            "launch_multiple": True,
+            "head_node_id": HEAD_ID,
+            "gcs_address": address,
+        },
+        "auth": {},
+        "head_node_type": "ray.head.default",
+        "available_node_types": {
+            "ray.head.default": {"resources": {"CPU": cpus, **small}, "node_config": {}, "max_workers": 0},
+            "reader": {
+                "resources": {"CPU": 1, **small},
+                "node_config": {},
+                "min_workers": 0,
+                "max_workers": others,
+            },
+        },
+        **{name: {} for name in ("file_mounts", "head_node", "worker_nodes", "docker")},
+        **{
+            name: []
+            for name in (
+                "cluster_synced_files",
+                "initialization_commands",
+                "setup_commands",
+                "head_setup_commands",
+                "worker_setup_commands",
+                "head_start_ray_commands",
+                "worker_start_ray_commands",
+                "rsync_exclude",
+                "rsync_filter",
+            )
+        },
+        "file_mounts_sync_continuously": False,
+    }
+    return json.dumps(config)
+
+
 @contextmanager
 def one_node() -> Iterator[str]:
     """The address of a Ray that jobs join one after the other, so that none of them has to start its own."""
@@ -56,7 +152,7 @@ def one_node() -> Iterator[str]:
 
 
 @contextmanager
-def _cluster(*, others: int) -> Iterator[tuple[Any, list[Any]]]:
+def _cluster(*, others: int, head_cpus: int = 2) -> Iterator[tuple[Any, list[Any]]]:
     """A head node and `others`."""
     prepare("auto")
     # Without tokens: a process that imported Ray before would not know them.
@@ -65,7 +161,7 @@ def _cluster(*, others: int) -> Iterator[tuple[Any, list[Any]]]:
 
         from raycdc.runtime.ray_start import lean_nodes
 
-        options = {"num_cpus": 2, "object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False}
+        options = {"num_cpus": head_cpus, "object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False}
         with lean_nodes():
             cluster, nodes = _start(Cluster, options, others)
         try:

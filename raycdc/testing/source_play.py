@@ -19,6 +19,7 @@ from raycdc.model import META_COLUMNS, RowKind, TableId
 from raycdc.model.row_kind import SYMBOLS
 from raycdc.model.until import Until
 from raycdc.runtime.launcher import JobSpec, LocalLauncher
+from raycdc.runtime.scaling import Limits
 from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
 from raycdc.source.connector import Source
 from raycdc.source.protocol.coordinator import CoordinatorSettings
@@ -74,8 +75,7 @@ class SourcePlay:
             supervisor = Supervisor(
                 launcher,
                 SupervisorSettings(
-                    readers_min=self._readers,
-                    readers_max=self._readers,
+                    limits=Limits(self._readers, self._readers),
                     next_generation=term.for_coordinator,
                     committed=lambda: self.committed,
                     on_processes=lambda *_: None,

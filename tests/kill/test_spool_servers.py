@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import ray
 
 from raycdc.bridge.access import SpoolAddress
 from raycdc.checkpoint.manifest import STATE_NODE
-from raycdc.runtime.ray_spools import RaySpools, SpoolSettings
+from raycdc.runtime.ray_nodes import RayNodes, ReaderNeeds
+from raycdc.runtime.ray_spools import LINGER_S, RaySpools, SpoolSettings
 from raycdc.testing.ray_cluster import TwoNodes, two_nodes
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.long, pytest.mark.timeout(600)]
@@ -28,7 +30,8 @@ def nodes(tmp_path: Path) -> Iterator[TwoNodes]:
 def look_until(spools: RaySpools, reached: Callable[[list[SpoolAddress]], bool]) -> None:
     """Look again and again, as the supervisor does; the test's time limit ends it."""
     while not reached(list(spools.addresses().values())):
-        spools._next_look_s = 0.0
+        spools.nodes._next_look_s = 0.0
+        spools.nodes.look()
         spools.look()
         ray.wait([server.starting for server in spools._servers.values()], num_returns=1, timeout=0.2)
 
@@ -38,10 +41,14 @@ def test_each_node_has_a_server_that_comes_back_in_its_place_and_goes_with_its_n
 ) -> None:
     warnings: list[str] = []
     (tmp_path / "state" / "spool").mkdir(parents=True)
-    spools = RaySpools(
-        SpoolSettings(tmp_path / "state", "checkpoint", "secret"), warn=warnings.append, look=lambda: None
-    )
+    own_id = ray.get_runtime_context().get_node_id()
+    known = RayNodes(ReaderNeeds(), own=own_id, network=False, warn=warnings.append)
+    settings = SpoolSettings(tmp_path / "state", "checkpoint", "secret")
+    spools = RaySpools(settings, known, warn=warnings.append, look=lambda: None)
     assert "secret" not in repr(spools)
+    assert len(spools.addresses()) == 1
+    (wanted,) = [node.name for node in known.seen() if not node.own]
+    spools.want(wanted)
     look_until(spools, lambda up: len(up) == 2)
     own, other = spools.addresses().values()
     assert (own.node, own.folder) == (STATE_NODE, tmp_path / "state" / "spool")
@@ -56,6 +63,17 @@ def test_each_node_has_a_server_that_comes_back_in_its_place_and_goes_with_its_n
     assert spools._servers[other_id] is not server
     assert list(spools.addresses().values()) == [own, other]
 
+    # Nobody reads there any more, but the sink does not hold all that was read.
+    spools.give_back(used=(), owing=[other.node])
+    assert len(spools.addresses()) == 2
+    now_s = time.monotonic()
+    spools.give_back(used=(), owing=())
+    spools._servers[other_id].idle_s = now_s - LINGER_S
+    spools.give_back(used=(), owing=())
+    assert list(spools.addresses().values()) == [own]
+
+    spools.want(wanted)
+    look_until(spools, lambda up: len(up) == 2)
     nodes.kill_other()
     look_until(spools, lambda up: up == [own])
     assert warnings == []

@@ -343,6 +343,74 @@ def test_a_reader_with_nothing_to_do_can_be_retired_and_one_with_a_chunk_cannot(
         chunks.send(Heartbeat())
 
 
+def test_a_chunks_reader_that_is_to_leave_ends_its_chunk_and_gets_no_other() -> None:
+    job, log, chunks = two_readers(10)
+    split = opened(log, chunks)
+    assert not job.coordinator.retire(1)
+    chunks.send(RequestSplit())
+    assert chunks.chunks() == []
+    chunks.closed(split, segment("/there/c.arrow", node="there"))
+    log.published(split)
+    # Its segments are in no manifest yet: whoever serves them must live on.
+    assert job.coordinator.status().owing == {"there"}
+    assert job.coordinator.retire(1)
+    log.send(RequestSplit())
+    assert [chunk.index for chunk in log.chunks()] == [1]
+
+
+def test_the_logs_reader_that_is_to_leave_gives_the_log_away_behind_a_seal() -> None:
+    job, log, other = two_readers()
+    split = opened(log, other)
+    assert not job.coordinator.retire(0)
+    other.closed(split, segment("/here/c.arrow"))
+    log.published(split)
+    # Nothing else asks for a seal, and the interval is not over.
+    job.coordinator.tick(now_s=job.now_s)
+    assert log.exchange().asked_to_seal() == [1]
+    other.exchange()
+    log.sealed(1, at=150, finished=[split])
+    assert other.stream() is None
+    other.sealed(1)
+    moved = other.stream() or other.exchange().stream()
+    assert moved is not None
+    assert moved.state.position.to_json() == {"at": 150}
+    with pytest.raises(FencedError):
+        log.send(Heartbeat())
+    assert job.coordinator.retire(0)
+    assert [reader.splits for reader in job.coordinator.status().readers] == [("stream",)]
+    # The process ends, as it was told, and nobody misses it.
+    job.coordinator.reader_lost(0, 1, "ended")
+    assert job.coordinator.readers.take_lost() == []
+
+
+def test_the_logs_reader_stays_while_a_chunk_needs_it_and_no_other_chunk_is_begun() -> None:
+    job, log, chunks = two_readers(10)
+    split = opened(log, chunks)
+    assert not job.coordinator.retire(0)
+    third = job.reader(2).send(RequestSplit())
+    assert third.chunks() == []
+    job.coordinator.tick(now_s=job.now_s)
+    assert log.exchange().asked_to_seal() == []
+    job.begin_seal()
+    log.exchange()
+    log.sealed(1, at=150)
+    chunks.exchange()
+    chunks.sealed(1)
+    third.exchange()
+    third.sealed(1)
+    assert not job.coordinator.retire(0)
+    assert log.exchange().stream() is not None
+    chunks.closed(split)
+    log.published(split)
+
+
+def test_the_logs_reader_may_die_on_its_way_out() -> None:
+    job, log, other = two_readers()
+    assert not job.coordinator.retire(0)
+    job.lose(log)
+    assert other.exchange().stream() is not None
+
+
 def test_a_reader_whose_chunk_was_voided_by_the_log_readers_death_can_be_retired() -> None:
     job, log, chunks = two_readers()
     opened(log, chunks)

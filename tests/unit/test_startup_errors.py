@@ -20,8 +20,9 @@ from raycdc.config import config_from_dict
 from raycdc.errors import SegmentUnavailableError
 from raycdc.model import TableId
 from raycdc.plugins import PluginGroup, list_plugins, load_plugin
+from raycdc.runtime.scaling import SeenNode
 from raycdc.sinks.api import Sink
-from raycdc.source_side import readers_max
+from raycdc.source_side import limits_of
 from raycdc.startup_checks import START_CHECKS
 
 PACKAGE = Path(__file__).resolve().parents[2] / "raycdc"
@@ -192,10 +193,13 @@ def test_readers_that_could_have_no_connection_for_chunks_are_not_started() -> N
         source = {"type": "mysql", "user": "u", "tables": ["a.b"], "snapshot": snapshot}
         sink = {"type": "jsonl", "path": "x", "write": "changelog"}
         document = {"pipeline": {"name": "n"}, "source": source, "sink": sink, "readers": readers}
-        return readers_max(config_from_dict(document))
+        return limits_of(config_from_dict(document)).bounds([SeenNode("", cpus=2, cpus_free=2, own=True)])[1]
 
     assert readers({}, max=6) == 6
+    assert readers({}) == 2
+    assert readers({}, min=3) == 3
     assert readers({"rows_per_second": 100}, max=6) == 1
+    assert readers({"rows_per_second": 100}, min=4, max=6) == 1
     assert readers({"rows_per_second": 100, "connections": 3}, max=6) == 3
     assert readers({"connections": 9}, max=6) == 6
     assert readers({"rows_per_second": 100}, min=2, max=6) == 2

@@ -48,6 +48,9 @@ class Context:
         self.assigned: list[SourceSplit] = []
         self.events: list[SourceEvent] = []
 
+    def may_have_splits(self, subtask_id: int) -> bool:
+        return subtask_id in self.registered_readers()
+
     def registered_readers(self) -> Sequence[int]:
         return [0]
 

@@ -27,7 +27,7 @@ PLACES_MAX = {
     "formats": 7,
     "lookup": 3,
     "model": 1,
-    "runtime": 5,
+    "runtime": 4,
     "schema": 3,
     "sinks": 32,
     "source": 13,

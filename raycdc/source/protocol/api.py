@@ -44,6 +44,9 @@ class SplitEnumeratorContext(Protocol):
     def registered_readers(self) -> Sequence[int]:
         """Readers that may be given splits: alive, and not about to leave."""
 
+    def may_have_splits(self, subtask_id: int) -> bool:
+        """Whether it is one of `registered_readers`, without a look at the others."""
+
     def assign_splits(self, assignment: Mapping[int, Sequence[SourceSplit]]) -> None: ...
 
     def send_event(self, subtask_id: int, event: SourceEvent) -> None: ...
@@ -114,12 +117,14 @@ class EnumeratorStatistics:
     """How far an enumerator is, for people, and for the number of readers.
 
     `chunks_waiting` are bounded splits that nobody reads yet (a lower bound, positive while there are any). `problems`
-    went wrong without harm, by place, until it is right again.
+    went wrong without harm, by place, until it is right again. `owing` are the spools, by name, of segments of bounded
+    splits that no report has named yet.
     """
 
     tables: Mapping[TableId, TableProgress]
     chunks_waiting: int = 0
     problems: Mapping[str, str] = field(default_factory=dict)
+    owing: frozenset[str] = frozenset()
 
 
 class SplitEnumerator(Protocol):

@@ -31,7 +31,7 @@ from raycdc.source.protocol.enumerator_context import EnumeratorContext
 from raycdc.source.protocol.epochs import Epochs, Recovered, Sealing
 from raycdc.source.protocol.job_status import JobStatus, SealStatus, TableStatus
 from raycdc.source.protocol.link import read_packet
-from raycdc.source.protocol.live_readers import LiveReader, LiveReaders
+from raycdc.source.protocol.live_readers import LiveReader, LiveReaders, log_on_its_way
 from raycdc.source.protocol.source_event import (
     CheckpointComplete,
     EpochSealed,
@@ -116,7 +116,7 @@ class SourceCoordinator:
             self._lose(subtask_id, reason)
         registered = self.readers.registered
         may_seal = self.epochs.sealing is None and self.epochs.final is None
-        asked = self._stopping or self._enumerator.wants_seal
+        asked = self._stopping or self._enumerator.wants_seal or log_on_its_way(self.readers) is not None
         seal = may_seal and self._timer.is_due(
             registered.values(), asked=asked, in_flight=self.epochs.in_flight, now_s=now_s
         )
@@ -150,14 +150,15 @@ class SourceCoordinator:
     def retire(self, subtask_id: int) -> bool:
         """Let go of a reader that is not needed any more; False while it has splits, so ask again.
 
-        From the first call on it gets no partitions, and gives back those it has at its next seal.
+        From the first call on it gets no splits. It ends the chunk that it reads, gives partitions back at its next
+        seal, and the log at the first seal at which no chunk is under way.
         """
         reader = self.readers.get(subtask_id)
         if reader is None:
-            return False
-        if not reader.leaving and any(isinstance(split, PartitionSplit) for split in reader.splits.values()):
+            return self.readers.was_let_go(subtask_id)
+        if not reader.leaving:
             reader.leaving = True
-            reader.ask_back(list(reader.splits))
+            reader.ask_back([s.split_id for s in reader.splits.values() if isinstance(s, PartitionSplit)])
         if reader.splits or self.epochs.sealing is not None:
             return False
         self.readers.let_go(subtask_id)
@@ -186,6 +187,7 @@ class SourceCoordinator:
             problems={**enumerator.problems, **self._surroundings.acknowledgements.problems},
             readers=self.readers.statuses(),
             sealing=None if epochs.sealing is None else SealStatus(epochs.sealing.epoch, tuple(epochs.sealing.waiting)),
+            owing=epochs.owing | enumerator.owing,
         )
 
     # --- messages ---------------------------------------------------------------------------------------------
@@ -294,6 +296,11 @@ class SourceCoordinator:
             self._take_stream_back(sealing.stream_lost_by)
         for subtask_id, splits in sealing.given_up:
             self._give_up(subtask_id, splits)
+        moving = log_on_its_way(self.readers)
+        if moving is not None and moving in sealing.reported:
+            # As if it had died right behind its report: whatever it has read since then is in no manifest.
+            self.readers.let_go(moving)
+            self._take_stream_back(moving)
 
     def _manifest(self, sealing: Sealing) -> Manifest:
         to_splits = sealing.states_after(self.epochs.splits)

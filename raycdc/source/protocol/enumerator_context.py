@@ -27,6 +27,10 @@ class EnumeratorContext:
     def registered_readers(self) -> Sequence[int]:
         return [subtask_id for subtask_id, reader in self._readers.registered.items() if not reader.leaving]
 
+    def may_have_splits(self, subtask_id: int) -> bool:
+        reader = self._readers.get(subtask_id)
+        return reader is not None and reader.registered and not reader.leaving
+
     def assign_splits(self, assignment: Mapping[int, Sequence[SourceSplit]]) -> None:
         for subtask_id, splits in assignment.items():
             reader = self._readers[subtask_id]

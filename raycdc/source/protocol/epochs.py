@@ -98,6 +98,8 @@ class Epochs:
         self.rows: Counter[TableId] = Counter()
         self.lost_values: Mapping[TableId, int] = dict(last.lost) if last else {}
         self._waiting: dict[int, Manifest] = {}
+        #: The spools that the segments of each of these are in.
+        self._spools: dict[int, frozenset[str]] = {}
 
     def __repr__(self) -> str:
         return f"Epochs(sealed={self.sealed}, committed={self.committed}, sealing={self.sealing is not None})"
@@ -112,9 +114,15 @@ class Epochs:
         """How many sealed epochs wait for the sink."""
         return len(self._waiting)
 
+    @property
+    def owing(self) -> frozenset[str]:
+        """Spools with segments of epochs that the sink does not hold, those that are being sealed included."""
+        reported = {segment.node for segment in self.sealing.segments} if self.sealing is not None else set()
+        return frozenset().union(reported, *self._spools.values())
+
     def adopt(self, manifest: Manifest) -> None:
         """A sealed epoch of an earlier generation that the driver still has to commit."""
-        self._waiting[manifest.epoch] = manifest
+        self._wait_for(manifest)
 
     def begin_seal(self, waiting: Iterable[int]) -> Sealing:
         """The open epoch is sealed once all of these readers have reported."""
@@ -126,7 +134,7 @@ class Epochs:
         self.splits = dict(manifest.to_splits)
         self.sealed = manifest.epoch
         self.lost_values = manifest.lost
-        self._waiting[manifest.epoch] = manifest
+        self._wait_for(manifest)
         for segment in manifest.segments:
             self.rows[segment.table] += segment.rows
         if manifest.final:
@@ -135,7 +143,10 @@ class Epochs:
     def commit(self, epoch: int) -> list[Manifest]:
         """The sink holds everything up to `epoch`. Returns the manifests that are done with, in order."""
         self.committed = max(self.committed, epoch)
-        return [self._waiting.pop(number) for number in sorted(self._waiting) if number <= epoch]
+        done = [self._waiting.pop(number) for number in sorted(self._waiting) if number <= epoch]
+        for manifest in done:
+            del self._spools[manifest.epoch]
+        return done
 
     def sealed_after(self, epoch: int) -> int | None:
         """The first sealed epoch after `epoch` that is not committed; numbers of dropped ones are left out."""
@@ -144,6 +155,10 @@ class Epochs:
     def manifest(self, epoch: int) -> Manifest | None:
         """That of a sealed epoch that is not committed."""
         return self._waiting.get(epoch)
+
+    def _wait_for(self, manifest: Manifest) -> None:
+        self._waiting[manifest.epoch] = manifest
+        self._spools[manifest.epoch] = frozenset(segment.node for segment in manifest.segments)
 
     def lost_with(self, segments: Iterable[Segment]) -> dict[TableId, int]:
         """Values that were lost in all, with those of `segments`."""

@@ -52,12 +52,20 @@ class SealStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceTroubles:
+    """How often the source had to be asked again, and why last."""
+
+    count: int = 0
+    last: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatus:
     """See the module's docstring.
 
-    `sealed` and `committed` are the newest epochs of each kind, `final` the run's last, once that is known. `troubles`
-    counts how often the source had to be asked again, and `trouble` says why last. `standing` are questions to the
-    source that are not answered.
+    `sealed` and `committed` are the newest epochs of each kind, `final` the run's last, once that is known. `standing`
+    are questions to the source that are not answered. `owing` are the spools, by name, of segments that the sink does
+    not hold yet.
     """
 
     generation: int
@@ -68,7 +76,7 @@ class JobStatus:
     chunks_waiting: int = 0
     problems: Mapping[str, str] = field(default_factory=dict)
     readers: tuple[ReaderStatus, ...] = ()
-    troubles: int = 0
-    trouble: str = ""
+    troubles: SourceTroubles = SourceTroubles()
     sealing: SealStatus | None = None
     standing: tuple[Standing, ...] = ()
+    owing: frozenset[str] = frozenset()

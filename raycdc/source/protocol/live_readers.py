@@ -17,7 +17,7 @@ from raycdc.errors import FencedError
 from raycdc.source.protocol.job_status import ReaderStatus
 from raycdc.source.protocol.link import Identity, Link
 from raycdc.source.protocol.source_event import Heartbeat, RemoveSplits, Shutdown
-from raycdc.source.split import PartitionSplit, SnapshotSplit, SourceSplit
+from raycdc.source.split import STREAM_SPLIT_ID, PartitionSplit, SnapshotSplit, SourceSplit
 
 
 @dataclass(slots=True)
@@ -96,6 +96,7 @@ class LiveReaders:
         self._lost: list[tuple[int, int, str]] = []
         self._told: set[int] = set()
         self.chunks = ChunkOwners()
+        self._let_go: set[int] = set()
 
     def __repr__(self) -> str:
         return f"LiveReaders(generation={self.generation}, live={sorted(self._live)})"
@@ -137,6 +138,7 @@ class LiveReaders:
     def add(self, subtask_id: int, identity: Identity, *, now_s: float) -> None:
         """A newer incarnation speaks, and the one before is lost."""
         self._incarnations[subtask_id] = identity.incarnation
+        self._let_go.discard(subtask_id)
         link = Link(identity, on_send=partial(self._told.add, subtask_id))
         self._live[subtask_id] = LiveReader(link, node="", pid=0, last_heard_s=now_s, last_spoke_s=now_s)
 
@@ -149,8 +151,9 @@ class LiveReaders:
         return reader
 
     def let_go(self, subtask_id: int) -> None:
-        """The reader is not needed any more."""
+        """The reader is not needed any more: whatever its process says from here on is refused."""
         del self._live[subtask_id]
+        self._let_go.add(subtask_id)
         self._told.add(subtask_id)
 
     def take_told(self) -> set[int]:
@@ -158,6 +161,10 @@ class LiveReaders:
         told = set(self._told)
         self._told.clear()
         return told
+
+    def was_let_go(self, subtask_id: int) -> bool:
+        """Whether the reader's last incarnation left as it should."""
+        return subtask_id in self._let_go
 
     def take_lost(self) -> list[tuple[int, int, str]]:
         """(subtask, incarnation, reason) fenced or lost since the last call: the shell must end and replace them."""
@@ -202,3 +209,12 @@ class LiveReaders:
 
     def statuses(self) -> tuple[ReaderStatus, ...]:
         return tuple(reader.status(subtask_id) for subtask_id, reader in sorted(self._live.items()))
+
+
+def log_on_its_way(live: LiveReaders) -> int | None:
+    """The log's reader, if that is to leave and a seal lets it go: chunks that are under way need it."""
+    readers = list(live)
+    moving = next((s for s, reader in readers if reader.leaving and STREAM_SPLIT_ID in reader.splits), None)
+    if moving is None or any(isinstance(split, SnapshotSplit) for _, r in readers for split in r.splits.values()):
+        return None
+    return moving

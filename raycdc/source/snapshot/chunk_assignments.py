@@ -6,7 +6,7 @@ Invariant: a chunk is out to at most one attempt; whatever is said of another at
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from raycdc.checkpoint.manifest import Segment
@@ -36,15 +36,24 @@ class ChunkReaders:
         self.asking = [subtask for subtask in self.asking if subtask in registered]
         self._told &= set(self.asking)
 
-    def next_of(self, registered: Callable[[], Iterable[int]], *, most: int) -> int | None:
-        """Whom to give a chunk: the first that has a connection or may get one, as `most` may (0: any number).
+    def next_of(
+        self,
+        may_have: Callable[[int], bool],
+        *,
+        connected: Callable[[], Iterable[int]],
+        most: int,
+    ) -> int | None:
+        """Whom to give a chunk: the first that may have one, and has a connection or may get one, as `most` may (0: any
+        number).
 
-        Who is `registered` is asked for only where it matters, because that looks at every reader.
+        Who is `connected` is asked for only where it matters, because that looks at every reader. One that is about to
+        leave may have no more, but has its connection while it is at work.
         """
         if most:
-            self.known &= set(registered())
+            self.known &= set(connected())
         full = most and len(self.known) >= most
-        found = next((subtask for subtask in self.asking if not full or subtask in self.known), None)
+        asking = (subtask for subtask in self.asking if may_have(subtask))
+        found = next((subtask for subtask in asking if not full or subtask in self.known), None)
         if found is not None:
             self.known.add(found)
             self.asking.remove(found)
@@ -80,14 +89,11 @@ class ChunkAssignments:
         return f"ChunkAssignments({list(self._out)})"
 
     @property
-    def out(self) -> list[SnapshotSplit]:
-        """Chunks that are in no manifest yet, and not pending."""
-        return [out.split for out in self._out.values()]
-
-    @property
-    def published(self) -> list[SnapshotSplit]:
-        """Chunks that are in the log reader's open epoch."""
-        return [out.split for out in self._out.values() if out.published]
+    def out(self) -> Collection[OutChunk]:
+        """Chunks that are in no manifest yet, and not pending; those that are published are in the log reader's open
+        epoch.
+        """
+        return self._out.values()
 
     @property
     def all_published(self) -> bool:
@@ -105,6 +111,11 @@ class ChunkAssignments:
             out.published = True
             self._count_off(out)
 
+    @property
+    def owing(self) -> frozenset[str]:
+        """Spools with segments of chunks that were read and are in no manifest."""
+        return frozenset(segment.node for out in self._out.values() for segment in out.segments)
+
     def attempt(self, chunk: ChunkId) -> OutChunk | None:
         """The chunk, if this attempt at it is the one that is out."""
         out = self._out.get(chunk.split_id)
@@ -116,12 +127,18 @@ class ChunkAssignments:
 
     def assign(self) -> None:
         """Give pending chunks to waiting readers, only while there is a log reader to open them."""
-        while self._readers.asking and self._stream.reader is not None:
+
+        def connected() -> set[int]:
+            at_work = {out.owner for out in self._out.values() if out.owner is not None and not out.published}
+            return {*self._context.registered_readers(), *at_work}
+
+        # While the log's reader is about to leave, nothing is begun that would need it.
+        while self._readers.asking and (log := self._stream.reader) is not None and self._context.may_have_splits(log):
             split = self._turns.next_of(self._planning.pending, self._unpublished.keys(), self._planning.over)
             if split is None:
                 return
-            registered, most = self._context.registered_readers, self._dialect.chunk_readers_max
-            if (subtask_id := self._readers.next_of(registered, most=most)) is None:
+            may_have, most = self._context.may_have_splits, self._dialect.chunk_readers_max
+            if (subtask_id := self._readers.next_of(may_have, connected=connected, most=most)) is None:
                 return
             self._planning.pending.remove(split)
             self._out[split.split_id] = OutChunk(split, subtask_id)

@@ -176,7 +176,7 @@ class IncrementalSnapshotEnumerator:
         return False
 
     def snapshot_state(self, checkpoint_id: int) -> EnumeratorState:
-        out = [split for split in self._chunks.out if self._planning.is_of_now(split)]
+        out = [out.split for out in self._chunks.out if self._planning.is_of_now(out.split)]
         unfinished = (*out, *self._planning.pending)
         return SealedEnumerator(self._started, self._end.high, self._planning.sealed(), unfinished).sealed()
 
@@ -191,8 +191,8 @@ class IncrementalSnapshotEnumerator:
         self._stream.change(self._as_it_goes_on)
 
     def statistics(self) -> EnumeratorStatistics:
-        progress = self._planning.progress(self._chunks.published)
-        return EnumeratorStatistics(progress, self._planning.chunks_waiting)
+        progress = self._planning.progress([out.split for out in self._chunks.out if out.published])
+        return EnumeratorStatistics(progress, self._planning.chunks_waiting, owing=self._chunks.owing)
 
     def _on_start_point(self, start: StartPoint) -> None:
         self._started = True

@@ -200,6 +200,7 @@ class Cluster:
         #: What the source is told of commits; one step at each tick.
         self._telling: list[_Call] = []
         self._incarnations: dict[int, int] = {}
+        self._leaving: set[int] = set()
         self.enumerator: IncrementalSnapshotEnumerator | None = None
         state.require_log()
         last = state.last
@@ -253,23 +254,39 @@ class Cluster:
             if fenced is not None and not zombies:
                 fenced.ended = True
             if self._incarnations.get(subtask) == incarnation:
-                self.start_reader(subtask)
+                self._replace(subtask)
         for reader in self.current:
             if reader.ended:
                 self.coordinator.reader_lost(*reader.address, "ended")
                 if self._incarnations.get(reader.address[0]) == reader.address[1]:
                     self.coordinator.readers.take_lost()
-                    self.start_reader(reader.address[0])
+                    self._replace(reader.address[0])
+        for subtask in sorted(self._leaving):
+            self._let_go(subtask)
         for address in [a for a, r in self.readers.items() if r.ended]:
             del self.readers[address]
 
     def retire(self, subtask: int) -> bool:
-        """Let go of a reader the way the supervisor does."""
-        incarnation = self._incarnations.get(subtask)
-        if incarnation is None or not self.coordinator.retire(subtask):
+        """Let go of a reader the way the supervisor does: it is asked again and again; never the last one."""
+        staying = {reader.address[0] for reader in self.current} - self._leaving
+        if subtask not in staying or len(staying) < 2:
             return False
-        self.readers.pop((subtask, incarnation), None)
+        self._leaving.add(subtask)
+        return self._let_go(subtask)
+
+    def _let_go(self, subtask: int) -> bool:
+        if not self.coordinator.retire(subtask):
+            return False
+        self._leaving.discard(subtask)
+        self.readers.pop((subtask, self._incarnations[subtask]), None)
         return True
+
+    def _replace(self, subtask: int) -> None:
+        """Nobody takes the place of one that was to leave."""
+        if subtask in self._leaving:
+            self._leaving.discard(subtask)
+        else:
+            self.start_reader(subtask)
 
     def deliver(self) -> None:
         datagram = self.network.take()

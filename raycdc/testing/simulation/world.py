@@ -241,7 +241,8 @@ class Simulation:
             reader.paused_until_s = self.clock.now_s + self.random.uniform(1, 8)
             self._note(f"reader {reader.address} pauses")
         elif dice < 0.72 and self.settings.readers > 1:
-            subtask = self.random.randrange(1, self.settings.readers)
+            # The log's reader as well as any other.
+            subtask = self.random.randrange(self.settings.readers)
             self._note(f"retire {subtask}: {self.cluster.retire(subtask)}")
         elif dice < 0.78:
             subtask = self.random.randrange(self.settings.readers)

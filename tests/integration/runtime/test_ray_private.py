@@ -23,6 +23,7 @@ prepare("local")
 import psutil, ray
 from raycdc.runtime.ray_private import TOKEN
 from raycdc.bridge.certificates import JobAuthority
+from raycdc.runtime.ray_nodes import RayNodes, ReaderNeeds
 from raycdc.runtime.ray_spools import RaySpools, SpoolSettings
 from raycdc.runtime.ray_start import start_ray
 
@@ -39,7 +40,8 @@ me = psutil.Process()
 processes = [me, *me.children(recursive=True)]
 listening = {c.laddr.ip for p in processes for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN}
 settings = SpoolSettings(Path(sys.argv[1]), "c", "t", str(Path(sys.argv[1], "s")), JobAuthority.new())
-spools = RaySpools(settings, warn=print, look=lambda: None)
+nodes = RayNodes(ReaderNeeds(), own=ray.get_runtime_context().get_node_id(), network=True, warn=print)
+spools = RaySpools(settings, nodes, warn=print, look=lambda: None)
 stranger = "import ray; ray.init(address=%r, log_to_driver=False)" % ray.get_runtime_context().gcs_address
 environment = {name: value for name, value in os.environ.items() if name != TOKEN}
 joined = subprocess.run([sys.executable, "-c", stranger], env=environment, capture_output=True, timeout=200)

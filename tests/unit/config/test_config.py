@@ -66,7 +66,7 @@ def test_defaults_are_those_of_the_design() -> None:
     assert loaded.pipeline.epoch_interval == timedelta(seconds=2)
     assert loaded.pipeline.epoch_bytes_max == 256 << 20
     assert loaded.pipeline.schema_change == "lenient"
-    assert (loaded.readers.min, loaded.readers.max) == (1, 4)
+    assert (loaded.readers.min, loaded.readers.max) == (1, None)
     assert isinstance(loaded.sink, DeltaSinkConfig)
     assert (loaded.sink.path, loaded.sink.write, loaded.sink.parallelism) == ("./lake", "upsert", 0)
     source = mysql()
@@ -167,7 +167,7 @@ def test_every_problem_is_reported_at_once_with_its_place() -> None:
         ({"pipeline": {"epoch_bytes_max": 0}}, "pipeline.epoch_bytes_max: must be more than 0 bytes, got 0"),
         (
             {"readers": {"frobnicate": 1}},
-            "readers.frobnicate: unknown key. Known: fetchers, max, min",
+            "readers.frobnicate: unknown key. Known: cpus, fetchers, labels, max, min, resources",
         ),
         (
             {"pipeline": {"exclude_schema_changes": ["truncate"]}},
@@ -292,8 +292,10 @@ def test_startup_with_a_snapshot_only_ends_the_run_after_it() -> None:
     assert config(source={"startup": {"mode": "snapshot"}}).mode is Mode.SNAPSHOT
 
 
-def test_more_readers_than_the_default_maximum_raise_it() -> None:
-    assert config(readers={"min": 6}).readers.max == 6
+def test_more_readers_at_least_than_at_most_are_refused_and_the_default_maximum_is_no_limit() -> None:
+    assert config(readers={"min": 6}).readers.max is None
+    with pytest.raises(ConfigError, match="min = 6 is more than max = 4"):
+        config(readers={"min": 6, "max": 4})
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ import pytest
 
 from raycdc.errors import RaycdcError, SourceUnavailableError
 from raycdc.runtime.coordinator_host import CoordinatorStart
-from raycdc.runtime.launcher import CoordinatorHandle, CoordinatorLostError, ReaderHandle
+from raycdc.runtime.launcher import CoordinatorHandle, CoordinatorLostError, ReaderHandle, this_machine
 from raycdc.runtime.reader_worker import ReaderIdentity
 from raycdc.runtime.restarts import RESTARTS_MAX, ProcessEnd
+from raycdc.runtime.scaling import Limits, SeenNode
 from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
 from raycdc.source.parking import Refusal
 from raycdc.source.protocol.job_status import JobStatus, ReaderStatus
@@ -74,6 +75,9 @@ class Coordinator:
 
 
 class Reader:
+    placed = True
+    node = ""
+
     def __init__(self, identity: ReaderIdentity) -> None:
         self.identity = identity
         self.killed = False
@@ -98,14 +102,21 @@ class Processes:
         self.coordinators.append(Coordinator(start.generation, self.errors.get(start.generation)))
         return self.coordinators[-1]
 
-    def start_reader(self, identity: ReaderIdentity, coordinator: CoordinatorHandle) -> ReaderHandle:
+    def start_reader(
+        self, identity: ReaderIdentity, coordinator: CoordinatorHandle, *, place: str = ""
+    ) -> ReaderHandle:
         self.readers.append(Reader(identity))
         return self.readers[-1]
 
     def request_readers(self, count: int) -> None:
         self.requested.append(count)
 
-    def look(self) -> None: ...
+    def nodes(self) -> Sequence[SeenNode]:
+        return [this_machine()]
+
+    def avoid(self, node: str) -> None: ...
+
+    def look(self, owing: Collection[str] | None = None) -> None: ...
 
     def flights(self) -> Mapping[str, str]:
         return {}
@@ -122,8 +133,7 @@ class Processes:
 def supervised(processes: Processes, warn: Callable[[str], None] = lambda _: None) -> Iterator[Supervisor]:
     generations = count(1)
     settings = SupervisorSettings(
-        readers_min=1,
-        readers_max=2,
+        limits=Limits(1, 2),
         next_generation=lambda: next(generations),
         committed=lambda: 0,
         on_processes=lambda *_: None,
@@ -166,7 +176,7 @@ def test_a_start_that_fails_leaves_nothing_running() -> None:
     processes = Processes({1: SourceUnavailableError("away")})
     failing = processes.start_reader
 
-    def start_reader(identity: ReaderIdentity, coordinator: CoordinatorHandle) -> ReaderHandle:
+    def start_reader(identity: ReaderIdentity, coordinator: CoordinatorHandle, *, place: str = "") -> ReaderHandle:
         if identity.subtask_id == 1:
             raise SourceUnavailableError("away")
         return failing(identity, coordinator)
@@ -202,7 +212,7 @@ def test_listeners_are_called_without_the_supervisors_lock() -> None:
     supervisors: list[Supervisor] = []
     processes = Processes({})
     generations = count(1)
-    settings = SupervisorSettings(1, 1, lambda: next(generations), lambda: 0, listen)
+    settings = SupervisorSettings(Limits(1, 1), lambda: next(generations), lambda: 0, listen)
     supervisors.append(Supervisor(processes, settings))
     try:
         heard = len(answers)
@@ -252,7 +262,7 @@ def test_readers_leave_when_they_have_given_everything_back_and_come_again_when_
         supervisor._step()
         assert [r.killed for r in processes.readers] == [False, True]
         assert processes.requested == [2, 1]
-        supervisor._autoscaler.readers = 2
+        supervisor._scaler.policy.readers = 2
         coordinator.retired.clear()
         tell(2)
         supervisor._step()

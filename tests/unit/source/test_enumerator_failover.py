@@ -32,6 +32,9 @@ class Context:
         self.events: list[SourceEvent] = []
         self.calls: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
 
+    def may_have_splits(self, subtask_id: int) -> bool:
+        return subtask_id in self.registered_readers()
+
     def registered_readers(self) -> Sequence[int]:
         return [0]
 

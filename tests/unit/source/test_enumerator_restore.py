@@ -25,6 +25,9 @@ class Context:
     def __init__(self) -> None:
         self.assigned: list[SourceSplit] = []
 
+    def may_have_splits(self, subtask_id: int) -> bool:
+        return subtask_id in self.registered_readers()
+
     def registered_readers(self) -> Sequence[int]:
         return [0]
 

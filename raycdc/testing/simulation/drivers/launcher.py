@@ -8,11 +8,15 @@ from raycdc.runtime.coordinator_host import CoordinatorStart
 from raycdc.runtime.launcher import CoordinatorHandle, CoordinatorLostError
 from raycdc.runtime.reader_worker import ReaderIdentity
 from raycdc.runtime.restarts import ProcessEnd
+from raycdc.runtime.scaling import SeenNode
 from raycdc.testing.simulation.drivers.coordinator import SimCoordinator
 
 
 class SimReader:
     """`raycdc.runtime.launcher.ReaderHandle`: it does nothing but live."""
+
+    placed = True
+    node = ""
 
     def __init__(self, identity: ReaderIdentity, coordinator: SimCoordinator) -> None:
         self.identity = identity
@@ -56,7 +60,7 @@ class SimLauncher:
         self.coordinators.append(self._start(start))
         return self.coordinators[-1]
 
-    def start_reader(self, identity: ReaderIdentity, coordinator: CoordinatorHandle) -> SimReader:
+    def start_reader(self, identity: ReaderIdentity, coordinator: CoordinatorHandle, *, place: str = "") -> SimReader:
         assert isinstance(coordinator, SimCoordinator)
         for other in self.readers:
             if other.identity.subtask_id != identity.subtask_id or other.identity.generation != identity.generation:
@@ -73,7 +77,13 @@ class SimLauncher:
     def request_readers(self, count: int) -> None:
         """There is room for all."""
 
-    def look(self) -> None:
+    def nodes(self) -> list[SeenNode]:
+        return [SeenNode("", 2.0, 2.0, own=True)]
+
+    def avoid(self, node: str) -> None:
+        """There is no other."""
+
+    def look(self, owing: Collection[str] | None = None) -> None:
         """Readers need nothing beside them."""
 
     def flights(self) -> dict[str, str]:

@@ -22,6 +22,7 @@ from raycdc.epochs.parked_targets import Parking, Parks
 from raycdc.epochs.ports import EpochPorts
 from raycdc.errors import SegmentUnavailableError
 from raycdc.runtime.coordinator_host import CoordinatorStart
+from raycdc.runtime.scaling import Limits
 from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
 from raycdc.sinks.api import CHANGELOG, SinkContext
 from raycdc.source.table_requests import ask_for_lost_rows, refusals_of, settle
@@ -133,8 +134,7 @@ class Life:
             return record.epoch if record else 0
 
         settings = SupervisorSettings(
-            readers_min=1,
-            readers_max=READERS_MAX,
+            limits=Limits(1, READERS_MAX),
             next_generation=next_generation,
             committed=committed,
             on_processes=lambda *_: None,

@@ -71,6 +71,9 @@ class Context:
         self.calls: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
         self.open_epoch = 1
 
+    def may_have_splits(self, subtask_id: int) -> bool:
+        return subtask_id in self.registered_readers()
+
     def registered_readers(self) -> Sequence[int]:
         return self.readers
 

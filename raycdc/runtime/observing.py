@@ -1,0 +1,117 @@
+"""What the scaling policy is told: a job's status and its processes as one `Observation`, with rates since the last."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from raycdc.runtime.launcher import ReaderHandle
+from raycdc.runtime.scaling import Observation, Phase, SeenLog, SeenNode, SeenReader
+from raycdc.source.protocol.job_status import JobStatus, ReaderStatus
+from raycdc.source.split import STREAM_SPLIT_ID
+
+#: Rates are those of this long; a look more often than `STEP_S` adds nothing to them.
+WINDOW_S = 15.0
+STEP_S = 1.0
+
+
+class Rate:
+    """How fast a count grows that begins anew with whoever counts. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, float]] = deque()
+
+    def of(self, count: float, *, now_s: float) -> float | None:
+        """Per second, lately; None while too little is known."""
+        if self._seen and count < self._seen[-1][1]:
+            self._seen.clear()
+        if not self._seen or now_s - self._seen[-1][0] >= STEP_S:
+            self._seen.append((now_s, count))
+        while len(self._seen) > 2 and now_s - self._seen[0][0] > WINDOW_S:
+            self._seen.popleft()
+        began_s, before = self._seen[0]
+        return (count - before) / (now_s - began_s) if now_s - began_s >= 2 * STEP_S else None
+
+
+class Observer:
+    """One per job; each call is a look at it. Owned by the supervisor's thread."""
+
+    def __init__(self) -> None:
+        self._busy: dict[tuple[int, int], Rate] = {}
+        self._chunks = Rate()
+
+    def look(
+        self,
+        status: JobStatus,
+        handles: Mapping[int, ReaderHandle],
+        nodes: Sequence[SeenNode],
+        *,
+        leaving: frozenset[int],
+        now_s: float,
+    ) -> Observation:
+        """The job as `status` and the `handles` of its readers show it. `leaving` are on their way out."""
+        told = {reader.subtask: reader for reader in status.readers}
+        self._busy = {key: rate for key, rate in self._busy.items() if key[0] in told}
+        readers = tuple(
+            self._reader(subtask, handle, told.get(subtask), leaving=subtask in leaving, now_s=now_s)
+            for subtask, handle in sorted(handles.items())
+        )
+        return Observation(
+            _phase(status),
+            readers,
+            tuple(nodes),
+            tuple(_logs(status.readers)),
+            chunks_waiting=status.chunks_waiting,
+            chunk_seconds=self._chunk_seconds(status, now_s),
+            partitions=_partitions(status),
+        )
+
+    def _reader(
+        self, subtask: int, handle: ReaderHandle, told: ReaderStatus | None, *, leaving: bool, now_s: float
+    ) -> SeenReader:
+        if told is None or told.incarnation != handle.identity.incarnation:
+            return SeenReader(subtask, handle.node, placed=handle.placed, leaving=leaving)
+        cpu_s = told.process.seconds.get("process_cpu")
+        rate = self._busy.setdefault((subtask, told.incarnation), Rate())
+        return SeenReader(
+            subtask,
+            handle.node,
+            placed=handle.placed,
+            leaving=leaving or told.leaving,
+            log=STREAM_SPLIT_ID in told.splits,
+            chunks=told.chunks,
+            partitions=told.partitions,
+            busy=None if cpu_s is None else rate.of(cpu_s, now_s=now_s),
+        )
+
+    def _chunk_seconds(self, status: JobStatus, now_s: float) -> float | None:
+        tables = [t.progress for t in status.tables.values() if t.progress.phase == "snapshot"]
+        rate = self._chunks.of(sum(t.progress.chunks_done for t in status.tables.values()), now_s=now_s)
+        left = sum(max(0, progress.chunks_total - progress.chunks_done) for progress in tables)
+        return None if not rate or not left else left / rate
+
+
+def _phase(status: JobStatus) -> Phase:
+    if _partitions(status):
+        return Phase.PARTITIONS
+    if any(table.progress.phase == "snapshot" for table in status.tables.values()):
+        return Phase.CHUNKS
+    return Phase.LOG if status.tables and status.sealed else Phase.UNKNOWN
+
+
+def _partitions(status: JobStatus) -> int:
+    """Those that somebody reads, and, where there are any, those that wait."""
+    read = sum(reader.partitions for reader in status.readers)
+    return read + status.chunks_waiting if read else 0
+
+
+def _logs(readers: Sequence[ReaderStatus]) -> list[SeenLog]:
+    logs = []
+    for reader in readers:
+        log, partitions = reader.metrics.log, reader.metrics.partitions
+        if log is not None:
+            lag_ms = log.fetch_lag_ms
+            logs.append(SeenLog("log", reader.subtask, seconds=None if lag_ms is None else lag_ms / 1000))
+        if partitions is not None and reader.partitions:
+            logs.append(SeenLog(f"partitions of {reader.subtask}", reader.subtask, partitions.pending_records))
+    return logs

@@ -1,0 +1,158 @@
+"""The nodes of a Ray cluster that may have readers, and how Ray is told to put readers there and nowhere else.
+
+A node may have readers if it has the labels and resources that the configuration asks for, and if its spool could be
+reached from the driver's. Readers are not pinned to nodes: Ray's autoscaler does not see what pinned actors need.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+
+from raycdc.runtime.scaling import SeenNode
+
+#: How often the cluster is asked for its nodes.
+LOOK_S = 1.0
+#: How long a node on which a reader was silent gets no other one: Ray needs some half a minute until it gives one up.
+SILENT_S = 60.0
+_ID_LABEL = "ray.io/node-id"
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderNeeds:
+    """What a reader takes of its node, and the labels that the node must have."""
+
+    cpus: float = 1.0
+    resources: Mapping[str, float] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RayNode:
+    """A node that is alive, as Ray describes it."""
+
+    node_id: str
+    host: str
+    labels: Mapping[str, str]
+    total: Mapping[str, float]
+    free: Mapping[str, float]
+
+
+class RayNodes:
+    """See the module's docstring. `look` is the supervisor's thread's; the rest may be asked by any."""
+
+    def __init__(
+        self,
+        needs: ReaderNeeds,
+        *,
+        own: str,
+        network: bool,
+        warn: Callable[[str], None],
+        nodes: Callable[[], list[RayNode]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`network`: spools of other machines can be reached."""
+        self._needs = needs
+        self._own = own
+        self._network = network
+        self._warn = warn
+        self._nodes = nodes or alive_nodes
+        self._clock = clock
+        self._next_look_s = float("-inf")
+        self._alive: dict[str, RayNode] = {}
+        self._silent: dict[str, float] = {}
+        self._left_out: set[str] = set()
+        self.look()
+
+    def __repr__(self) -> str:
+        return f"RayNodes({sorted(self._alive)}, silent={sorted(self._silent)})"
+
+    def look(self) -> bool:
+        """Ask Ray, at most once a second; True when it was asked."""
+        now_s = self._clock()
+        if now_s < self._next_look_s:
+            return False
+        self._next_look_s = now_s + LOOK_S
+        self._alive = {node.node_id: node for node in self._nodes()}
+        self._silent = {n: until_s for n, until_s in self._silent.items() if until_s > now_s and n in self._alive}
+        for node in self._alive.values():
+            self._tell_unreachable(node)
+        return True
+
+    def hosts(self) -> dict[str, str]:
+        """Address of each node that may have a spool server."""
+        return {node.node_id: node.host for node in self._alive.values() if self._reachable(node)}
+
+    def avoid(self, node_id: str) -> None:
+        """A reader there was silent."""
+        self._silent[node_id] = self._clock() + SILENT_S
+
+    def may_have_readers(self, node_id: str) -> bool:
+        """Whether the node is alive, can be reached and has what readers need."""
+        node = self._alive.get(node_id)
+        return node is not None and self._reachable(node) and self._fits(node)
+
+    def seen(self) -> list[SeenNode]:
+        """The nodes that may have readers, the driver's first."""
+        fitting = [node for node in self._alive.values() if self._reachable(node) and self._fits(node)]
+        return [
+            SeenNode(
+                node.node_id,
+                cpus=node.total.get("CPU", 0.0),
+                cpus_free=node.free.get("CPU", 0.0),
+                own=node.node_id == self._own,
+                silent=node.node_id in self._silent,
+                # The ends of Ray's numbers differ even where they are counted up.
+                label=f"{node.host}/{node.node_id[-6:]}",
+            )
+            for node in sorted(fitting, key=lambda node: node.node_id != self._own)
+        ]
+
+    def selector(self) -> dict[str, str]:
+        """Labels of the nodes that Ray may put a reader on."""
+        barred = sorted(n for n, node in self._alive.items() if n in self._silent or not self._reachable(node))
+        if not barred or set(barred) >= self._alive.keys():
+            return dict(self._needs.labels)
+        return {**self._needs.labels, _ID_LABEL: f"!in({', '.join(barred)})"}
+
+    def _reachable(self, node: RayNode) -> bool:
+        own = self._alive.get(self._own)
+        return self._network or own is None or node.host == own.host
+
+    def _fits(self, node: RayNode) -> bool:
+        return all(node.total.get(name, 0.0) >= count for name, count in self._needs.resources.items()) and all(
+            node.labels.get(name) == value for name, value in self._needs.labels.items()
+        )
+
+    def _tell_unreachable(self, node: RayNode) -> None:
+        if self._reachable(node) or node.host in self._left_out:
+            return
+        self._left_out.add(node.host)
+        self._warn(
+            f"Ray node {node.host} gets no readers: their rows could not be fetched from this machine, as Flight "
+            "listens on loopback only. Leave ray.flight out to use it."
+        )
+
+
+def alive_nodes() -> list[RayNode]:
+    """As Ray's head knows them; blocks for as long as that takes to answer."""
+    from ray._private import state
+
+    # Ray has no types there.
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    free: dict[str, dict[str, float]] = state.available_resources_per_node()  # type: ignore[no-untyped-call]
+    return [
+        RayNode(
+            node["NodeID"],
+            node["NodeManagerAddress"],
+            node.get("Labels") or {},
+            node.get("Resources") or {},
+            free.get(node["NodeID"], {}),
+        )
+        for node in nodes
+        if node["Alive"]
+    ]

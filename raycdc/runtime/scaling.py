@@ -1,0 +1,359 @@
+"""How many readers a job has, which of them leave, and where the next one goes. Pure: observations and a clock are
+handed in (`raycdc.runtime.observing` makes them), and a `Decision` with its reason comes back.
+
+| what there is to read | readers |
+|---|---|
+| nobody knows yet | as many as the limits allow: a snapshot begins with many chunks |
+| chunks | the same while some wait, unless those are read before another reader would be up; then those that have one |
+| one log | `Limits.least`: one reader reads it, however far behind it is |
+| partitions | as many as keep the backlog below `BACKLOG_S` seconds, one partition each at most |
+
+A phase that needs fewer lets readers go at once. Whatever else changes the number must last: more readers come after
+`GROW_AFTER_S`, one leaves after `SHRINK_AFTER_S`, because starting one costs seconds and moves splits.
+
+Who leaves: those that wait for a place first, then those on silent nodes; of the rest those whose nodes can be given
+back soonest, so that the driver's own node keeps its readers. A node that came, and has two readers fewer than another,
+is given one of that node's (`Move`); a job that only follows its log comes back to the driver's node. A move that finds
+no place is given up, and tried again later and later.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import assert_never
+
+#: Seconds of backlog before another reader is worth its start.
+BACKLOG_S = 10.0
+#: Records a second of a reader whose rate nobody knows yet.
+RECORDS_PER_S = 200_000
+GROW_AFTER_S = 5.0
+SHRINK_AFTER_S = 60.0
+#: Readers that are busy for less than this share wait for the source or the sink: more of them would wait as well.
+BUSY_LEAST = 0.2
+#: One may leave if those that stay are busy for less than this share afterwards.
+BUSY_MOST = 0.7
+#: Longest a move waits for its place, and the first pause after one that failed or was made.
+MOVE_S = 30.0
+MOVE_PAUSE_S = 30.0
+MOVE_PAUSE_MAX_S = 960.0
+
+
+class Phase(Enum):
+    """What there is to read."""
+
+    UNKNOWN = "nothing is known of the source yet"
+    CHUNKS = "chunks"
+    LOG = "one log"
+    PARTITIONS = "partitions"
+
+
+@dataclass(frozen=True, slots=True)
+class SeenReader:
+    """A reader. `node` is empty while it waits for a place; `busy` is the share of a core that it used lately."""
+
+    subtask: int
+    node: str = ""
+    placed: bool = True
+    leaving: bool = False
+    log: bool = False
+    chunks: int = 0
+    partitions: int = 0
+    busy: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SeenLog:
+    """The part of a log, or of several partitions, that `reader` has still to read; None where nobody knows."""
+
+    name: str
+    reader: int
+    records: int | None = None
+    bytes: int | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SeenNode:
+    """A node that may have readers; `own` is the driver's. A `silent` one gets none until it has spoken again."""
+
+    name: str
+    cpus: float
+    cpus_free: float
+    own: bool = False
+    silent: bool = False
+    #: Its name for people.
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many readers there may be. `most` is None for as many as there are cores, `source` is 0 for any number.
+
+    Each takes `cpus` of its node.
+    """
+
+    least: int
+    most: int | None
+    source: int = 0
+    cpus: float = 1.0
+
+    def bounds(self, nodes: Sequence[SeenNode]) -> tuple[int, int]:
+        """The least and the most readers on these nodes. No setting allows more than the source lets read."""
+        most = self.most
+        if most is None:
+            most = sum(math.floor(node.cpus / self.cpus) if self.cpus else math.floor(node.cpus) for node in nodes)
+        most = max(1, self.least, most)
+        if self.source:
+            most = min(most, self.source)
+        return min(self.least, most), most
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A job as it is now. `chunk_seconds` is how long the chunks that are left take at the present rate."""
+
+    phase: Phase
+    readers: tuple[SeenReader, ...]
+    nodes: tuple[SeenNode, ...]
+    logs: tuple[SeenLog, ...] = ()
+    chunks_waiting: int = 0
+    chunk_seconds: float | None = None
+    partitions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """There should be `readers`, not counting those of `leave`; the next one goes to the node `place`, if it is named.
+
+    `place` is only ever a node that has a core to spare.
+    """
+
+    readers: int
+    reason: str
+    leave: tuple[int, ...] = ()
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """The decision in force, for people: `nodes` are how many readers each node has, `waiting` have no place yet."""
+
+    readers: int
+    waiting: int
+    nodes: Mapping[str, int]
+    reason: str
+
+    @classmethod
+    def of(cls, decision: Decision, seen: Observation) -> Scaled:
+        """As the observation shows it."""
+        labels = {node.name: node.label or node.name for node in seen.nodes}
+        nodes = Counter(labels.get(reader.node, reader.node) for reader in seen.readers if reader.placed)
+        waiting = sum(not reader.placed for reader in seen.readers)
+        return cls(decision.readers, waiting, dict(sorted(nodes.items())), decision.reason)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What makes it news: a reason in other words is none."""
+        return (self.readers, self.waiting, tuple(self.nodes.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """How many readers could have work, how many it asks for, and why."""
+
+    useful: int
+    wanted: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """`victim` goes, and another reader comes to `target`: first, where the limits allow one more meanwhile."""
+
+    victim: int
+    target: str
+    why: str
+    since_s: float
+    extra: int
+    #: The victim was told to go; another reader may have its number by now.
+    told: bool = False
+
+
+class ScalingPolicy:
+    """See the module's docstring. One per job; `readers` is how many there should be, moves left aside."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._since_s: float | None = None
+        self._direction = 0
+        self._move: Move | None = None
+        self._move_after_s = 0.0
+        self._pause_s = MOVE_PAUSE_S
+        self._why = Phase.UNKNOWN.value
+        self.readers = limits.most or limits.least
+
+    def __repr__(self) -> str:
+        return f"ScalingPolicy(readers={self.readers}, {self._limits}, move={self._move})"
+
+    def restart(self, seen: Observation) -> Decision:
+        """A new coordinator: what is known of the job decides, without waiting."""
+        self._since_s, self._move = None, None
+        least, most = self._limits.bounds(seen.nodes)
+        demand = self.demand(seen)
+        self.readers, self._why = max(least, min(most, demand.useful)), demand.why
+        return Decision(self.readers, self._why)
+
+    def look(self, seen: Observation, *, now_s: float) -> Decision:
+        """Take an observation in; returns what is to be done."""
+        self._count(seen, now_s)
+        staying = [reader for reader in seen.readers if not reader.leaving]
+        if self._move is not None:
+            return self._go_on(self._move, seen, staying, now_s)
+        surplus = len(staying) - self.readers
+        if surplus > 0:
+            return Decision(self.readers, self._why, leave=_first_to_leave(seen, staying)[:surplus])
+        self._move = self._worth_moving(seen, staying, now_s)
+        if self._move is not None:
+            return self._go_on(self._move, seen, staying, now_s)
+        return Decision(self.readers, self._why)
+
+    def demand(self, seen: Observation) -> Demand:
+        """See the module's table."""
+        least, most = self._limits.bounds(seen.nodes)
+        match seen.phase:
+            case Phase.UNKNOWN:
+                return Demand(most, most, seen.phase.value)
+            case Phase.LOG:
+                return Demand(least, least, _of_one_log(seen))
+            case Phase.CHUNKS:
+                return self._of_chunks(seen, most)
+            case Phase.PARTITIONS:
+                return self._of_partitions(seen, most)
+            case _:
+                assert_never(seen.phase)
+
+    def _of_chunks(self, seen: Observation, most: int) -> Demand:
+        busy = max(1, sum(reader.chunks > 0 for reader in seen.readers))
+        if not seen.chunks_waiting:
+            return Demand(busy, busy, f"no chunk waits, and readers that have one: {busy}")
+        if seen.chunk_seconds is not None and seen.chunk_seconds < BACKLOG_S:
+            return Demand(most, min(most, self.readers), f"the last chunks take {seen.chunk_seconds:.0f} s")
+        left = "" if seen.chunk_seconds is None else f", {seen.chunk_seconds:.0f} s at the present rate"
+        return Demand(most, most, f"chunks wait ({seen.chunks_waiting} at least{left})")
+
+    def _of_partitions(self, seen: Observation, most: int) -> Demand:
+        useful = max(1, seen.partitions)
+        seconds = sum(map(_seconds_of, seen.logs))
+        by_backlog = max(1, math.ceil(seconds / BACKLOG_S))
+        busy = [reader.busy for reader in seen.readers if reader.busy is not None and reader.partitions]
+        said = f"{seen.partitions} partitions are {seconds:.0f} s of reading behind in all"
+        if by_backlog > self.readers and busy and max(busy) < BUSY_LEAST:
+            said = f"{said}; their readers are busy for {max(busy):.0%} only: they wait for the source or the sink"
+            return Demand(useful, min(self.readers, by_backlog), said)
+        if by_backlog < self.readers and busy and sum(busy) / max(1, self.readers - 1) > BUSY_MOST:
+            return Demand(useful, self.readers, f"{said}; their readers are busy for {sum(busy) / len(busy):.0%}")
+        return Demand(useful, by_backlog, said)
+
+    def _count(self, seen: Observation, now_s: float) -> None:
+        least, most = self._limits.bounds(seen.nodes)
+        demand = self.demand(seen)
+        useful = max(least, min(most, demand.useful))
+        if self.readers > useful:
+            self._since_s = None
+            self.readers, self._why = useful, demand.why
+            return
+        wanted = max(least, min(useful, demand.wanted))
+        direction = (wanted > self.readers) - (wanted < self.readers)
+        if direction == 0:
+            self._since_s = None
+            self._why = demand.why
+        elif self._since_s is None or direction != self._direction:
+            self._since_s, self._direction = now_s, direction
+        elif now_s - self._since_s >= (GROW_AFTER_S if direction > 0 else SHRINK_AFTER_S):
+            self._since_s = None
+            self.readers, self._why = wanted if direction > 0 else self.readers - 1, demand.why
+
+    # -- moves
+
+    def _worth_moving(self, seen: Observation, staying: Sequence[SeenReader], now_s: float) -> Move | None:
+        settled = len(seen.readers) == len(staying) == self.readers and all(reader.placed for reader in staying)
+        if not settled or now_s < self._move_after_s or self._since_s is not None:
+            return None
+        _, most = self._limits.bounds(seen.nodes)
+        extra = 1 if self.readers < most else 0
+        counts = Counter(reader.node for reader in staying)
+        free = [n for n in seen.nodes if not n.silent and n.cpus_free >= self._limits.cpus]
+        if seen.phase is Phase.LOG:
+            target = next((node for node in free if node.own), None)
+            away = [reader for reader in staying if target is not None and reader.node != target.name]
+            # Without the log, a reader has nothing to do now: where it is costs a node.
+            if target is None or not away:
+                return None
+            victim = min(away, key=lambda reader: (counts[reader.node], reader.subtask))
+            why = f"reader {victim.subtask} comes back to the driver's node, so that its own can be given back"
+            return Move(victim.subtask, target.name, why, now_s, extra)
+        target = min(free, key=lambda node: counts[node.name], default=None)
+        if target is None or not counts or seen.phase is Phase.UNKNOWN:
+            return None
+        fullest = max(counts, key=lambda name: counts[name])
+        movable = [reader.subtask for reader in staying if reader.node == fullest and not reader.log]
+        if not movable or counts[fullest] - counts[target.name] < 2:
+            return None
+        why = f"a reader goes to node {target.name[:12]}, which has {counts[target.name]}, {fullest[:12]} has "
+        return Move(max(movable), target.name, f"{why}{counts[fullest]}", now_s, extra)
+
+    def _go_on(self, move: Move, seen: Observation, staying: Sequence[SeenReader], now_s: float) -> Decision:
+        """One more first, then the victim goes; or the other way round, where no more are allowed meanwhile."""
+        placed = sum(reader.placed for reader in staying)
+        there = not move.told and any(reader.subtask == move.victim for reader in staying)
+        if move.extra and there and placed > self.readers:
+            self._end_move(now_s, MOVE_PAUSE_S)
+            return Decision(self.readers, move.why, leave=(move.victim,))
+        if not move.extra and not there and placed >= self.readers:
+            self._end_move(now_s, MOVE_PAUSE_S)
+            return Decision(self.readers, self._why)
+        lost = not any(node.name == move.target and not node.silent for node in seen.nodes)
+        if now_s - move.since_s > MOVE_S or lost or (move.extra and not there):
+            self._end_move(now_s, min(2 * self._pause_s, MOVE_PAUSE_MAX_S))
+            # Whoever waits for that place is started anew, wherever there is one.
+            waiting = tuple(reader.subtask for reader in staying if not reader.placed)
+            surplus = max(0, len(staying) - self.readers)
+            return Decision(self.readers, self._why, leave=waiting or _first_to_leave(seen, staying)[:surplus])
+        leave = (move.victim,) if there and not move.extra else ()
+        if leave:
+            self._move = replace(move, told=True)
+        return Decision(self.readers + move.extra, move.why, leave=leave, place=move.target)
+
+    def _end_move(self, now_s: float, pause_s: float) -> None:
+        self._move, self._pause_s = None, pause_s
+        self._move_after_s = now_s + pause_s
+
+
+def _first_to_leave(seen: Observation, staying: Sequence[SeenReader]) -> tuple[int, ...]:
+    """All of them, who leaves first at the beginning."""
+    counts = Counter(reader.node for reader in staying)
+    nodes = {node.name: node for node in seen.nodes}
+
+    def worth(reader: SeenReader) -> tuple[bool, bool, bool, int, bool, int]:
+        node = nodes.get(reader.node)
+        # In a Ray of one node nobody names it, and every reader is the driver's.
+        own = node.own if node is not None else not reader.node
+        silent = node is not None and node.silent
+        return (reader.placed, not silent, own, counts[reader.node], reader.log, -reader.subtask)
+
+    return tuple(reader.subtask for reader in sorted(staying, key=worth))
+
+
+def _seconds_of(log: SeenLog) -> float:
+    if log.seconds is not None:
+        return log.seconds
+    return (log.records or 0) / RECORDS_PER_S
+
+
+def _of_one_log(seen: Observation) -> str:
+    behind = max((log.seconds for log in seen.logs if log.seconds is not None), default=None)
+    return "one log is left, which one reader reads" + ("" if behind is None else f" ({behind:.0f} s behind)")

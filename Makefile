@@ -1,6 +1,6 @@
 # The tasks of this project. `make test` is what CI runs; `make check` is a synonym for people who look for it.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test demo test check test-fast test-kill test-takeover test-drivers test-races test-sinks test-stores test-leaks test-spark-elsewhere test-blackbox test-mutants test-mongodb-peer lint types imports format bench clean
+.PHONY: help setup setup-test demo test check test-fast test-kill test-takeover test-elastic test-drivers test-races test-sinks test-stores test-leaks test-spark-elsewhere test-blackbox test-mutants test-mongodb-peer lint types imports format bench clean
 SHELL := /bin/bash
 BIN := .venv/bin
 PYTEST := $(BIN)/python .ci/leaves-nothing $(BIN)/python -m pytest
@@ -39,6 +39,9 @@ test-kill: setup-test ## Kill tests with many seeds; prints the table of the REA
 
 test-takeover: setup-test ## Twenty standbys of each kind take over; lost nodes and heads of Ray; SIGTERM at any moment
 	$(PYTEST) tests/kill/test_takeovers.py tests/kill/test_cluster_lost.py tests/kill/test_node_death.py tests/kill/test_service_ends.py
+
+test-elastic: setup-test ## A Ray cluster that scales: nodes come under a run, read, and are given back (about half an hour)
+	$(PYTEST) tests/kill/test_elastic.py tests/kill/test_spool_servers.py tests/e2e/test_two_nodes.py
 
 test-drivers: setup ## Drivers of one state that die anywhere, simulated: 3,000 seeds (about ten minutes)
 	RAYCDC_DRIVER_SEEDS=$${RAYCDC_DRIVER_SEEDS:-3000} $(PYTEST) $(ALL_CORES) tests/simulation/test_drivers.py

@@ -13,6 +13,8 @@ from raycdc.source.split import STREAM_SPLIT_ID
 #: Rates are those of this long; a look more often than `STEP_S` adds nothing to them.
 WINDOW_S = 15.0
 STEP_S = 1.0
+#: A reader that brings less than this is slow for other reasons than its load.
+LEAST_BYTES_PER_S = 1 << 20
 
 
 class Rate:
@@ -113,5 +115,10 @@ def _logs(readers: Sequence[ReaderStatus]) -> list[SeenLog]:
             lag_ms = log.fetch_lag_ms
             logs.append(SeenLog("log", reader.subtask, seconds=None if lag_ms is None else lag_ms / 1000))
         if partitions is not None and reader.partitions:
-            logs.append(SeenLog(f"partitions of {reader.subtask}", reader.subtask, partitions.pending_records))
+            name, records = f"partitions of {reader.subtask}", partitions.pending_records
+            size = sum(load.backlog_bytes for load in partitions.loads.values())
+            rate = sum(load.bytes_per_s for load in partitions.loads.values())
+            # Whoever has just begun is not slow.
+            seconds = size / rate if rate >= LEAST_BYTES_PER_S and records else None
+            logs.append(SeenLog(name, reader.subtask, records, round(size), seconds))
     return logs

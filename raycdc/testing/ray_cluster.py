@@ -17,7 +17,6 @@ from typing import Any
 
 from raycdc.errors import RaycdcError
 from raycdc.runtime.ray_environment import prepare
-from raycdc.runtime.ray_nodes import alive_nodes
 from raycdc.runtime.spools import FOLDER_VARIABLE
 
 #: The least Ray accepts: rows never pass through its object store here.
@@ -63,8 +62,11 @@ class ScalingNodes:
     log: Path
 
     def alive(self) -> list[str]:
-        """The last digits of the nodes that are alive now, the head's first; the caller has joined the cluster."""
-        return sorted(node.node_id[-5:] for node in alive_nodes())
+        """The last digits of the nodes that are alive now, the head's first; nobody has to join the cluster for it."""
+        from ray._raylet import GcsClient  # type: ignore[attr-defined]
+
+        nodes = GcsClient(address=self.address).get_all_node_info()
+        return sorted(info.node_id.hex()[-5:] for info in nodes.values() if info.state == 0)
 
 
 #: Each node of a cluster that scales has an id that its autoscaler knows beforehand; this is the head's.

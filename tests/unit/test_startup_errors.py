@@ -202,7 +202,7 @@ def test_readers_that_could_have_no_connection_for_chunks_are_not_started() -> N
     assert readers({"rows_per_second": 100}, min=4, max=6) == 1
     assert readers({"rows_per_second": 100, "connections": 3}, max=6) == 3
     assert readers({"connections": 9}, max=6) == 6
-    assert readers({"rows_per_second": 100}, min=2, max=6) == 2
+    assert readers({"rows_per_second": 100}, min=2, max=6) == 1
 
 
 def test_a_segment_on_another_machine_names_the_option_that_serves_it() -> None:

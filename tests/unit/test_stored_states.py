@@ -25,6 +25,7 @@ from raycdc.connectors.kafka.split import PartitionState
 from raycdc.connectors.mongodb.stream.position import StreamPosition
 from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.source.protocol.api import EnumeratorStart, ReaderOutput
+from raycdc.source.protocol.metrics import SplitLoad
 from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.enumerator import restore_or_create
@@ -47,6 +48,9 @@ class Context:
     def __init__(self) -> None:
         self.assigned: list[SourceSplit] = []
         self.events: list[SourceEvent] = []
+
+    def split_loads(self) -> dict[str, SplitLoad]:
+        return {}
 
     def may_have_splits(self, subtask_id: int) -> bool:
         return subtask_id in self.registered_readers()

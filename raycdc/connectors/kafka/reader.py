@@ -49,6 +49,7 @@ from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.reader.context import ReaderContext
 from raycdc.source.reader.partition_source_reader import PartitionSourceReader
 from raycdc.source.reader.source_reader_base import ReaderReport
+from raycdc.source.reader.split_rates import SplitRates
 from raycdc.source.split import PartitionSplit
 
 
@@ -84,6 +85,7 @@ class KafkaReader(PartitionSourceReader[PartitionStart, PartitionRecords, ReadPa
             aligned=settings.aligned,
         )
         self._figures = ReaderFigures(now_s=context.now_s, wall_ms=wall_ms)
+        self._rates = SplitRates(context.now_s)
         self._held: HeldBatch | None = None
 
     def close(self) -> None:
@@ -105,6 +107,7 @@ class KafkaReader(PartitionSourceReader[PartitionStart, PartitionRecords, ReadPa
         return (PartitionStart(position.topic, position.partition, position.offset, position.last),)
 
     def split_done(self, state: ReadPartition) -> None:
+        self._rates.forget(state.split_id)
         self._alignment.remove(state.split_id)
 
     def remove_splits(self, split_ids: Sequence[str]) -> None:
@@ -149,6 +152,8 @@ class KafkaReader(PartitionSourceReader[PartitionStart, PartitionRecords, ReadPa
                 fetched = within(batch, first=state.state.offset, end=state.end)
                 decoded = state.decoder.decode(fetched.batch) if fetched.batch is not None else None
                 self._figures.fetched(fetched)
+                records = 0 if fetched.batch is None else len(fetched.batch.offsets)
+                self._rates.fetched(fetched.split_id, size=fetched.bytes, records=records)
                 self._held = HeldBatch(state, fetched, decoded, self._judged(state, decoded))
                 self._emit_held(self._held)
             case _:
@@ -220,5 +225,6 @@ class KafkaReader(PartitionSourceReader[PartitionStart, PartitionRecords, ReadPa
             pending_records=sum(pending) if pending else None,
             bad_messages=self._emission.bad,
             paused=tuple(sorted(self._alignment.waiting)),
+            loads=self._rates.loads({split_id: state.pending for split_id, state in self.splits.active()}),
         )
         return ReaderMetrics(partitions=partitions)

@@ -6,7 +6,10 @@ Pure but for the context it acts through. A split has at most one owner at any t
 |---|---|
 | waiting | given to the reader with the fewest, as soon as there is one |
 | owned | its state is sealed with each epoch; waiting again when `back` says that the coordinator has it |
-| moving | asked back from a reader that has two more than another; owned until it is `back`, then given to its target |
+| moving | asked back from a reader with more to do than others; owned until it is `back`, then given to its target |
+
+More to do means more bytes, where readers tell how many (`raycdc.source.partitions.loads`), for two looks in a row;
+otherwise two more partitions.
 
 Asking back takes effect at the reader's next seal (`raycdc.source.partitions.partition_set`), so a moved split goes on
 exactly where the old owner's rows end. Nothing of this is state: after a restart every split simply waits.
@@ -17,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from heapq import heapify, heapreplace
 
+from raycdc.source.partitions.loads import LoadLook, moves_by_load, overloaded, weights
 from raycdc.source.protocol.api import SplitEnumeratorContext
 from raycdc.source.split import PartitionSplit
 
@@ -32,6 +36,7 @@ class PartitionAssigner:
         self._moving: dict[str, int] = {}
         #: The readers among which the splits are balanced, unless one was given, taken or forgotten since.
         self._balanced: Sequence[int] | None = None
+        self._loads = LoadLook()
 
     def __repr__(self) -> str:
         return f"PartitionAssigner(waiting={sorted(self._waiting)}, owners={self._owners}, moving={self._moving})"
@@ -81,7 +86,7 @@ class PartitionAssigner:
             self._context.assign_splits({reader: [self._split_of(split_id) for split_id in sorted(split_ids)]})
 
     def balance(self) -> None:
-        """Ask splits back from readers that have two more than another. Call it when a reader came, and at seals.
+        """Ask splits back from readers with more to do than others. Call it when a reader came, and at seals.
 
         One round at a time: who counts before the last move has arrived moves the same splits to and fro.
         """
@@ -89,10 +94,19 @@ class PartitionAssigner:
             return
         self._moving.clear()
         readers = self._context.registered_readers()
-        if readers == self._balanced:
+        looks = self._loads.is_due()
+        if readers == self._balanced and not looks:
             return
+        # Only a reader that came, or an uneven number, is balanced by what was told last.
+        weight = weights(self._context.split_loads()) if looks or self._loads.known else {}
+        self._loads.known = bool(weight)
+        load = self._load(readers, {})
+        if weight:
+            found = moves_by_load(load, weight, self._loads.lasting(overloaded(load, weight), looks=looks))
+        else:
+            found = moves(load) if readers != self._balanced else {}
         self._balanced = readers
-        for split_id, (source, target) in moves(self._load(readers, {})).items():
+        for split_id, (source, target) in found.items():
             self._moving[split_id] = target
             self._context.remove_splits(source, [split_id])
 

@@ -20,7 +20,7 @@ from raycdc.checkpoint.opaque import EnumeratorState, SealedSplit
 from raycdc.model import TableId
 from raycdc.model.until import Until
 from raycdc.source.parking import Refusal, Requests
-from raycdc.source.protocol.metrics import ReaderMetrics
+from raycdc.source.protocol.metrics import ReaderMetrics, SplitLoad
 from raycdc.source.protocol.source_event import Heartbeat, Message, SourceEvent
 from raycdc.source.reader.availability import Availability
 from raycdc.source.schema_document import SchemaDocument
@@ -46,6 +46,9 @@ class SplitEnumeratorContext(Protocol):
 
     def may_have_splits(self, subtask_id: int) -> bool:
         """Whether it is one of `registered_readers`, without a look at the others."""
+
+    def split_loads(self) -> Mapping[str, SplitLoad]:
+        """The load of each partition, as readers told it last. Looks at every reader."""
 
     def assign_splits(self, assignment: Mapping[int, Sequence[SourceSplit]]) -> None: ...
 

@@ -9,6 +9,7 @@ from raycdc.source.protocol.acknowledging import CallAsync
 from raycdc.source.protocol.coordination import ManifestWriter
 from raycdc.source.protocol.epochs import Epochs
 from raycdc.source.protocol.live_readers import LiveReaders
+from raycdc.source.protocol.metrics import SplitLoad
 from raycdc.source.protocol.source_event import AddSplits, NoMoreSplits, SourceEvent, SourceEventWrapper
 from raycdc.source.split import PartitionSplit, SnapshotSplit, SourceSplit, StreamSplit
 
@@ -30,6 +31,12 @@ class EnumeratorContext:
     def may_have_splits(self, subtask_id: int) -> bool:
         reader = self._readers.get(subtask_id)
         return reader is not None and reader.registered and not reader.leaving
+
+    def split_loads(self) -> Mapping[str, SplitLoad]:
+        told = (reader.heartbeat.metrics.partitions for _, reader in self._readers)
+        return {
+            split: load for partitions in told if partitions is not None for split, load in partitions.loads.items()
+        }
 
     def assign_splits(self, assignment: Mapping[int, Sequence[SourceSplit]]) -> None:
         for subtask_id, splits in assignment.items():

@@ -23,6 +23,14 @@ class LogMetrics:
 
 
 @dataclass(frozen=True, slots=True)
+class SplitLoad:
+    """The bytes per second that a partition brings now, and how many it has still to bring, as far as is known."""
+
+    bytes_per_s: float
+    backlog_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionMetrics:
     """A reader's figures of all its partitions together. `paused` are those that wait for slower ones."""
 
@@ -39,6 +47,8 @@ class PartitionMetrics:
     #: Messages that could not be decoded.
     bad_messages: int = 0
     paused: tuple[str, ...] = ()
+    #: By partition, for the balance of load between readers.
+    loads: Mapping[str, SplitLoad] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

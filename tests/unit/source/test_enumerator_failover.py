@@ -8,6 +8,7 @@ from typing import Any
 from raycdc.checkpoint.opaque import Position
 from raycdc.model.until import Until
 from raycdc.source.protocol.api import EnumeratorStart
+from raycdc.source.protocol.metrics import SplitLoad
 from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.chunk_events import StopAt
@@ -31,6 +32,9 @@ class Context:
         self.assigned: list[SourceSplit] = []
         self.events: list[SourceEvent] = []
         self.calls: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+
+    def split_loads(self) -> dict[str, SplitLoad]:
+        return {}
 
     def may_have_splits(self, subtask_id: int) -> bool:
         return subtask_id in self.registered_readers()

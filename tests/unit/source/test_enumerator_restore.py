@@ -9,6 +9,7 @@ from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.opaque import EnumeratorState, SealedSplit
 from raycdc.model import TableId
 from raycdc.source.protocol.api import EnumeratorStart
+from raycdc.source.protocol.metrics import SplitLoad
 from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.enumerator import restore_or_create
@@ -24,6 +25,9 @@ class Context:
 
     def __init__(self) -> None:
         self.assigned: list[SourceSplit] = []
+
+    def split_loads(self) -> dict[str, SplitLoad]:
+        return {}
 
     def may_have_splits(self, subtask_id: int) -> bool:
         return subtask_id in self.registered_readers()

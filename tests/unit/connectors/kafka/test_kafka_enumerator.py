@@ -20,6 +20,7 @@ from raycdc.errors import DataError, LogLostError, SourceUnavailableError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.until import Until
 from raycdc.schema import TruncateTableEvent
+from raycdc.source.protocol.metrics import SplitLoad
 from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import PartitionSplit, SourceSplit
@@ -70,6 +71,9 @@ class Context:
         self.events: list[tuple[int, SourceEvent]] = []
         self.calls: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
         self.open_epoch = 1
+
+    def split_loads(self) -> dict[str, SplitLoad]:
+        return {}
 
     def may_have_splits(self, subtask_id: int) -> bool:
         return subtask_id in self.registered_readers()

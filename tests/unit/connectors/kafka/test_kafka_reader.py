@@ -25,7 +25,7 @@ from raycdc.formats.plugins import load_format
 from raycdc.model import RowKind, TableId
 from raycdc.model.mask import Masks
 from raycdc.schema import DropTableEvent
-from raycdc.source.protocol.metrics import PartitionMetrics
+from raycdc.source.protocol.metrics import PartitionMetrics, SplitLoad
 from raycdc.source.protocol.source_event import (
     AddSplits,
     EpochSealed,
@@ -499,5 +499,10 @@ def test_the_figures_every_source_reports() -> None:
     rig.now_s = 2.0
     rig.work()
     assert rig.reader.metrics().partitions == PartitionMetrics(
-        fetch_lag_ms=500, emit_lag_ms=1000, idle_ms=2000, watermark_lag_ms=1000, pending_records=10
+        fetch_lag_ms=500,
+        emit_lag_ms=1000,
+        idle_ms=2000,
+        watermark_lag_ms=1000,
+        pending_records=10,
+        loads={"m:0": SplitLoad(0.0)},
     )

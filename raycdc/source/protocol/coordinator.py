@@ -155,7 +155,7 @@ class SourceCoordinator:
         """
         reader = self.readers.get(subtask_id)
         if reader is None:
-            return self.readers.was_let_go(subtask_id)
+            return subtask_id in self.readers.gone
         if not reader.leaving:
             reader.leaving = True
             reader.ask_back([s.split_id for s in reader.splits.values() if isinstance(s, PartitionSplit)])

@@ -96,7 +96,8 @@ class LiveReaders:
         self._lost: list[tuple[int, int, str]] = []
         self._told: set[int] = set()
         self.chunks = ChunkOwners()
-        self._let_go: set[int] = set()
+        #: Those whose last incarnation left as it should.
+        self.gone: set[int] = set()
 
     def __repr__(self) -> str:
         return f"LiveReaders(generation={self.generation}, live={sorted(self._live)})"
@@ -138,7 +139,7 @@ class LiveReaders:
     def add(self, subtask_id: int, identity: Identity, *, now_s: float) -> None:
         """A newer incarnation speaks, and the one before is lost."""
         self._incarnations[subtask_id] = identity.incarnation
-        self._let_go.discard(subtask_id)
+        self.gone.discard(subtask_id)
         link = Link(identity, on_send=partial(self._told.add, subtask_id))
         self._live[subtask_id] = LiveReader(link, node="", pid=0, last_heard_s=now_s, last_spoke_s=now_s)
 
@@ -153,7 +154,7 @@ class LiveReaders:
     def let_go(self, subtask_id: int) -> None:
         """The reader is not needed any more: whatever its process says from here on is refused."""
         del self._live[subtask_id]
-        self._let_go.add(subtask_id)
+        self.gone.add(subtask_id)
         self._told.add(subtask_id)
 
     def take_told(self) -> set[int]:
@@ -161,10 +162,6 @@ class LiveReaders:
         told = set(self._told)
         self._told.clear()
         return told
-
-    def was_let_go(self, subtask_id: int) -> bool:
-        """Whether the reader's last incarnation left as it should."""
-        return subtask_id in self._let_go
 
     def take_lost(self) -> list[tuple[int, int, str]]:
         """(subtask, incarnation, reason) fenced or lost since the last call: the shell must end and replace them."""

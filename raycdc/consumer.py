@@ -19,6 +19,7 @@ from raycdc.bridge.missing_rows import refused_missing, told_missing
 from raycdc.checkpoint.generations import OwnGeneration
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord
+from raycdc.epochs.dead_letters import DeadLetters
 from raycdc.errors import StateError
 from raycdc.model import META_COLUMNS, TableId, TableSchema
 from raycdc.runtime.supervisor import Supervisor
@@ -83,6 +84,9 @@ class Ledger:
         self.store = store
         self._generation = generation
         self._records = records
+        self._letters = DeadLetters(records, store)
+        self._letters.show(self.acknowledged)
+        self._letters.sweep(self.acknowledged)
         self._sealed_before = sealed_before
         self._supervisor = supervisor
         self._access = access
@@ -106,6 +110,7 @@ class Ledger:
             raise refused
         for table, missing in told_missing(manifest, self._records).items():
             _log.warning("%s: %d changes of epoch %d left out: %s", table, missing.count, manifest.epoch, missing.why)
+        self._letters.keep(manifest.epoch)
         return replace(manifest, segments=self._access().placed(manifest.segments))
 
     def acknowledge(self, epoch: int) -> None:
@@ -122,6 +127,7 @@ class Ledger:
                     before, epoch=manifest.epoch, generation=self._generation(), committed_ms=now_ms, tables=vectors
                 )
             )
+            self._letters.show(manifest.epoch)
             self._supervisor.epoch_committed(manifest.epoch)
 
     def is_end(self, epoch: int) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from raycdc.bridge.access import ANYWHERE, SegmentAccess
@@ -20,6 +19,7 @@ from raycdc.driver.start_patience import StartPatience
 from raycdc.epochs.routing import Routing
 from raycdc.epochs.sieve import Sieve
 from raycdc.lookup import open_joiner
+from raycdc.lookup.answers import answers_of
 from raycdc.preflight import Settled
 from raycdc.sinks.api import UPSERT, Sink, SinkContext
 from raycdc.spark.lifecycle import task_runner
@@ -28,11 +28,14 @@ from raycdc.transform import PlainResolver, Resolver, TransformedTables, Transfo
 from raycdc.waiting.stages import Board, Stage
 
 
-def bad_records(config: PipelineConfig, state: Path) -> BadRecords:
-    """The treatment of bad rows, as the configuration has it."""
-    action = config.pipeline.on_bad_record
-    letters = str(state / "dead_letters") if action == DEAD_LETTER else ""
-    return BadRecords(action, letters, config.sink.write == UPSERT, config.source.repeats_inserts)
+def bad_records(config: PipelineConfig, store: CheckpointStore) -> BadRecords:
+    """The treatment of bad rows, as the configuration has it, for the driver that has the state."""
+    action, folder, place = config.pipeline.on_bad_record, "", ""
+    if action == DEAD_LETTER:
+        folder = str(store.path / "dead_letters")
+        place = f"{store.place}/dead_letters"
+    upsert, partial = config.sink.write == UPSERT, config.source.repeats_inserts
+    return BadRecords(action, folder, upsert, partial, store.generations.own() or 0, place)
 
 
 def sink_context(config: PipelineConfig, app_id: str, run_tasks: TaskRunner) -> SinkContext:
@@ -91,12 +94,12 @@ class DataSide:
 
             # They are beside the state, where tasks on other machines could not write them.
             kept = context if self.is_here else replace(context, run_tasks=task_runner(None)[0], spark=None)
-            known = KnownRows.opened(self.store.path, replace(kept, access=self.access))
+            known = KnownRows.opened(self.store.place, replace(kept, access=self.access))
             stack.callback(known.close)
-        records = bad_records(self.config, self.store.path)
+        records = bad_records(self.config, self.store)
         routing = replace(self._routing(sink, records, warn), known=known)
-        lookups, path = self.config.lookups, self.store.path
-        joiner = partial(open_joiner, lookups, path, records, self.access, warn)
+        lookups, answers = self.config.lookups, answers_of(self.store)
+        joiner = partial(open_joiner, lookups, answers, records, self.access, warn)
         return replace(routing, joiner=patiently(lambda: stack.enter_context(joiner())))
 
     def _routing(self, sink: Sink, records: BadRecords, warn: Callable[[str], None]) -> Routing:

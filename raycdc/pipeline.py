@@ -192,7 +192,7 @@ class Pipeline:
             yield Ledger(
                 store,
                 self._supervised(run, run.stack, launcher),
-                bad_records(config, store.path),
+                bad_records(config, store),
                 access=lambda: spec.access.as_of(launcher.flights()),
                 generation=run.term.generation,
                 sealed_before=sealed_before,

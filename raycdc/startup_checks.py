@@ -31,12 +31,14 @@ from typing import Any
 from raycdc.checkpoint.place import StatePlace, state_of
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import PipelineConfig
+from raycdc.epochs.known_slots import KNOWN
 from raycdc.errors import ConfigError, RaycdcError, SinkError, StateError
+from raycdc.model.names import misread
 from raycdc.plugins import PluginGroup, load_plugin, missing_extra
 from raycdc.sinks.api import UPSERT, Sink
 from raycdc.source.checks import CheckResult
 from raycdc.stores.api import StoreError
-from raycdc.stores.url import ObjectPlace, place_of
+from raycdc.stores.url import FolderPlace, ObjectPlace, place_of
 from raycdc.transform.plain import is_plain
 
 #: Where a kernel shows itself as files, and nobody may make any, whatever the permissions say.
@@ -110,10 +112,11 @@ def no_merging(config: PipelineConfig, sink: Sink) -> str:
 
 def require_known_rows(start: Start) -> None:
     """`ConfigError` where the rows that make a changelog full cannot be kept."""
-    if state_of(start.config).on_store:
+    known = state_of(start.config).below(KNOWN)
+    if isinstance(known, FolderPlace) and (odd := misread(known.path)):
         raise ConfigError(
-            'source.changelog = "full" keeps rows beside the state, which must be in a folder for that; give this '
-            "pipeline a pipeline.state of that kind, or leave source.changelog out."
+            f'source.changelog = "full" keeps rows in {known}, where Delta\'s library reads {odd!r} as something else: '
+            "give this pipeline a pipeline.state without it."
         )
 
 
@@ -212,24 +215,12 @@ def _state(start: Start) -> Iterator[CheckResult]:
         yield CheckResult("state", f"The {what} {place.work} cannot be written: {problem}.", fix, error=StateError)
     elif place.on_store:
         yield _state_on_store(place)
-        for kept in _kept_in_folders(start.config):
-            fix = "Leave it out, or give this pipeline a pipeline.state in a folder, which has it inside."
-            text = f"{kept} cannot be kept beside a state on an object store."
-            yield CheckResult("state", text, fix, error=ConfigError)
     else:
         yield CheckResult("state", f"The state folder {place.work} can be written.", ok=True)
 
 
 #: Whoever waits for a check, or a first start, wants to know soon.
 STORE_TRIES_FOR_S = 10.0
-
-
-def _kept_in_folders(config: PipelineConfig) -> Iterator[str]:
-    """What is lost with a machine, although nobody could make it again."""
-    if config.lookups:
-        yield "[[lookup]]: the answers of an epoch that is not committed yet"
-    if config.pipeline.on_bad_record == "dead-letter":
-        yield 'pipeline.on_bad_record = "dead-letter": rows that are left out'
 
 
 def _state_on_store(place: StatePlace) -> CheckResult:

@@ -21,24 +21,17 @@ where rows are updated a bad row that came is the deletion of its key, too.
 
 from __future__ import annotations
 
-import json
-import os
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from raycdc.checkpoint.disk import sync_folder
+from raycdc.bridge.letters import Letters, Waiting
 from raycdc.checkpoint.manifest import Segment
-from raycdc.checkpoint.missing import MissingRow
-from raycdc.model import LogicalType, RowKind, TableId, TableSchema
-from raycdc.model.json_text import json_values
-from raycdc.model.row_kind import SYMBOLS
+from raycdc.model import RowKind
 
 PARK = "park"
 FAIL = "fail"
@@ -55,37 +48,42 @@ _CAME = (RowKind.INSERT, RowKind.UPDATE_AFTER)
 
 @dataclass(frozen=True, slots=True)
 class BadRecords:
-    """``pipeline.on_bad_record``: `action` is `PARK`, `FAIL`, `SKIP` or `DEAD_LETTER`; the last keeps rows in `folder`.
+    """``pipeline.on_bad_record``: `action` is `PARK`, `FAIL`, `SKIP` or `DEAD_LETTER`; the last keeps rows, which
+    wait in `folder` of this machine until their epoch is recorded.
 
     `upsert`: the sink updates rows, of one table alone. `partial`: images may lack values, and rows be inserted that
-    are there.
+    are there. `driver` is the generation in which the driver began, and `place` what people are told of where rows are
+    kept, if it is another than `folder`.
     """
 
     action: str = FAIL
     folder: str = ""
     upsert: bool = False
     partial: bool = False
+    driver: int = 0
+    place: str = ""
 
     @property
     def leaves_out(self) -> bool:
         """Whether targets do without bad rows; otherwise the first one is an error, of its table or of the run."""
         return self.action in (SKIP, DEAD_LETTER)
 
+    @property
+    def kept(self) -> str:
+        """Where people find the rows that are kept; empty where none are."""
+        return self.place or self.folder
+
     def of_kind(self, kind: str) -> BadRecords:
         """For segments of a kind: rows of chunks are all inserts, which sinks append; none may become a deletion."""
         return replace(self, partial=False) if kind == "snapshot" else self
 
-    def letters(self, epoch: int, name: str) -> Letters | None:
-        """Where the bad rows of one segment of `epoch` go; written again they replace themselves."""
-        return Letters(Path(self.folder), f"{epoch:010d}-{name}.jsonl") if self.action == DEAD_LETTER else None
-
-    def sweep(self, committed: int) -> None:
-        """Remove the letters of epochs that never came to be, or are staged again. Only while nothing is staged."""
-        if self.folder and Path(self.folder).is_dir():
-            for path in Path(self.folder).glob("*.jsonl*"):
-                number = path.name.removeprefix(".")[:10]
-                if path.name.startswith(".") or (number.isdigit() and int(number) > committed):
-                    path.unlink(missing_ok=True)
+    def letters(self, epoch: int, name: str, share: str = "") -> Letters | None:
+        """Where the bad rows of one segment of `epoch` go; written again they replace themselves. Those that are
+        written again all together, by whoever stages the epoch anew, have the same `share`.
+        """
+        if self.action != DEAD_LETTER:
+            return None
+        return Letters(Path(self.folder), Waiting(epoch, f"{epoch:010d}-{name}.jsonl", self.driver, share or name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,85 +93,6 @@ class Sifted:
     segment: Segment | None
     bad: int = 0
     why: str = ""
-
-
-class Letters:
-    """A file of bad rows, one JSON object a line: where it came from, `reason`, `row`. Visible when it is closed."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self._path = folder / name
-        self._temporary = folder / f".{name}.{uuid.uuid4().hex}"
-        self._file: IO[bytes] | None = None
-
-    def append(self, rows: pa.RecordBatch, reasons: Sequence[str], *, table: TableId, schema: TableSchema) -> None:
-        """Add `rows`, with the columns of `schema` and of changelogs (`_op` as codes)."""
-        file = self._opened()
-        figures = rows.select(["_op", "_seq", "_ts_ms", "_pos"]).to_pylist()
-        for meta, reason, text in zip(figures, reasons, _texts(rows, schema), strict=True):
-            told = {"table": str(table), "op": SYMBOLS[meta["_op"]], "seq": meta["_seq"], "ts_ms": meta["_ts_ms"],
-                    "pos": meta["_pos"], "reason": reason}  # fmt: skip
-            file.write(_letter(told, text))
-
-    def tell(self, rows: Sequence[MissingRow]) -> None:
-        """Add rows of which there is nothing but their keys."""
-        file = self._opened()
-        for row in rows:
-            told: dict[str, str | int | None] = {
-                "table": str(row.table),
-                "ts_ms": row.ts_ms,
-                "pos": row.pos,
-                "reason": row.reason,
-            }
-            file.write(_letter(told, row.key))
-
-    def _opened(self) -> IO[bytes]:
-        if self._file is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-            self._file = os.fdopen(os.open(self._temporary, flags, 0o600), "wb")
-        return self._file
-
-    def close(self) -> None:
-        """Make the file durable under its name; there is none without rows."""
-        if self._file is not None:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
-            self._temporary.rename(self._path)
-            sync_folder(self._path.parent)
-
-    def abort(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._temporary.unlink(missing_ok=True)
-
-
-def _letter(told: Mapping[str, str | int | None], row: str) -> bytes:
-    return f'{json.dumps(told, ensure_ascii=False)[:-1]}, "row": {row}}}\n'.encode()
-
-
-def _texts(rows: pa.RecordBatch, schema: TableSchema) -> list[str]:
-    """Each row as a JSON object of the table's columns."""
-    columns = [_values(rows.column(column.name), column.type) for column in schema.columns]
-    names = [json.dumps(column.name, ensure_ascii=False) for column in schema.columns]
-    return [
-        "{" + ", ".join(f"{name}: {value}" for name, value in zip(names, values, strict=True)) + "}"
-        for values in zip(*columns, strict=True)
-    ]
-
-
-def _values(array: pa.Array, logical: LogicalType) -> list[str]:
-    """Each value as JSON; floats that JSON has no numbers for as the texts NaN, Infinity and -Infinity."""
-    texts = json_values(array, logical)
-    if pa.types.is_floating(array.type):
-        odd = pc.case_when(
-            pc.make_struct(pc.is_nan(array), pc.is_inf(array)),
-            pa.scalar('"NaN"'),
-            pc.if_else(pc.greater(array, 0), '"Infinity"', '"-Infinity"'),
-        )
-        texts = pc.coalesce(texts, odd)
-    found: list[str] = pc.fill_null(texts, "null").to_pylist()
-    return found
 
 
 def judged(ops: Any, numbers: Any, wanted: Any, bad: Any, records: BadRecords) -> tuple[Any, Any]:

@@ -21,12 +21,13 @@ class DriverDocuments:
     """See the module's docstring. Written under the lease only."""
 
     def __init__(self, folder: StateFolder, generations: Generations) -> None:
-        self._folder = folder
+        #: All documents of the state, for whoever has some of its own kind.
+        self.folder = folder
         self._generations = generations
 
     def read(self, name: str) -> dict[str, Any] | None:
         """The document `name` as it was written last; None when it never was."""
-        return codec.read_current(self._folder, name)
+        return codec.read_current(self.folder, name)
 
     def write(self, name: str, document: Mapping[str, Any]) -> None:
         """Replace the document `name`, durably. `FencedError` where another driver took over."""
@@ -35,6 +36,6 @@ class DriverDocuments:
 
         def act() -> None:
             self._generations.require_own(name)
-            self._folder.write(name, data)
+            self.folder.write(name, data)
 
-        self._folder.atomically(act)
+        self.folder.atomically(act)

@@ -45,6 +45,14 @@ class StatePlace:
         folder = Path(place.path).absolute()
         return cls(FolderPlace(str(folder)), folder)
 
+    def below(self, name: str) -> Place:
+        """The place called `name` below that of the documents."""
+        match self.place:
+            case FolderPlace(path):
+                return FolderPlace(f"{path}/{name}")
+            case ObjectPlace():
+                return self.place.below(name)
+
     @property
     def on_store(self) -> bool:
         return isinstance(self.place, ObjectPlace)

@@ -5,6 +5,8 @@ state replaces it under the condition that nobody else did.
 state.json           the root: every document by name, with its text or the name of its object; a nonce
 objects/G-NONCE      content of a document too large for the root, written once, by a driver of generation G
 schemas/FP.json      schemas, by fingerprint: the same for whoever writes them, so they need no root
+dead_letters/NAME    rows that were left out, for people: the same for whoever writes them
+joined/NAME          segments with what was looked up for their rows; a document says which of them count
 generations/G.pulse.json   signs of life of the driver of generation G, which writes it alone
 ```
 
@@ -38,6 +40,8 @@ _Result = TypeVar("_Result")
 TRIES = 20
 
 _SCHEMAS = "schemas"
+#: Folders whose documents are objects of their own.
+_PLAIN = (_SCHEMAS, "dead_letters", "joined")
 
 
 class _Steps(threading.local):
@@ -107,7 +111,7 @@ class RootedFolder:
         self.atomically(lambda: None if name in self._step.names else self._step.write(name, data))
 
     def list(self, folder: str) -> list[str]:
-        if folder == _SCHEMAS:
+        if folder in _PLAIN:
             with as_state_errors():
                 return self._store.list(folder)
         prefix = f"{folder}/"
@@ -181,4 +185,4 @@ def _keeps_conditions(store: Store, name: str) -> bool:
 
 def _is_plain(name: str) -> bool:
     """Whether the object has the document's own name: what is in it depends on the name alone, or is one driver's."""
-    return name.startswith(f"{_SCHEMAS}/") or name.endswith(".pulse.json")
+    return name.partition("/")[0] in _PLAIN or name.endswith(".pulse.json")

@@ -138,7 +138,7 @@ def _loop(config: PipelineConfig, store: CheckpointStore, sink: Any) -> Iterator
     """An epoch loop that only looks: it has neither Spark nor lookups."""
     known = None
     if begun_with(store, full=config.source.full_changelog) is FullBy.KNOWN_ROWS:
-        known = KnownRows.opened(store.path, _context(config, store))
+        known = KnownRows.opened(store.place, _context(config, store))
     upsert = config.sink.write == UPSERT
     transformed = TransformedTables(config.transformed(), masks=config.masked(), naming=known_naming(config))
     routing = Routing(config.router(), upsert, no_merging(config, sink) if upsert else "", transformed, known=known)

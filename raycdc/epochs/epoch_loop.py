@@ -53,6 +53,9 @@ class EpochLoop:
 
         `SinkError` or `StateError` when they contradict each other; nothing was changed then.
         """
+        if self.committed:
+            # Whoever recorded it may have died before its letters were shown.
+            self._writer.letters.show(self.committed)
         return EpochRecovery(self._parts, self._writer).run()
 
     def written(self) -> list[TableId]:
@@ -69,7 +72,7 @@ class EpochLoop:
         store, ports, stopping = self._parts.store, self._parts.ports, self._parts.stopping
         self._parts.works.start_after(store.last_commit())
         settle_bad_rows(store, self.committed)
-        ports.routing.records.sweep(self.committed)
+        self._writer.letters.sweep(self.committed)
         with ports.threads.pool(1, "commit") as committer:
             under_way: Future[None] | None = None
             after = self.committed

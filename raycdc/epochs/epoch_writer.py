@@ -19,6 +19,7 @@ from raycdc.checkpoint.bad_rows import add_bad_rows, bad_rows
 from raycdc.checkpoint.manifest import Manifest, Segment
 from raycdc.checkpoint.recovery import CommitVector
 from raycdc.checkpoint.store import RoutedTarget
+from raycdc.epochs.dead_letters import DeadLetters
 from raycdc.epochs.known_slots import table_of
 from raycdc.epochs.outcomes import EpochStatistics
 from raycdc.epochs.parts import EpochParts
@@ -66,6 +67,7 @@ class EpochWriter:
         self._parked = parts.parked
         self._holdings = parts.holdings
         self._records = parts.records
+        self.letters = DeadLetters(parts.ports.routing.records, parts.store)
         self._stopping = parts.stopping
         self._threads = parts.ports.threads
         #: Tables commit at once, and rows that one of them leaves out are counted for all.
@@ -170,6 +172,7 @@ class EpochWriter:
     ) -> None:
         """Record the epoch, which every target that takes part holds, and tell its figures."""
         now_ms = self._records.complete(manifest, self._works.targets(manifest), routes)
+        self.letters.show(manifest.epoch)
         lost = bad_rows(self._store, manifest.epoch)
         figures = EpochStatistics.of(manifest, now_ms, lost, staging_s=staging_s, commit_s=commit_s)
         if self._ports.copies is not None:
@@ -201,14 +204,15 @@ class EpochWriter:
         self._tell(prepared, prepared.derived.bad_rows())
 
     def _tell(self, prepared: Prepared, tables: Collection[TableId]) -> None:
-        """Count the rows that the epoch leaves out, and tell of those of `tables`."""
+        """Keep and count the rows that the epoch leaves out, and tell of those of `tables`."""
+        self.letters.keep(prepared.manifest.epoch)
         lost = {str(table): count for table, count in prepared.derived.bad_rows().items()}
         if not lost:
             return
         add_bad_rows(self._store, prepared.manifest.epoch, lost, committed=self._records.epoch)
         first = {str(table): why for table, _, why in reversed(prepared.derived.bad.values())}
         for name, count in sorted((str(table), lost[str(table)]) for table in tables):
-            kept = f"; kept in {self._ports.routing.records.folder}" if self._ports.routing.records.folder else ""
+            kept = f"; kept in {self._ports.routing.records.kept}" if self._ports.routing.records.kept else ""
             self._ports.parking.on_bad_rows(
                 f"{name}: {count} row{'s' if count > 1 else ''} of epoch {prepared.manifest.epoch} left out as "
                 f"pipeline.on_bad_record says{kept}; the first: {first[name]}."

@@ -1,8 +1,8 @@
 """The last row of each key of each source table, by which changes become an exact changelog (``changelog = "full"``).
 
-The rows are Delta tables under ``<state>/known``, kept by the Delta sink as it keeps any target, schema changes and
-commit vectors included. For each (table, epoch) *exact* segments are made of the epoch's own, once, before transforms
-and sinks see them (`raycdc.bridge.exact_changes`).
+The rows are Delta tables under ``<state>/known``, in a folder or on an object store, kept by the Delta sink as it keeps
+any target, schema changes and commit vectors included. For each (table, epoch) *exact* segments are made of the epoch's
+own, once, before transforms and sinks see them (`raycdc.bridge.exact_changes`).
 
 Invariant: an epoch is added to the known rows when every target holds it, and before it is recorded. So whoever makes
 exact segments of an epoch, the first time or again, finds the rows as they were before it; and known rows that hold an
@@ -31,7 +31,9 @@ from raycdc.bridge.access import HERE, SegmentAccess
 from raycdc.bridge.exact_changes import Steps, exact_steps, key_ids
 from raycdc.bridge.reading import read_segment
 from raycdc.checkpoint.manifest import SEQ_COUNTER_BITS, Segment
+from raycdc.checkpoint.place import StatePlace
 from raycdc.checkpoint.recovery import STEP_LAST, CommitVector
+from raycdc.epochs.known_slots import KNOWN
 from raycdc.epochs.made_segments import MadeSegments
 from raycdc.errors import DataError, SinkError, TableRefusedError, TargetGoneError, TargetTouchedError
 from raycdc.model import META_FIELDS, RowKind, TableId, changelog_schema
@@ -77,9 +79,9 @@ class KnownRows(MadeSegments):
         self._cleaned_s: dict[TableId, float] = {}
 
     @classmethod
-    def opened(cls, state: Path, context: SinkContext) -> KnownRows:
+    def opened(cls, state: StatePlace, context: SinkContext) -> KnownRows:
         """Those of the pipeline whose state is at `state` and whose sink has `context`."""
-        sink = DeltaSink(DeltaSinkConfig(path=str(state / "known")))
+        sink = DeltaSink(DeltaSinkConfig(path=str(state.below(KNOWN))))
         # A change that empties no target leaves the rows known.
         left_out = context.left_out & {TruncateTableEvent.type, DropTableEvent.type}
         sink.open(
@@ -93,7 +95,7 @@ class KnownRows(MadeSegments):
             )
         )
         empties = not left_out
-        return cls(sink, state / "exact", app_id=context.app_id, access=context.access, empties=empties)
+        return cls(sink, state.work / "exact", app_id=context.app_id, access=context.access, empties=empties)
 
     def committed(self, table: TableId) -> CommitVector | None:
         """The vector of the known rows of `table`."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from raycdc.model import TableId
 from raycdc.model.names import KNOWN_ROWS
 
+#: Where they are, below the state.
+KNOWN = "known"
+
 
 def slot_of(table: TableId) -> TableId:
     """The name of the known rows of `table`."""

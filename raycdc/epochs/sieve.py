@@ -25,13 +25,13 @@ from raycdc.bridge.access import HERE, SegmentAccess
 from raycdc.bridge.bad_rows import (
     ON_BAD_RECORD,
     BadRecords,
-    Letters,
     Sifted,
     counted,
     failing,
     judged,
     whole_updates,
 )
+from raycdc.bridge.letters import Letters
 from raycdc.bridge.reading import read_segment, segment_schema
 from raycdc.bridge.views import turned, viewed
 from raycdc.checkpoint.manifest import Segment
@@ -91,7 +91,10 @@ class Sieve(MadeSegments):
 
     def _sifted(self, task: _Task, target: TableId, epoch: int) -> Sifted:
         self._folder.mkdir(parents=True, exist_ok=True)
-        return task.sifted(self._folder, self._records.letters(epoch, f"{file_name(str(target))}-{task.segment.name}"))
+        name = file_name(str(target))
+        # A segment of a target has another name each time that it is derived: all that is left out of a target's share
+        # is written again together.
+        return task.sifted(self._folder, self._records.letters(epoch, f"{name}-{task.segment.name}", name))
 
 
 def risky(view: RowView) -> list[tuple[Column, LogicalType]]:

@@ -12,8 +12,7 @@ sink sees any of it, and is taken again from there until its epoch is recorded.
 
 A changelog would have to repeat what was found when the row came, which nobody knows any more.
 
-*What if the process dies here?* Before the note of a segment is written the segment was never joined, and its file is
-deleted at the next start; after it, it is joined for good.
+Where they are kept, and what a process that dies leaves of them: `raycdc.lookup.answers`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,10 +31,10 @@ from raycdc.bridge import SegmentWriter
 from raycdc.bridge.access import HERE, SegmentAccess
 from raycdc.bridge.bad_rows import BadRecords, Sifted, judged, whole_updates
 from raycdc.bridge.reading import read_segment, verify_segments
-from raycdc.checkpoint.folder import LocalFolder
 from raycdc.checkpoint.manifest import Segment
 from raycdc.errors import RowRefusedError, SegmentUnavailableError, StateError
 from raycdc.failpoints import reach
+from raycdc.lookup.answers import Answers, begins
 from raycdc.lookup.api import KEY, canonical
 from raycdc.lookup.asking import Asking
 from raycdc.model import RowKind
@@ -46,7 +44,6 @@ from raycdc.transform.lookups import ResolvedLookup
 
 #: Rows that say what is there now.
 _CAME = (RowKind.INSERT, RowKind.UPDATE_AFTER)
-_NOTE = ".json"
 #: Bytes that are looked up for the rows of one batch: a document is repeated for each row, and Arrow's columns of text
 #: end at 2 GiB.
 JOINED_BYTES_MAX = 8 << 20
@@ -61,21 +58,21 @@ class Joiner:
 
     def __init__(
         self,
-        folder: Path,
+        answers: Answers,
         asking: Callable[[ResolvedLookup], Asking],
         *,
         records: BadRecords,
         access: SegmentAccess = HERE,
         warn: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._folder = LocalFolder(folder)
+        self._answers = answers
         self._asking = asking
         self._records = records
         self._access = access
         self._warn = warn
 
     def __repr__(self) -> str:
-        return f"Joiner({self._folder.path})"
+        return f"Joiner({self._answers!r})"
 
     def __call__(
         self, segments: Sequence[Segment], made: Sequence[Sifted], found: ResolvedTransform, epoch: int
@@ -84,7 +81,6 @@ class Joiner:
 
         Blocks. Raises `SegmentUnavailableError`, `DataError`, and what a dimension does that cannot be asked.
         """
-        self._folder.create()
         joined = []
         for segment, one in zip(segments, made, strict=True):
             there = None if one.segment is None else self._joined(segment.name, one.segment, found, epoch)
@@ -93,35 +89,29 @@ class Joiner:
 
     def forget(self, epoch: int) -> None:
         """`epoch` is recorded: nobody asks for its segments again."""
-        for name in self._folder.list("."):
-            if name.startswith(_begins(epoch)):
-                self._folder.delete(name)
+        self._answers.forget(epoch)
 
     def sweep(self, committed: int) -> None:
         """Delete what is of epochs up to `committed`, and what a process had only begun. While nothing is staged."""
-        names = self._folder.list(".")
-        noted = {self._note(name)["file"] for name in names if name.endswith(_NOTE)}
-        for name in names:
-            epoch = name.partition("-")[0]
-            done = epoch.isdigit() and int(epoch) <= committed
-            if done or not (name.endswith(_NOTE) or name in noted):
-                self._folder.delete(name)
+        self._answers.sweep(committed)
 
     def _joined(self, name: str, made: Segment, found: ResolvedTransform, epoch: int) -> Segment | None:
         """`made` of the segment `name`, joined now or before."""
-        note = f"{_begins(epoch)}{name}{_NOTE}"
-        asked = found.transform.identity()
-        if self._folder.read(note) is None:
+        note, asked = f"{begins(epoch)}{name}", found.transform.identity()
+        there = self._answers.note(note)
+        if there is None:
             fresh, lost = self._written(made, found, epoch)
             stored = fresh.stored() if fresh else None
             told = {"file": fresh.name if fresh else "", "segment": stored, "asked": asked}
-            self._folder.write(note, json.dumps(told).encode())
+            ours = json.dumps(told).encode()
+            there = self._answers.keep(note, ours, fresh.name if fresh else "")
             reach("after_lookup")
             if lost:
                 where = ", ".join(one.lookup.place for one in found.lookups)
                 self._warn(f"{found.table}: {lost} values that {where} found do not fit their columns, and are NULL.")
-            return fresh
-        noted = self._note(note)
+            if there == ours:
+                return fresh
+        noted: dict[str, Any] = json.loads(there)
         if noted["asked"] != asked:
             raise StateError(
                 f"The [[lookup]] or [[transform]] of {found.table} is another than when epoch {epoch} was begun, of "
@@ -130,7 +120,8 @@ class Joiner:
             )
         if noted["segment"] is None:
             return None
-        segment = Segment.from_json(noted["segment"]).placed(self._folder.path)
+        self._answers.fetch(noted["file"])
+        segment = Segment.from_json(noted["segment"]).placed(self._answers.path)
         if not verify_segments([segment]):
             raise StateError(
                 f"{segment.path} is missing or damaged: what was looked up for epoch {epoch}, of which a part may be "
@@ -138,17 +129,13 @@ class Joiner:
             )
         return segment
 
-    def _note(self, name: str) -> dict[str, Any]:
-        note: dict[str, Any] = json.loads(self._folder.read(name) or b"{}")
-        return note
-
     def _written(self, made: Segment, found: ResolvedTransform, epoch: int) -> tuple[Segment | None, int]:
         """`made`, joined, as a file of its own, and how many values became NULL."""
         if not verify_segments([made], access=self._access):
             raise SegmentUnavailableError(f"A segment of {made.table} is not there now.")
         task = _Task(replace(made, view=None, seq_base=0), found, self._records.of_kind(made.kind), self._access)
         answers = [self._answer(task, one) for one in found.lookups]
-        writer = SegmentWriter.remaking(made, self._folder.path, f"{_begins(epoch)}{uuid.uuid4().hex}.arrow")
+        writer = SegmentWriter.remaking(made, self._answers.path, f"{begins(epoch)}{uuid.uuid4().hex}.arrow")
         try:
             for batch in task.batches():
                 for joined in task.joined(batch, [documents for documents, _ in answers]):
@@ -239,11 +226,6 @@ def _parts(rows: int, found: Iterable[tuple[pa.Array, pa.Array]]) -> Iterator[tu
         stop = max(start + 1, int(np.searchsorted(ends, begin + JOINED_BYTES_MAX, side="right")))
         yield start, stop
         start = stop
-
-
-def _begins(epoch: int) -> str:
-    """How the names of an epoch's files begin."""
-    return f"{epoch:010d}-"
 
 
 def _is_in(ops: Any, kinds: Sequence[int]) -> pa.Array:

@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from pathlib import Path
 
 from raycdc.bridge.access import SegmentAccess
 from raycdc.bridge.bad_rows import BadRecords
 from raycdc.config import LookupOptions
+from raycdc.lookup.answers import Answers
 from raycdc.lookup.api import Dimension
 from raycdc.lookup.asking import Asking
 from raycdc.lookup.cache import Cache
@@ -22,7 +22,7 @@ from raycdc.transform.lookups import ResolvedLookup
 @contextmanager
 def open_joiner(
     options: Sequence[LookupOptions],
-    state: Path,
+    answers: Answers,
     records: BadRecords,
     access: SegmentAccess,
     warn: Callable[[str], None],
@@ -37,8 +37,7 @@ def open_joiner(
     with closing(lookups):
         for text in lookups.require():
             warn(text)
-        folder = state / "looked_up"
-        yield Joiner(folder, lookups.asking, records=records, access=access, warn=warn)
+        yield Joiner(answers, lookups.asking, records=records, access=access, warn=warn)
 
 
 class Lookups:

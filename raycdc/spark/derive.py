@@ -38,13 +38,13 @@ from raycdc.bridge.access import HERE, SegmentAccess
 from raycdc.bridge.bad_rows import (
     ON_BAD_RECORD,
     BadRecords,
-    Letters,
     Sifted,
     counted,
     judged,
     update_places,
     whole_updates,
 )
+from raycdc.bridge.letters import Letters
 from raycdc.bridge.reading import read_segment, verify_segments
 from raycdc.checkpoint.manifest import Segment
 from raycdc.epochs.made_segments import MadeSegments

@@ -58,7 +58,7 @@ def lines(tmp_path: Path) -> World:
 
 def routing(world: World, *routes: Route, left_out: frozenset[str] = frozenset()) -> Routing:
     context = SinkContext(world.store.app_id, world.write, run_in_process, parallelism=2, left_out=left_out)
-    known = KnownRows.opened(world.store.path, context)
+    known = KnownRows.opened(world.store.place, context)
     return Routing(Router(routes), world.write == "upsert", known=known)
 
 

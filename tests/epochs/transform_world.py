@@ -17,6 +17,7 @@ from raycdc.epochs.ports import EpochPorts
 from raycdc.epochs.routing import Routing
 from raycdc.epochs.sieve import Sieve
 from raycdc.lookup import Joiner, Lookups
+from raycdc.lookup.answers import FolderAnswers
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.routes import Route, Router
 from raycdc.model.transform import Transform, Transforms
@@ -83,7 +84,7 @@ class TransformedWorld(World):
         )
         self.opened.append(Lookups(self.lookups))
         asking = self.opened[-1].asking
-        joiner = Joiner(self.root / "looked_up", asking, records=records, warn=self.warnings.append)
+        joiner = Joiner(FolderAnswers(self.root / "looked_up"), asking, records=records, warn=self.warnings.append)
         ports = EpochPorts(
             generation=lambda: self.script.generation,
             next_sealed=self.next_sealed,

@@ -10,8 +10,10 @@ import pytest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import PipelineConfig
 from raycdc.config.load import config_from_dict
+from raycdc.errors import ConfigError
 from raycdc.model.until import Until
 from raycdc.preflight import Taker, settle_start
+from raycdc.startup_checks import Start, require_known_rows
 
 
 def config_of(folder: Path, *, mode: str = "continuous", source: dict[str, Any]) -> PipelineConfig:
@@ -51,3 +53,10 @@ def test_epochs_taken_by_hand_of_a_file_that_names_a_sink_have_the_rows_that_the
     settled = settle_start(config, store, warn=lambda _: None, taker=taker)
     context = settled.make_source().context
     assert (context.sink, context.rules.upsert) == ("delta", True)
+
+
+def test_known_rows_are_refused_in_a_folder_whose_name_deltas_library_reads_as_another(tmp_path: Path) -> None:
+    source = {"type": "datagen", "tables": ["shop.orders"]}
+    require_known_rows(Start(config_of(tmp_path / "a b", source=source), local=True))
+    with pytest.raises(ConfigError, match=r"where Delta's library reads '%20' as something else: give this pipeline a"):
+        require_known_rows(Start(config_of(tmp_path / "a%20b", source=source), local=True))

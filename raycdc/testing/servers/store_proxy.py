@@ -4,7 +4,11 @@
 of racing clients win. Behind this proxy all requests that change one key come one after the other.
 
 *Faults* are rules that a test hands over (`StoreProxy.play`). Each names the requests that it is for, and is used up
-after so many; the first rule that fits a request is played. Runs in threads of the process that made it.
+after so many; the first rule that fits a request is played.
+
+It runs in threads of the process that made it. Of that process some calls of delta-rs must go past it, because they
+keep all threads waiting while they ask the store (deltalake 1.6: `restore`, `history`, `is_deltatable`, and
+`set_table_properties` of ``alter``): the answer would never come.
 """
 
 from __future__ import annotations

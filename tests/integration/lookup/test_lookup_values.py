@@ -17,6 +17,7 @@ from raycdc.bridge.access import HERE
 from raycdc.bridge.bad_rows import BadRecords
 from raycdc.config import LookupOptions
 from raycdc.lookup import canonical, open_joiner
+from raycdc.lookup.answers import FolderAnswers
 from raycdc.lookup.mongodb import MongoDbDimension
 from raycdc.model import LogicalType, TypeKind
 from raycdc.testing.servers import MongoDb
@@ -72,7 +73,7 @@ def test_a_run_warns_of_nothing_to_find(mongodb: MongoDb, users: Any, tmp_path: 
     asked = [options(mongodb, users)]
     for _ in range(2):
         with ExitStack() as stack:
-            stack.enter_context(open_joiner(asked, tmp_path, BadRecords(), HERE, warnings.append))
+            stack.enter_context(open_joiner(asked, FolderAnswers(tmp_path), BadRecords(), HERE, warnings.append))
         users.replace_one({"_id": 1}, {}, upsert=True)
     (text,) = warnings
     assert text.startswith(f"lookup[0].collection: {users.full_name} has no document, so nothing is found")

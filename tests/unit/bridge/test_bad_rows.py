@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from raycdc.bridge.bad_rows import SKIP, BadRecords, Letters, judged
+from raycdc.bridge.bad_rows import SKIP, BadRecords, judged
+from raycdc.bridge.letters import Letters, Waiting, counting
 from raycdc.checkpoint.bad_rows import add_bad_rows, bad_rows
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.model import Column, LogicalType, RowKind, TableId, TableSchema, TypeKind
@@ -73,9 +74,23 @@ def test_letters_tell_floats_that_are_no_json_numbers_from_null(tmp_path: Path) 
             "_pos": pa.array(["p"] * 5),
         }
     )
-    letters = Letters(tmp_path, "rows.jsonl")
+    waiting = Waiting(1, "0000000001-rows.jsonl", 1, "rows")
+    letters = Letters(tmp_path, waiting)
     letters.append(rows, ["bad"] * 5, table=TableId("shop", "orders"), schema=schema)
     letters.close()
-    kept = [json.loads(line)["row"] for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    kept = [json.loads(line)["row"] for line in (tmp_path / waiting.file).read_text().splitlines()]
     told = ["NaN", "Infinity", "-Infinity", None, 1.5]
     assert kept == [{"d": value, "f": value} for value in told]
+
+
+def test_of_a_share_that_two_drivers_staged_the_letters_of_the_newer_one_count() -> None:
+    def files(driver: int, *names: str, share: str, epoch: int = 7) -> list[str]:
+        return [Waiting(epoch, f"{epoch:010d}-{name}.jsonl", driver, share).file for name in names]
+
+    first = [*files(3, "t-a", "t-b", share="t"), *files(3, "u-a", share="u")]
+    second = files(12, "t-c", share="t")
+    beside = [*files(12, "t-c", share="t", epoch=8), "0000000007-shown.jsonl", ".x.jsonl.part"]
+    assert counting([*first, *second, *beside], 7) == {
+        second[0]: "0000000007-t-c.jsonl",
+        first[2]: "0000000007-u-a.jsonl",
+    }

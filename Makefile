@@ -54,7 +54,7 @@ test-sinks: setup-test ## Every way of writing of every sink, failing at every p
 	$(PYTEST) $(SEVERAL) tests/epochs/test_epoch_loop.py -k error_at_any_point
 	$(PYTEST) tests/integration/sinks/test_topic_conformance.py
 
-test-stores: ## Object stores: clients that race at S3Mock, moto and Azurite (needs npm), long stories of targets there
+test-stores: ## Object stores: clients that race at S3Mock, moto, Azurite (needs npm) and Google's (needs Go), long stories of targets there
 	@.ci/setup stores
 	$(PYTEST) $(SEVERAL) tests/integration/stores tests/integration/sinks/test_iceberg_stores.py \
 		tests/integration/sinks/test_file_stores.py tests/integration/sinks/test_azure_stores.py tests/e2e/test_stores.py

@@ -5,6 +5,7 @@ with.
 """
 
 from raycdc.testing.servers.azurite import AzuriteServer
+from raycdc.testing.servers.gcs import GcsServer
 from raycdc.testing.servers.iceberg_rest import IcebergRestServer
 from raycdc.testing.servers.kafka import KafkaServer
 from raycdc.testing.servers.mariadb import MariaDbServer
@@ -22,6 +23,7 @@ __all__ = [
     "AzuriteServer",
     "DatabaseServer",
     "ExternalMongoDb",
+    "GcsServer",
     "IcebergRestServer",
     "KafkaServer",
     "MariaDbServer",

@@ -14,6 +14,7 @@ from raycdc.errors import RaycdcError
 from raycdc.testing.servers import (
     AzuriteServer,
     DatabaseServer,
+    GcsServer,
     IcebergRestServer,
     KafkaServer,
     MariaDbServer,
@@ -34,6 +35,7 @@ STORES: dict[str, Callable[..., PrivateServer]] = {
     "moto": MotoServer,
     "s3mock": S3MockServer,
     "azurite": AzuriteServer,
+    "gcs": GcsServer,
     "iceberg-rest": IcebergRestServer,
 }
 

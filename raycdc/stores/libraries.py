@@ -5,7 +5,6 @@
 | obstore | `raycdc.stores.object_store` | keyword arguments of its stores |
 | delta-rs (deltalake) | `delta_options` | ``storage_options``: object_store's configuration keys |
 | pyiceberg's FileIO | `iceberg_properties` | ``s3.*``, ``adls.*``, ``gcs.*`` |
-| Spark, through Hadoop | `hadoop_options` | ``fs.s3a.*``, ``fs.azure.*``, ``fs.gs.*`` |
 
 An empty key is left to the library, which asks the environment and the machine's role.
 """
@@ -93,54 +92,8 @@ def iceberg_properties(place: ObjectPlace, settings: StorageSettings) -> dict[st
     return _given(options)
 
 
-def hadoop_options(place: ObjectPlace, settings: StorageSettings) -> dict[str, str]:
-    """Hadoop's settings for one bucket or account, for a JVM that reads or writes there (``s3a:``, ``abfss:``).
-
-    In Spark's own settings each has ``spark.hadoop.`` before it.
-    """
-    settings = _complete(place, settings)
-    match place.kind:
-        case StoreKind.S3:
-            keys = {
-                "endpoint": settings.endpoint,
-                "endpoint.region": settings.region,
-                "access.key": settings.access_key_id,
-                "secret.key": settings.secret_access_key,
-                "session.token": settings.session_token,
-                "path.style.access": _said(settings.in_path),
-                "connection.ssl.enabled": "false" if settings.endpoint.startswith("http://") else "",
-                "aws.credentials.provider": _s3a_provider(settings),
-            }
-            options = {f"fs.s3a.bucket.{place.bucket}.{key}": value for key, value in keys.items()}
-        case StoreKind.GCS:
-            options = {
-                "fs.gs.auth.type": "SERVICE_ACCOUNT_JSON_KEYFILE" if settings.service_account else "",
-                "fs.gs.auth.service.account.json.keyfile": settings.service_account,
-                "fs.gs.storage.root.url": settings.endpoint,
-            }
-        case StoreKind.AZURE:
-            host = f"{account_of(place, settings)}.dfs.core.windows.net"
-            options = {
-                f"fs.azure.account.key.{host}": settings.account_key,
-                f"fs.azure.account.auth.type.{host}": "SAS" if settings.sas_token else "",
-                f"fs.azure.sas.fixed.token.{host}": settings.sas_token,
-            }
-        case _:
-            assert_never(place.kind)
-    return _given(options)
-
-
 def _complete(place: ObjectPlace, settings: StorageSettings) -> StorageSettings:
     return with_profile(settings) if place.kind is StoreKind.S3 else settings
-
-
-def _s3a_provider(settings: StorageSettings) -> str:
-    """The class that S3A asks for keys; empty where its own chain does: the environment, then the instance."""
-    if settings.anonymous:
-        return "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"
-    if settings.session_token:
-        return "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
-    return "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider" if settings.access_key_id else ""
 
 
 def _said(flag: bool) -> str:

@@ -27,7 +27,7 @@ from raycdc.model import TableId
 from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, SinkContext, TableWork
 from raycdc.sinks.files.store_notes import CommitRecord, StoreNotes
 from raycdc.sinks.files.store_writers import StoreWriters
-from raycdc.sinks.files.target import FilesTarget, Part
+from raycdc.sinks.files.target import FilesTarget, Part, committed_by_another
 from raycdc.sinks.steps import Ours, Stamp, Standing, Taken
 from raycdc.sinks.targets import absent, lost_files
 from raycdc.stores.files import StorePath, copy, delete, is_there, names_in
@@ -123,7 +123,7 @@ class StoreSteps(FilesTarget):
         record = CommitRecord(self._context.app_id, work.epoch, work.generation, rows, barred, staged, positions)
         reach("in_commit")
         if not self._notes.commit(record):
-            raise FencedError(f"Epoch {work.epoch} of {work.target} was committed by another driver meanwhile.")
+            raise committed_by_another(work)
         self._writers.require_not_barred()
         self._carry_out(record)
 

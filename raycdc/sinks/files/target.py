@@ -142,9 +142,7 @@ class FileSteps(FilesTarget):
         try:
             os.link(file, visible)
         except FileExistsError as cause:
-            raise FencedError(
-                f"Epoch {work.epoch} of {work.target} was committed by another driver meanwhile."
-            ) from cause
+            raise committed_by_another(work) from cause
         try:
             self._writers.require_not_barred()
         except TargetGoneError:
@@ -194,3 +192,8 @@ class FileSteps(FilesTarget):
 
     def _foreign(self) -> list[str]:
         return [name for name in self._visible() if self._vector_of(name) is None]
+
+
+def committed_by_another(work: TableWork) -> FencedError:
+    """Somebody else's record, or file, of the epoch was there first."""
+    return FencedError(f"Epoch {work.epoch} of {work.target} was committed by another driver meanwhile.")

@@ -9,7 +9,7 @@ import pytest
 
 from raycdc.config import config_from_dict
 from raycdc.errors import ConfigError
-from raycdc.stores.libraries import delta_options, hadoop_options, iceberg_properties
+from raycdc.stores.libraries import delta_options, iceberg_properties
 from raycdc.stores.settings import ProfileError, StorageSettings, with_profile
 from raycdc.stores.url import ObjectPlace, StoreKind
 
@@ -77,15 +77,6 @@ def test_each_library_gets_the_same_in_its_own_words() -> None:
         "s3.access-key-id": "AK",
         "s3.secret-access-key": "s3cr3t",
     }
-    assert hadoop_options(S3, MINIO) == {
-        "fs.s3a.bucket.lake.endpoint": "http://minio:9000",
-        "fs.s3a.bucket.lake.endpoint.region": "eu-west-1",
-        "fs.s3a.bucket.lake.access.key": "AK",
-        "fs.s3a.bucket.lake.secret.key": "s3cr3t",
-        "fs.s3a.bucket.lake.path.style.access": "true",
-        "fs.s3a.bucket.lake.connection.ssl.enabled": "false",
-        "fs.s3a.bucket.lake.aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
-    }
 
 
 def test_azure_takes_the_account_of_the_url_before_that_of_the_section() -> None:
@@ -95,7 +86,6 @@ def test_azure_takes_the_account_of_the_url_before_that_of_the_section() -> None
         "azure_storage_account_name": "acc",
         "azure_storage_account_key": "a2V5",
     }
-    assert hadoop_options(place, settings) == {"fs.azure.account.key.acc.dfs.core.windows.net": "a2V5"}
     assert iceberg_properties(ObjectPlace(StoreKind.AZURE, "lake"), settings)["adls.account-name"] == "other"
 
 

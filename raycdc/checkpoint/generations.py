@@ -91,11 +91,6 @@ class Generations:
         """Delete what older drivers wrote that nobody can read; for the driver of generation `own`, which begins."""
         self._folder.sweep(own)
 
-    def write_as_it_is(self) -> None:
-        """`write_as` for whoever changes a state while no driver has it: once one begins, its writes are refused."""
-        newest = OwnGeneration(self.newest())
-        self.write_as(lambda: newest)
-
     def own(self) -> OwnGeneration | None:
         """The generation of the driver that writes by the store (`write_as`); None where none does."""
         return None if self._driver is None else self._driver()

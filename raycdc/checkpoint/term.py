@@ -9,9 +9,13 @@ that act; where a successor has a newer one by then, the act is refused.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 from raycdc.checkpoint.folder import sweep_private
 from raycdc.checkpoint.generations import OwnGeneration
+from raycdc.checkpoint.pulse import Holder
 from raycdc.checkpoint.store import CheckpointStore
 
 
@@ -48,3 +52,17 @@ class DriverTerm:
                 self._store.manifest_files.epochs.take_over(self._generation)
             self._used = True
             return self._generation
+
+
+@contextmanager
+def brief_term(store: CheckpointStore) -> Iterator[None]:
+    """A term of whoever changes the state while no driver has it. Under the lease.
+
+    A driver that is only stopped finds what it writes refused when it wakes up: it would write over what was asked for
+    meanwhile, because it does not know of it.
+    """
+    term = DriverTerm(store)
+    try:
+        yield
+    finally:
+        store.generations.show(term.generation(), replace(Holder.myself(), ended=True))

@@ -11,6 +11,7 @@ from typing import Any, assert_never
 from raycdc.checkpoint.bad_rows import bad_rows
 from raycdc.checkpoint.opaque import Position
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord
+from raycdc.checkpoint.term import brief_term
 from raycdc.cli.inspect_checkpoint import place_of_state
 from raycdc.cli.places import place_text_of
 from raycdc.errors import ConfigError, ExitCode
@@ -114,8 +115,7 @@ def change_table(config: Path, name: str, action: str) -> int:
     """Ask for `action` on the table called `name`, under the state's lease: the pipeline must not run."""
     asked, done = _ACTIONS[action]
     store = CheckpointStore(place_of_state(config), create=False)
-    with store.lease():
-        store.generations.write_as_it_is()
+    with store.lease(), brief_term(store):
         state = _with_refusals(stream_state(store.last_manifest()), store.last_commit())
         table = _table_called(name, state)
         now = state.named(table)

@@ -69,7 +69,6 @@ class EpochWriter:
         self._records = parts.records
         self.letters = DeadLetters(parts.ports.routing.records, parts.store)
         self._stopping = parts.stopping
-        self._threads = parts.ports.threads
         #: Tables commit at once, and rows that one of them leaves out are counted for all.
         self._one_at_a_time = threading.Lock()
         self._patience = parts.patience
@@ -101,7 +100,7 @@ class EpochWriter:
         works = self._taking_part(prepared, works)
         if not works:
             return
-        started = self._threads.now_s()
+        started = self._ports.threads.now_s()
         try:
             self._stage_all(prepared, works)
         except TableRefusedError as error:
@@ -115,7 +114,7 @@ class EpochWriter:
                 for work in works:
                     self.stage(prepared, [work])
         finally:
-            prepared.staging_s += self._threads.now_s() - started
+            prepared.staging_s += self._ports.threads.now_s() - started
 
     def _fitting(self, prepared: Prepared, work: TableWork, error: TableRefusedError) -> TableWork:
         """`work` without the rows that its target can never have, where ``on_bad_record`` leaves these out. Else it is
@@ -129,7 +128,7 @@ class EpochWriter:
         return fitting
 
     def _stage_all(self, prepared: Prepared, works: Sequence[TableWork]) -> None:
-        pauses = Pauses(NODE_POLICY, self._threads)
+        pauses = Pauses(NODE_POLICY, self._ports.threads)
         while True:
             try:
                 works = self._making.exact(works, prepared.sources, prepared.exact)
@@ -140,8 +139,8 @@ class EpochWriter:
                     prepared.staged.update(self._patience(partial(self._sink.stage, works)))
                 break
             except SegmentUnavailableError:
-                pause_s = pauses.failed(self._threads.now_s())
-                if pause_s is None or self._threads.wait(self._stopping, pause_s):
+                pause_s = pauses.failed(self._ports.threads.now_s())
+                if pause_s is None or self._ports.threads.wait(self._stopping, pause_s):
                     raise
             works = [replace(work, segments=self._works.placed(work.segments)) for work in works]
         made = {work.target: work for work in works}
@@ -149,7 +148,7 @@ class EpochWriter:
 
     def commit(self, prepared: Prepared) -> None:
         """Make the epoch visible in every target that takes part, and record it."""
-        started = self._threads.now_s()
+        started = self._ports.threads.now_s()
         reach("before_commit")
         # A sink that the successor has not written to yet cannot know that there is one.
         self._store.generations.require_driver(self._ports.generation, f"the commit of epoch {prepared.manifest.epoch}")
@@ -157,7 +156,7 @@ class EpochWriter:
         self._commit_tables(prepared)
         reach("after_last_commit")
         self._add_known(prepared)
-        commit_s = self._threads.now_s() - started
+        commit_s = self._ports.threads.now_s() - started
         self.record(prepared.manifest, prepared.share.routes, staging_s=prepared.staging_s, commit_s=commit_s)
         made = [*prepared.derived.segments.values(), *prepared.exact.values()]
         self._making.forget(made, prepared.manifest.epoch)
@@ -241,7 +240,7 @@ class EpochWriter:
     ) -> list[tuple[TableWork, TableRefusedError]]:
         """Commit `works`, a few at once; those that are refused, and why."""
         refused = []
-        with self._threads.pool(COMMIT_THREADS, "table") as pool:
+        with self._ports.threads.pool(COMMIT_THREADS, "table") as pool:
             pending: dict[Future[None], TableWork] = {
                 pool.submit(self._commit_table, prepared, work): work for work in works
             }

@@ -15,7 +15,7 @@ from raycdc.checkpoint.documents import REQUESTS, DriverDocuments
 from raycdc.checkpoint.folder import LocalFolder
 from raycdc.checkpoint.generations import Generations
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord
-from raycdc.checkpoint.term import DriverTerm
+from raycdc.checkpoint.term import DriverTerm, brief_term
 from raycdc.errors import FencedError, StateError
 from raycdc.testing.epochs import EpochScript, simple_schema
 
@@ -44,7 +44,6 @@ WRITES: dict[str, Callable[[CheckpointStore, DriverTerm], Any] | str] = {
     "sweep_spool": "under the lease, before the term's readers start",
     "generations.sweep": "only what drivers older than the one that begins left where nobody reads it",
     "generations.write_as": "changes nothing on disk",
-    "generations.write_as_it_is": "changes nothing on disk",
 }
 #: What changes nothing.
 READS = {
@@ -149,3 +148,19 @@ def test_schemas_are_written_by_whoever_has_them(store: CheckpointStore) -> None
     DriverTerm(store)
     DriverTerm(CheckpointStore(store.path))
     assert store.schema(store.put_schema(simple_schema())) == simple_schema()
+
+
+def test_a_driver_that_wakes_up_does_not_write_over_what_was_asked_meanwhile(store: CheckpointStore) -> None:
+    """It has settled what was asked before, and never knows of the rest."""
+    DriverTerm(store)
+    settled: dict[str, Any] = {"number": 0, "tables": {}, "start": None}
+    asked = {**settled, "tables": {"shop.t": "pause"}}
+    other = CheckpointStore(store.path)
+    with brief_term(other):
+        other.documents.write(REQUESTS, asked)
+    with pytest.raises(FencedError, match="another driver took over"):
+        store.documents.write(REQUESTS, settled)
+    assert store.documents.read(REQUESTS) == {"version": 1, **asked}
+    holder = store.generations.holder(store.generations.newest())
+    assert holder is not None
+    assert holder.ended

@@ -25,7 +25,7 @@ PLACES_MAX = {
     "connectors": 39,
     "epochs": 1,
     "formats": 7,
-    "lookup": 3,
+    "lookup": 2,
     "model": 1,
     "runtime": 4,
     "schema": 3,

@@ -28,7 +28,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, NotRequired, Self, TypedDict
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 from xml.sax.saxutils import escape
 
@@ -150,6 +150,24 @@ def _build(folder: Path) -> None:
         raise ServerError(f"fake-gcs-server {VERSION} could not be built:\n{(done.stdout + done.stderr)[-3000:]}")
 
 
+class _Object(TypedDict):
+    """What the JSON API says of an object, as far as it is used here."""
+
+    name: str
+    size: str
+    etag: str
+    updated: str
+    generation: str
+
+
+class _Page(TypedDict):
+    """A part of a listing."""
+
+    prefixes: NotRequired[list[str]]
+    items: NotRequired[list[_Object]]
+    nextPageToken: NotRequired[str]
+
+
 @dataclass(frozen=True, slots=True)
 class _Answer:
     status: int
@@ -251,19 +269,19 @@ class _Translator(BaseHTTPRequestHandler):
             answer = self._ask("POST", f"/upload/storage/v1/b/{bucket}/o?{urlencode(wanted)}", data, headers)
         if answer.status != 200:
             return answer
-        made: dict[str, Any] = json.loads(answer.body)
+        made: _Object = json.loads(answer.body)
         return _Answer(200, {"ETag": f'"{made["etag"]}"', "X-Goog-Generation": made["generation"]})
 
     def _listed(self, bucket: str, query: Mapping[str, str]) -> _Answer:
         wanted = {"prefix": query.get("prefix", ""), "delimiter": query.get("delimiter", "")}
         after = query.get("start-after", "")
         names: list[str] = []
-        objects: list[dict[str, Any]] = []
+        objects: list[_Object] = []
         while True:
             answer = self._ask("GET", f"/storage/v1/b/{bucket}/o?{urlencode(wanted)}")
             if answer.status != 200:
                 return answer
-            page: dict[str, Any] = json.loads(answer.body)
+            page: _Page = json.loads(answer.body)
             names += page.get("prefixes", [])
             objects += page.get("items", [])
             if not page.get("nextPageToken"):

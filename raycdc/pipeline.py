@@ -47,7 +47,7 @@ from raycdc.source_side import SourceSide, copies_of, job_spec, new_launcher, ne
 from raycdc.spark.executors import probe
 from raycdc.spark.lifecycle import SparkThread, activity, new_session
 from raycdc.startup_checks import Start, begin, no_order, order_by, require_known_rows
-from raycdc.waiting.stages import Board
+from raycdc.waiting.stages import Board, Stage
 
 #: How often progress is reported.
 PROGRESS_S = 0.5
@@ -256,7 +256,8 @@ class Pipeline:
         reporter.on_status = watchdog.heard
         if session is not None and not config.spark.is_here:
             reporter.starting("asking an executor of Spark to read rows")
-            probe(session, store.spool, spec.access.as_of(launcher.flights()))
+            with watchdog.board.doing(Stage.OPEN, "waits for an executor of Spark that reads rows from here"):
+                probe(session, store.spool, spec.access.as_of(launcher.flights()))
         routing = data.open(run.stack, start.sink, reporter.warning, patiently=patiently, board=watchdog.board)
         self._commit_epochs(run, start.sink, routing, spec, launcher, board=watchdog.board)
         return True

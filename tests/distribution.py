@@ -27,6 +27,7 @@ TOGETHER = {
     "tests/e2e/test_bad_rows.py": "Ray and Spark",
     "tests/e2e/test_routes.py": "Ray and Spark",
     "tests/e2e/test_mongodb_sink.py": "Ray and Spark",
+    "tests/e2e/test_spark_elsewhere.py": "Ray and Spark",
     # One session for all.
     "tests/spark/": "Spark",
     "tests/epochs/test_delta_partitions.py": "Spark",

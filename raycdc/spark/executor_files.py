@@ -13,6 +13,7 @@ import os
 import sys
 import tarfile
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -44,6 +45,8 @@ _OF_SINKS = {
     "kafka": ("confluent-kafka",),
     "mongodb": ("cffi", "cryptography", "dnspython", "pymongo", "pymongoarrow"),
 }
+#: An archive that no run began with for so long is removed when another is made.
+_UNUSED_S = 90 * 86_400
 #: What no task needs of them.
 _LEFT_OUT = ("/tests/", "/include/", "/__pycache__/", "/raycdc/testing/")
 _SUFFIXES_LEFT_OUT = (".pyc", ".pyx", ".pxd", ".pxi", ".h", ".hpp", ".cc", ".c", ".lib", ".a")
@@ -58,11 +61,16 @@ def archive(sink: str) -> Path:
     digest = hashlib.sha256()
     for name, path in files:
         status = path.stat()
-        digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+        # Packages are known by the times of their files, and raycdc by what it says: it may be somebody's working copy.
+        own = path.is_relative_to(_PACKAGE)
+        known = hashlib.sha256(path.read_bytes()).hexdigest() if own else f"{status.st_size} {status.st_mtime_ns}"
+        digest.update(f"{name}\0{known}\n".encode())
     base = os.environ.get("XDG_CACHE_HOME")
     folder = (Path(base) if base else Path.home() / ".cache") / "raycdc"
     made = folder / f"{NAME}-{sys.version_info.major}.{sys.version_info.minor}-{digest.hexdigest()[:16]}.tar.gz"
-    if not made.exists():
+    if made.exists():
+        os.utime(made)
+    else:
         try:
             _make(made, files)
         except OSError as cause:
@@ -88,6 +96,10 @@ def _make(made: Path, files: Sequence[tuple[str, Path]]) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+    for older in made.parent.glob(f"{NAME}-*.tar.gz"):
+        # Another run may be sending it: Spark reads it whenever an executor comes.
+        if older.stat().st_mtime < time.time() - _UNUSED_S:
+            older.unlink(missing_ok=True)
 
 
 def _packages(names: Sequence[str]) -> Iterator[tuple[str, Path]]:

@@ -115,11 +115,14 @@ def caught_up(job: CollectionJob, cluster: SparkCluster) -> None:
     assert run.wait() == 0, run.story() + cluster.executors_said()[-3000:]
 
 
+@pytest.mark.long
+@pytest.mark.timeout(900)
 def test_all_that_rows_go_through_works_on_executors_that_have_no_raycdc(
-    mariadb: MariaDbServer, mongodb: MongoDb, tmp_path: Path
+    mariadb: MariaDbServer, mongodb: MongoDb, ray: str, tmp_path: Path
 ) -> None:
     with mongodb.fresh_database("near") as database, standalone() as cluster:
         job = job_at(cluster, mongodb, mariadb, tmp_path, database, views=9)
+        job.sections += ray
         caught_up(job, cluster)
         lake = str(job.lake / database)
         assert changes(lake) == [("+I", number, number, "text") for number in (1, 2, 3, 4, 5, 6, 9)]

@@ -300,6 +300,45 @@ TRANSITIONS: Mapping[type[TableState], Mapping[Step, type[TableState]]] = {
 _UNKNOWN = Unknown()
 
 
+class LifeNews:
+    """Which tables are to be told of: what a cut takes does not look at the others. Kept by `TableLives` alone."""
+
+    def __init__(self, states: Mapping[TableId, TableState]) -> None:
+        #: Tables whose state is another one than at the last `take_changed`, in the order in which they became so.
+        self._changed: dict[TableId, None] = {}
+        #: Tables that are followed and of which no epoch has told yet.
+        self.unannounced: dict[TableId, None] = {}
+        #: Tables that are read, or were, as of one place.
+        self.as_of: set[TableId] = set()
+        #: Tables that the open epoch says are gone.
+        self.gone: dict[TableId, None] = {}
+        for table, state in states.items():
+            self.note(table, state)
+        self._changed.clear()
+
+    def note(self, table: TableId, state: TableState) -> None:
+        """The table is in that state now."""
+        self._changed[table] = None
+        if isinstance(state, Parked) or is_announced(state) or isinstance(state, Unknown):
+            self.unannounced.pop(table, None)
+        else:
+            self.unannounced[table] = None
+        if isinstance(state, AsOf | Behind):
+            self.as_of.add(table)
+        else:
+            self.as_of.discard(table)
+        if isinstance(state, Gone):
+            self.gone[table] = None
+        else:
+            self.gone.pop(table, None)
+
+    def take_changed(self) -> list[TableId]:
+        """Tables whose state is another one than at the call before."""
+        changed = list(self._changed)
+        self._changed.clear()
+        return changed
+
+
 class TableLives:
     """Every table of one log, each in its state. The only writer of a table's state; one owner, the log reader.
 
@@ -309,6 +348,7 @@ class TableLives:
     def __init__(self, states: Mapping[TableId, TableState], *, changes: int = 0) -> None:
         self._states = dict(states)
         self.changes = changes
+        self.news = LifeNews(self._states)
 
     def __repr__(self) -> str:
         states = ", ".join(f"{table}: {type(state).__name__}" for table, state in self._states.items())
@@ -426,9 +466,8 @@ class TableLives:
 
     def cut(self) -> None:
         """The open epoch is over: tables that it says are gone are not known any more."""
-        for table, state in self.items():
-            if isinstance(state, Gone):
-                self._move(table, Step.CUT, _UNKNOWN)
+        for table in list(self.news.gone):
+            self._move(table, Step.CUT, _UNKNOWN)
 
     def _move(self, table: TableId, step: Step, state: TableState) -> None:
         before = self[table]
@@ -438,6 +477,7 @@ class TableLives:
             self._states.pop(table, None)
         else:
             self._states[table] = state
+        self.news.note(table, state)
 
 
 def first_state(schema: str, snapshot: SnapshotState | None) -> Followed:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from raycdc.checkpoint.manifest import Manifest, Segment, TableEpoch
 from raycdc.checkpoint.opaque import SealedSplit
+from raycdc.checkpoint.patch import Patch
 from raycdc.model import TableId
 from raycdc.source.protocol.source_event import EpochSealed
 from raycdc.source.schema_document import SchemaDocument
@@ -29,6 +30,14 @@ class Recovered:
     last: Manifest | None
     committed: int
     first_epoch: int
+
+
+class SplitStates(dict[str, SealedSplit]):
+    """States of unbounded splits behind an epoch; of those in `changes` it is known what became another one in it."""
+
+    def __init__(self, states: Mapping[str, SealedSplit]) -> None:
+        super().__init__(states)
+        self.changes: dict[str, Patch] = {}
 
 
 @dataclass(slots=True)
@@ -72,14 +81,17 @@ class Sealing:
     @property
     def read_to_end(self) -> bool:
         """Whether every reader of an unbounded split is at the end of its input."""
-        ended = [report.end_of_input for report in self.reports if report.splits]
+        ended = [report.end_of_input for report in self.reports if report.splits or report.changes]
         return bool(ended) and all(ended)
 
-    def states_after(self, before: Mapping[str, SealedSplit]) -> dict[str, SealedSplit]:
+    def states_after(self, before: Mapping[str, SealedSplit]) -> SplitStates:
         """States of the unbounded splits behind the epoch."""
-        after = dict(before)
+        after = SplitStates(before)
         for report in self.reports:
             after.update(report.splits)
+            for split, change in report.changes.items():
+                after[split] = SealedSplit.from_json(change.onto(after[split].to_json()))
+            after.changes.update(report.changes)
         return after
 
 

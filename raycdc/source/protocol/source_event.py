@@ -29,20 +29,21 @@ A connector's own messages are `SourceEvent`s: frozen dataclasses, which the coo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, get_args
 
 import msgpack
 
 from raycdc.checkpoint.manifest import Segment, TableEpoch
 from raycdc.checkpoint.opaque import SealedSplit
+from raycdc.checkpoint.patch import Patch
 from raycdc.errors import ProtocolError
 from raycdc.source.protocol import wire
 from raycdc.source.protocol.metrics import NO_METRICS, NO_PROCESS_METRICS, ProcessMetrics, ReaderMetrics
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import SourceSplit
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 
 class SourceEvent:
@@ -146,7 +147,8 @@ class EpochSealed:
 
     `tables` are the tables that the epoch names, by name; `schemas` the documents, by fingerprint, of schema versions
     that this incarnation did not report before. `finished` are bounded splits whose rows this epoch publishes.
-    `end_of_input` says that an unbounded split reached its end.
+    `end_of_input` says that an unbounded split reached its end. `changes` stand for the states of splits that were in
+    this incarnation's report before: what became another one since.
     """
 
     epoch: int
@@ -157,6 +159,7 @@ class EpochSealed:
     finished: tuple[str, ...]
     watermark_ms: int | None
     end_of_input: bool
+    changes: Mapping[str, Patch] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from typing import ClassVar
 
 from raycdc.checkpoint.manifest import TableEpoch
 from raycdc.checkpoint.opaque import SealedSplit
+from raycdc.checkpoint.patch import Patch
 from raycdc.errors import ProtocolError
 from raycdc.failpoints import reach
 from raycdc.source.protocol.api import InputStatus
@@ -54,6 +55,7 @@ class ReaderReport:
     """The part of `EpochSealed` beside the segments, in its terms: the reader's part of a checkpoint."""
 
     splits: Mapping[str, SealedSplit] = field(default_factory=dict)
+    changes: Mapping[str, Patch] = field(default_factory=dict)
     tables: Mapping[str, TableEpoch] = field(default_factory=dict)
     schemas: Mapping[str, SchemaDocument] = field(default_factory=dict)
     finished: tuple[str, ...] = ()
@@ -207,6 +209,7 @@ class SourceReaderBase(ABC):
             EpochSealed(
                 epoch=epoch,
                 splits=report.splits,
+                changes=report.changes,
                 segments=segments,
                 tables=report.tables,
                 schemas=report.schemas,

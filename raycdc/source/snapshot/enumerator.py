@@ -31,6 +31,7 @@ from raycdc.errors import ProtocolError
 from raycdc.model import TableId
 from raycdc.source.parking import Refusal, Requests, with_refusals, with_requests
 from raycdc.source.protocol.api import EnumeratorStart, EnumeratorStatistics, EpochShare, SplitEnumeratorContext
+from raycdc.source.protocol.epochs import SplitStates
 from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.selection import without_left
 from raycdc.source.snapshot.chunk_assignments import ChunkAssignments
@@ -167,7 +168,13 @@ class IncrementalSnapshotEnumerator:
 
     def epoch_sealed(self, epoch: int, splits: Mapping[str, SealedSplit]) -> EpochShare:
         """The log reader reports tables and the end by itself; its state says which tables begin again."""
-        if STREAM_SPLIT_ID in splits and self._follow(StreamState.of(splits[STREAM_SPLIT_ID])):
+        change = splits.changes.get(STREAM_SPLIT_ID) if isinstance(splits, SplitStates) else None
+        if change is not None:
+            # The tables that it does not tell of were followed before.
+            begun = self._follow(StreamState.of_change(change))
+        else:
+            begun = STREAM_SPLIT_ID in splits and self._follow(StreamState.of(splits[STREAM_SPLIT_ID]))
+        if begun:
             self._go_on()
         return EpochShare()
 
@@ -178,7 +185,8 @@ class IncrementalSnapshotEnumerator:
     def snapshot_state(self, checkpoint_id: int) -> EnumeratorState:
         out = [out.split for out in self._chunks.out if self._planning.is_of_now(out.split)]
         unfinished = (*out, *self._planning.pending)
-        return SealedEnumerator(self._started, self._end.high, self._planning.sealed(), unfinished).sealed()
+        state = SealedEnumerator(self._started, self._end.high, unfinished=unfinished)
+        return state.sealed_with(self._planning.sealed())
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Nothing to clean up at the source: a binlog is not acknowledged."""

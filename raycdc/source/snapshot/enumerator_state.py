@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from raycdc.checkpoint.opaque import EnumeratorState, PlannerState
+from raycdc.checkpoint.patch import Json
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
 from raycdc.source.schema_document import SchemaDocument
@@ -76,12 +77,16 @@ class SealedEnumerator:
 
     def sealed(self) -> EnumeratorState:
         """As a manifest has it."""
+        return self.sealed_with({str(table): planning.to_json() for table, planning in self.tables.items()})
+
+    def sealed_with(self, tables: Mapping[str, Json]) -> EnumeratorState:
+        """`sealed` with `tables` that are written already, in the place of its own."""
         return EnumeratorState.from_json(
             {
                 "version": STATE_VERSION,
                 "started": self.started,
                 "high": self.high,
-                "tables": {str(table): planning.to_json() for table, planning in self.tables.items()},
+                "tables": tables,
                 "unfinished": [split.to_json() for split in self.unfinished],
             }
         )
@@ -98,3 +103,30 @@ class SealedEnumerator:
             {TableId.parse(name): SealedPlanning.from_json(table) for name, table in data["tables"].items()},
             tuple(map(SnapshotSplit.from_json, data["unfinished"])),
         )
+
+
+class WrittenTables:
+    """The tables of an enumerator's state as they were written last: only those that are others since are written anew,
+    and the rest are the same objects as before.
+    """
+
+    def __init__(self) -> None:
+        self._written: Mapping[str, Json] = {}
+        self._others: dict[TableId, None] = {}
+
+    def note(self, table: TableId) -> None:
+        """Something of the table is another one, or may be."""
+        self._others[table] = None
+
+    def written(self, planning_of: Callable[[TableId], SealedPlanning | None]) -> Mapping[str, Json]:
+        """All tables, by name; those of which there is no planning are left out."""
+        written = dict(self._written)
+        for table in self._others:
+            planning = planning_of(table)
+            if planning is None:
+                written.pop(str(table), None)
+            else:
+                written[str(table)] = planning.to_json()
+        self._others.clear()
+        self._written = written
+        return written

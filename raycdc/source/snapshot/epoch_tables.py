@@ -45,15 +45,15 @@ class EpochTables:
 
     def has_news(self) -> bool:
         """Whether a table is still to be announced."""
-        return any(not is_announced(state) for _, state in self._lives.items() if not isinstance(state, Parked))
+        return bool(self._lives.news.unannounced)
 
     def report(self) -> tuple[dict[str, TableEpoch], dict[str, SchemaDocument]]:
         """The tables of the open epoch for `EpochSealed`, and the schemas that the epoch is the first to name.
 
         Every table is told of, with rows or without: an empty table has an empty target.
         """
-        for table, state in self._lives.items():
-            if not isinstance(state, Parked) and not is_announced(state) and table not in self._touched:
+        for table in self._lives.news.unannounced:
+            if table not in self._touched:
                 self.touch(table)
         tables = {
             str(table): TableEpoch(schema, self._lives.reading(table) is not None, tuple(self._changes.get(table, ())))

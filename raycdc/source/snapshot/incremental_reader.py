@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol, assert_never
 
+from raycdc.checkpoint.opaque import SealedSplit
+from raycdc.checkpoint.patch import Patch
 from raycdc.errors import ProtocolError
 from raycdc.source.protocol.api import ChunkSource
 from raycdc.source.protocol.metrics import ReaderMetrics
@@ -150,8 +152,10 @@ class IncrementalReader(SourceReaderBase):
         if self._log is None:
             return ReaderReport()
         report = self._log.report()
+        sealed = report.sealed
         return ReaderReport(
-            splits={STREAM_SPLIT_ID: self._log.state().sealed()},
+            splits={STREAM_SPLIT_ID: sealed} if isinstance(sealed, SealedSplit) else {},
+            changes={STREAM_SPLIT_ID: sealed} if isinstance(sealed, Patch) else {},
             tables=report.tables,
             schemas=report.schemas,
             finished=report.finished,

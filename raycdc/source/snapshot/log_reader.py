@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from raycdc.failpoints import reach
@@ -54,6 +54,7 @@ from raycdc.source.snapshot.log_unit import (
 )
 from raycdc.source.snapshot.open_chunk import Retries
 from raycdc.source.snapshot.open_epoch import LogReport, OpenEpoch
+from raycdc.source.snapshot.sealed_stream import SealedStream
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.snapshot.table_changes import TableChanges
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
@@ -135,6 +136,7 @@ class LogReader:
             if self._lives.reading(table) is not None:
                 self._hand_off.add_table(table, primary_key=self._epoch.tables.document(table).primary_key)
         self._retries = Retries()
+        self._sealed = SealedStream(self._lives)
         self._waiting: deque[LogEvent] = deque()
         #: Why the log is not passed on, if it is not.
         self._halt: AwaitsCut | AwaitsTables | None = None
@@ -249,8 +251,14 @@ class LogReader:
         )
 
     def report(self) -> LogReport:
-        """The log reader's part of `EpochSealed` beside segments and state; call before `after_cut`."""
-        return self._epoch.report(watermark_ms=self._cursor.watermark_ms, end_of_input=self.end_of_input)
+        """The log reader's part of `EpochSealed` beside segments, with its state; call once, before `after_cut`."""
+        cursor, epoch, sealed = self._cursor, self._epoch, self._sealed
+        report = epoch.report(watermark_ms=cursor.watermark_ms, end_of_input=self.end_of_input)
+        if sealed.is_first:
+            return replace(report, sealed=sealed.whole(self.state()))
+        changes = self._lives.changes
+        place = StreamState(cursor.position, cursor.ordinal, changes=changes, notes=cursor.notes, missing=epoch.missing)
+        return replace(report, sealed=sealed.change(place))
 
     def _between_transactions(self, *, now_s: float) -> None:
         while self._waiting:

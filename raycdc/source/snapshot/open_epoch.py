@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from raycdc.checkpoint.manifest import Segment, TableEpoch
 from raycdc.checkpoint.missing import MissingRow, MissingRows, MissingState
+from raycdc.checkpoint.opaque import SealedSplit
+from raycdc.checkpoint.patch import Patch
 from raycdc.model import TableId
 from raycdc.schema.events import SchemaChangeEvent
 from raycdc.source.protocol.api import ReaderOutput
@@ -22,13 +24,14 @@ _MISSING_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class LogReport:
-    """The log's part of `EpochSealed`, in its terms."""
+    """The log's part of `EpochSealed`, in its terms; `sealed` is its state, or what became another one of it."""
 
     tables: Mapping[str, TableEpoch] = field(default_factory=dict)
     schemas: Mapping[str, SchemaDocument] = field(default_factory=dict)
     finished: tuple[str, ...] = ()
     watermark_ms: int | None = None
     end_of_input: bool = False
+    sealed: SealedSplit | Patch | None = field(default=None, compare=False)
 
 
 class OpenEpoch:

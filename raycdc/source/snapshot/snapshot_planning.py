@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from raycdc.checkpoint.opaque import PlannerState
+from raycdc.checkpoint.patch import Json
 from raycdc.model import TableId
 from raycdc.source.protocol.api import SplitEnumeratorContext, TableProgress
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.chunk_key import ChunkKey
-from raycdc.source.snapshot.enumerator_state import SealedPlanning
+from raycdc.source.snapshot.enumerator_state import SealedPlanning, WrittenTables
 from raycdc.source.snapshot.snapshot_plan import PLANNED_AHEAD, EnumeratorDialect, PlannedChunks, StartPoint
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.split import SnapshotSplit
@@ -57,6 +58,7 @@ class SnapshotPlanning:
         self._to_plan: dict[TableId, None] = {}
         self._to_begin: set[TableId] = set()
         self._documents: dict[str, SchemaDocument] = {}
+        self._written = WrittenTables()
         self._asked = False
         self.pending: deque[SnapshotSplit] = deque()
         #: Tables whose chunks the log reader refuses: the next manifest says why.
@@ -143,6 +145,7 @@ class SnapshotPlanning:
     def _put(self, table: TableId, planning: TablePlanning) -> None:
         """The only place where the planning of a table becomes another."""
         self._tables[table] = planning
+        self._written.note(table)
         if planning.planner is None:
             self._to_plan.pop(table, None)
         else:
@@ -170,8 +173,9 @@ class SnapshotPlanning:
     def table_gone(self, split: SnapshotSplit) -> None:
         """The chunk's table was dropped at the source: nothing of it is left to read."""
         if self.is_of_now(split):
-            self._tables[split.table].planner = None
-            self._to_plan.pop(split.table, None)
+            planning = self._tables[split.table]
+            planning.planner = None
+            self._put(split.table, planning)
             self.end_chunks(split.table)
 
     def end_chunks(self, table: TableId) -> None:
@@ -181,6 +185,7 @@ class SnapshotPlanning:
     def finished(self, table: TableId) -> None:
         """A chunk of the table is in a sealed manifest."""
         self._tables[table].finished += 1
+        self._written.note(table)
 
     @property
     def is_done(self) -> bool:
@@ -197,21 +202,26 @@ class SnapshotPlanning:
         counts = Counter(split.table for split in published)
         return {table: _progress(state, counts[table]) for table, state in self._tables.items()}
 
-    def sealed(self) -> dict[TableId, SealedPlanning]:
-        """The tables of an enumerator's state."""
-        return {
-            table: SealedPlanning(
-                state.fingerprint,
-                self._documents[state.fingerprint] if state.planner is not None else None,
-                state.planner,
-                state.planned,
-                state.finished,
-                state.estimate,
-                state.incarnation,
-            )
-            for table, state in self._tables.items()
-            if state.parked is None
-        }
+    def sealed(self) -> Mapping[str, Json]:
+        """The tables of an enumerator's state, as a manifest has them. Those of which nothing was heard since the call
+        before are the same objects as then.
+        """
+        return self._written.written(self.sealed_planning)
+
+    def sealed_planning(self, table: TableId) -> SealedPlanning | None:
+        """How far the table is; None for one that is parked."""
+        state = self._tables[table]
+        if state.parked is not None:
+            return None
+        return SealedPlanning(
+            state.fingerprint,
+            self._documents[state.fingerprint] if state.planner is not None else None,
+            state.planner,
+            state.planned,
+            state.finished,
+            state.estimate,
+            state.incarnation,
+        )
 
 
 def _cut_by(key: ChunkKey | None) -> PlannerState:

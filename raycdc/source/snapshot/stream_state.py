@@ -14,6 +14,7 @@ from typing import Any
 from raycdc.checkpoint.manifest import STREAM_SPLIT_ID, Manifest
 from raycdc.checkpoint.missing import MissingState
 from raycdc.checkpoint.opaque import NO_NOTES, LogNotes, Position, SealedSplit
+from raycdc.checkpoint.patch import Json, Patch
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
 from raycdc.source.table_life import (
@@ -28,6 +29,10 @@ from raycdc.source.table_life import (
     followed_to_json,
     parked_from,
 )
+
+#: The fields of a state that have its tables.
+TABLES = "tables"
+PARKED = "parked"
 
 #: Version of the stream split's state, and that of one with a table that is read as of one place.
 STATE_VERSION = 1
@@ -88,15 +93,27 @@ class StreamState:
         """As a manifest has it."""
         as_of = any(isinstance(state, AsOf | Behind) for state in self.followed.values())
         return {
+            **self.place_json(as_of=as_of),
+            "parked": {str(table): state.to_json() for table, state in self.parked.items()},
+            "tables": {str(table): followed_to_json(state) for table, state in self.followed.items()},
+        }
+
+    def place_json(self, *, as_of: bool) -> Mapping[str, Json]:
+        """`to_json` without the tables, of which some are read `as_of` one place."""
+        return {
             "version": AS_OF_VERSION if as_of else STATE_VERSION,
             "position": self.position.to_json(),
             "ordinal": self.ordinal,
             **({"source": self.notes.to_json()} if self.notes else {}),
             **({"missing": self.missing.to_json()} if self.missing.count else {}),
             "changes": self.changes,
-            "parked": {str(table): state.to_json() for table, state in self.parked.items()},
-            "tables": {str(table): followed_to_json(state) for table, state in self.followed.items()},
         }
+
+    @classmethod
+    def of_change(cls, change: Patch) -> StreamState:
+        """The state after a change that `SealedStream` gave, with the tables alone that it tells of."""
+        tables = {name: change.inside[name].put if name in change.inside else {} for name in (TABLES, PARKED)}
+        return cls.from_json({**change.put, **tables})
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> StreamState:

@@ -15,6 +15,7 @@ from typing import Any
 from raycdc.bridge.access import SpoolAddress
 from raycdc.bridge.segment import SegmentContents
 from raycdc.checkpoint.manifest import Segment
+from raycdc.checkpoint.patch import Json
 from raycdc.errors import FencedError
 from raycdc.model import TableId
 from raycdc.model.until import Until
@@ -28,9 +29,11 @@ from raycdc.source.protocol.link import Identity, Link, read_packet
 from raycdc.source.protocol.source_event import Message, ReaderRegistration, Shutdown
 from raycdc.source.reader.availability import Availability
 from raycdc.source.reader.context import ReaderContext
+from raycdc.source.reader.source_reader_base import ReaderReport
 from raycdc.source.snapshot.enumerator import IncrementalSnapshotEnumerator, restore_or_create
 from raycdc.source.snapshot.hand_off import LogRows
 from raycdc.source.snapshot.incremental_reader import IncrementalReader
+from raycdc.source.split import STREAM_SPLIT_ID
 from raycdc.source.table_requests import refusals_of
 from raycdc.testing.simulation.chunk_source import SimChunkSource
 from raycdc.testing.simulation.database import SimDatabase
@@ -91,6 +94,20 @@ class MemoryOutput(EpochOutput):
         return MemorySegmentWriter(self._memory, self._author, contents)
 
 
+class CheckedReader(IncrementalReader):
+    """A reader of which each change that it seals is compared with the state that the change stands for."""
+
+    def report(self) -> ReaderReport:
+        report = super().report()
+        if self._log is not None:
+            whole = self._log.state().to_json()
+            change = report.changes.get(STREAM_SPLIT_ID)
+            sealed = report.splits[STREAM_SPLIT_ID].to_json() if change is None else change.onto(self._sealed)
+            assert sealed == whole, f"{change} was sealed, which makes {sealed} and not {whole}"
+            self._sealed: dict[str, Json] = sealed
+        return report
+
+
 class SimReader:
     """A reader process."""
 
@@ -117,7 +134,7 @@ class SimReader:
             epoch_bytes_max=SETTINGS.epoch_bytes_max,
             threads=NoThreads(),
         )
-        self.reader = IncrementalReader(context, self.dialect, held_bytes_max=HELD_BYTES_MAX)
+        self.reader = CheckedReader(context, self.dialect, held_bytes_max=HELD_BYTES_MAX)
         self._clock = clock
         self._next_heartbeat_s = 0.0
         self.link.send(ReaderRegistration(NODE, address[0] + 1, ""))

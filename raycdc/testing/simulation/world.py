@@ -352,6 +352,13 @@ class Simulation:
             f"{[(s.kind, str(s.table), s.rows) for s in manifest.segments]} "
             f"at {None if stream is None else stream.ordinal}"
         )
+        if self.cluster.enumerator is not None:
+            # It writes again only the tables of which something was heard.
+            planning = self.cluster.enumerator._planning
+            tables = {table: planning.sealed_planning(table) for table in planning._tables}
+            whole = {str(table): sealed.to_json() for table, sealed in tables.items() if sealed is not None}
+            told = manifest.enumerator.to_json()["tables"]
+            assert told == whole, f"the enumerator sealed {told} and has {whole}"
         asked_to_stop = self.stopped == self.cluster.generation
         self.oracle.manifest(manifest, self.state.last, caught_up=manifest.final and not asked_to_stop)
 

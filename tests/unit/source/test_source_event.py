@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from raycdc.checkpoint.manifest import UnknownChange
 from raycdc.checkpoint.missing import MissingRow, MissingState
 from raycdc.checkpoint.opaque import LogNotes, Opaque, Position, SealedSplit
+from raycdc.checkpoint.patch import Patch
 from raycdc.connectors.kafka.events import EnumeratorEvent, ReaderEvent
 from raycdc.errors import ProtocolError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
@@ -60,6 +61,11 @@ unknown_changes = st.lists(st.dictionaries(st.text(max_size=5), values, max_size
 )
 
 
+objects = st.dictionaries(st.text(max_size=5), values, max_size=3)
+gone = st.lists(st.text(max_size=5), max_size=2).map(tuple)
+patches = st.builds(Patch, objects, gone, st.dictionaries(names, st.builds(Patch, objects, gone), max_size=2))
+
+
 def field_values(hint: Any) -> st.SearchStrategy[Any]:
     """Values of a field's type, as deep as it goes."""
     origin, arguments = get_origin(hint), get_args(hint)
@@ -81,6 +87,7 @@ def field_values(hint: Any) -> st.SearchStrategy[Any]:
         Position: st.builds(Position, values.filter(lambda value: value is not None)),
         SealedSplit: st.builds(SealedSplit, st.dictionaries(st.text(max_size=5), values, max_size=3)),
         tuple[UnknownChange, ...]: unknown_changes,
+        Patch: patches.filter(lambda patch: all(patch.inside.values())),
         LogNotes: st.builds(LogNotes, st.dictionaries(st.text(max_size=5), values, max_size=3)),
         SnapshotState: st.builds(SnapshotState, st.none() | names, st.booleans(), st.booleans(), st.booleans(), bounds),
         MissingState: st.just(MissingState()) | st.builds(MissingState, st.integers(1, 99), missing),

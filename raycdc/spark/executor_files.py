@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 import tarfile
 import tempfile
@@ -27,7 +28,6 @@ _ALWAYS = (
     "annotated-types",
     "msgpack",
     "numpy",
-    "obstore",
     "pandas",
     "pyarrow",
     "pydantic",
@@ -41,6 +41,10 @@ _ALWAYS = (
 )
 #: For those of one sink.
 _OF_SINKS = {
+    "delta": ("obstore",),
+    "iceberg": ("obstore",),
+    "jsonl": ("obstore",),
+    "parquet": ("obstore",),
     "jdbc": ("adbc-driver-manager", "adbc-driver-postgresql", "importlib-resources", "pymysql"),
     "kafka": ("confluent-kafka",),
     "mongodb": ("cffi", "cryptography", "dnspython", "pymongo", "pymongoarrow"),
@@ -48,7 +52,9 @@ _OF_SINKS = {
 #: An archive that no run began with for so long is removed when another is made.
 _UNUSED_S = 90 * 86_400
 #: What no task needs of them.
-_LEFT_OUT = ("/tests/", "/include/", "/__pycache__/", "/raycdc/testing/")
+_LEFT_OUT = ("/tests/", "/include/", "/__pycache__/", "/raycdc/testing/", "/numpy/_core/_simd.")
+#: The libraries that pyarrow has under three names; the one in the middle is asked for.
+_TWICE = re.compile(r"/pyarrow/libarrow_python\w*\.(so|dylib)(\.\d+\.\d+\.\d+)?$")
 _SUFFIXES_LEFT_OUT = (".pyc", ".pyx", ".pxd", ".pxi", ".h", ".hpp", ".cc", ".c", ".lib", ".a")
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -57,7 +63,7 @@ def archive(sink: str) -> Path:
     """The archive for tasks of `sink` (its type), made now where it is not there yet (some seconds). `ConfigError`
     where it cannot be.
     """
-    files = sorted({**dict(_packages([*_ALWAYS, *_OF_SINKS.get(sink, ())])), **dict(_own())}.items())
+    files = contents(sink)
     digest = hashlib.sha256()
     for name, path in files:
         status = path.stat()
@@ -80,6 +86,11 @@ def archive(sink: str) -> Path:
                 "that Python in spark.conf as spark.pyspark.python."
             ) from cause
     return made
+
+
+def contents(sink: str) -> list[tuple[str, Path]]:
+    """Names in the archive for tasks of `sink`, and the files on this machine that have them."""
+    return sorted({**dict(_packages([*_ALWAYS, *_OF_SINKS.get(sink, ())])), **dict(_own())}.items())
 
 
 def _make(made: Path, files: Sequence[tuple[str, Path]]) -> None:
@@ -126,4 +137,5 @@ def _own() -> Iterator[tuple[str, Path]]:
 
 
 def _wanted(inside: str) -> bool:
-    return not any(part in inside for part in _LEFT_OUT) and not inside.endswith(_SUFFIXES_LEFT_OUT)
+    left_out = any(part in inside for part in _LEFT_OUT) or inside.endswith(_SUFFIXES_LEFT_OUT)
+    return not left_out and not _TWICE.search(inside)

@@ -59,8 +59,8 @@ class ProgressReporter:
     def starting(self, step: str) -> None:
         self._tell(Starting(step))
 
-    def waiting(self, holder: str, state: str) -> None:
-        self._tell(Waiting(holder, state))
+    def waiting(self, holder: str, state: str, *, at_most_s: float | None = None) -> None:
+        self._tell(Waiting(holder, state, at_most_s))
 
     def took_over(self, reason: str, generation: int) -> None:
         self._tell(TookOver(reason, generation))

@@ -6,6 +6,7 @@
 |---|---|---|
 | `starting` | before `started`, one per step | `step`: the step under way, for people (not in ``--json``) |
 | `waiting` | a standby waits for the driver that has the state | `for`: that driver, `state` |
+| … | another start looks whether that driver still has it | `at_most_s` beside them |
 | `took_over` | a standby that waited has the state now | `reason`, `generation` |
 | `started` | processes are up, and again whenever they change | `pids` |
 | `scaling` | another number of readers, or they are elsewhere | `readers`, `waiting` (for a place), `nodes` (readers \
@@ -43,12 +44,18 @@ class Starting:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A standby waits, because `holder` has the `state`."""
+    """A standby waits, because `holder` has the `state`. Another start waits `at_most_s` to see whether it has."""
 
     holder: str
     state: str
+    at_most_s: float | None = None
 
     def __str__(self) -> str:
+        if self.at_most_s is not None:
+            return (
+                f"looking for up to {self.at_most_s:.0f} s whether {self.holder}, which had the state in {self.state} "
+                "last and did not say that it ended, gives a sign of life"
+            )
         return f"waiting for the state in {self.state}, which {self.holder} has"
 
 
@@ -261,8 +268,9 @@ def event_to_json(event: RunEvent) -> dict[str, Any]:
     match event:
         case Starting(step):
             return {"event": "starting", "step": step}
-        case Waiting(holder, state):
-            return {"event": "waiting", "for": holder, "state": state}
+        case Waiting(holder, state, at_most_s):
+            limit = {} if at_most_s is None else {"at_most_s": at_most_s}
+            return {"event": "waiting", "for": holder, "state": state, **limit}
         case TookOver(reason, generation):
             return {"event": "took_over", "reason": reason, "generation": generation}
         case Started(driver, enumerator, readers):

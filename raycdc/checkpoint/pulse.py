@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 #: How often a driver renews its document, and how long one may stay as it is: five times that, for slow disks.
 RENEW_S = 3.0
 SILENT_S = 15.0
+#: How often one that waits looks at the state.
+LOOK_S = 1.0
 
 
 class HolderJson(TypedDict):
@@ -233,10 +235,17 @@ class Watch:
         return str(holder)
 
 
-def require_vacant(generations: Generations, where: str, *, lock: str, threads: Threads = THREADS) -> None:
+def require_vacant(
+    generations: Generations,
+    where: str,
+    *,
+    lock: str,
+    wait: Callable[[str], None] | None = None,
+    threads: Threads = THREADS,
+) -> None:
     """Wait until it is known that no driver has the state at `where`. `StateError` where one has. For whoever has the
     `lock` already, because only that keeps out another of this machine: one that claimed its generation here and never
-    gave a sign is gone with its lock.
+    gave a sign is gone with its lock. `wait` is called between two looks, with the driver that may have the state.
     """
     newest = generations.newest()
     holder = generations.holder(newest) if newest else None
@@ -249,7 +258,10 @@ def require_vacant(generations: Generations, where: str, *, lock: str, threads: 
                 f"The state in {where} is in use by {found}. Stop that one first (two drivers on one state would "
                 "commit twice), or give this pipeline its own pipeline.state."
             )
-        threads.wait(threading.Event(), 1.0)
+        if wait is not None:
+            wait(found)
+        else:
+            threads.wait(threading.Event(), LOOK_S)
 
 
 def lock_of(file: Path) -> str:

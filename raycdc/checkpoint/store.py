@@ -234,15 +234,15 @@ class CheckpointStore:
 
     # -- one driver at a time ---------------------------------------------------------------------------------------
 
-    def lease(self) -> Lease:
+    def lease(self, wait: Callable[[str], None] | None = None) -> Lease:
         """Take the state for this process until `Lease.release`. `StateError` names the process that has it.
 
         A driver on another machine, which the lock does not meet, is known by its signs of life; one that died there
-        and could not say so is waited for (`raycdc.checkpoint.pulse.SILENT_S`).
+        and could not say so is waited for (`raycdc.checkpoint.pulse.SILENT_S`, which says what `wait` is).
         """
         lock = self.lock.take()
         try:
-            require_vacant(self.generations, str(self.place), lock=self.lock.identity)
+            require_vacant(self.generations, str(self.place), lock=self.lock.identity, wait=wait)
         except BaseException:
             lock.release()
             raise

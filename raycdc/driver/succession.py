@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
 
 from raycdc.checkpoint.folder import Lease
-from raycdc.checkpoint.pulse import Pulse, Vacancy, Watch
+from raycdc.checkpoint.pulse import LOOK_S, SILENT_S, Pulse, Vacancy, Watch
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.checkpoint.term import DriverTerm
 from raycdc.errors import FencedError, StateError
 from raycdc.progress import ProgressReporter
 
-#: How often one that waits looks at the state, and whether it is to stop.
-LOOK_S = 1.0
+#: How often one that waits looks whether it is to stop.
 STOP_S = 0.2
 
 
@@ -72,11 +72,11 @@ def take(
     standby: bool,
     stopped: Callable[[], bool],
 ) -> Tenure:
-    """The state of `store` until `stack` ends. `StateError` where another process on this machine has it, unless this
-    one is a `standby`; then `StoppedWaitingError` where it is to stop before the state is free.
+    """The state of `store` until `stack` ends. `StateError` where another process has it, unless this one is a
+    `standby`. `StoppedWaitingError` where it is to stop before it is known that the state is free.
     """
     if not standby:
-        lease = store.lease()
+        lease = store.lease(_Pause(store, reporter, stopped, at_most_s=SILENT_S))
         stack.callback(lease.release)
         tenure = Tenure(store, DriverTerm(store), lambda: lease)
     else:
@@ -92,22 +92,46 @@ def lease_if_free(store: CheckpointStore) -> Lease | None:
     return None
 
 
+class _Pause:
+    """The time between two looks at a state that another driver has, or may have. That one is told of once."""
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        reporter: ProgressReporter,
+        stopped: Callable[[], bool],
+        *,
+        at_most_s: float | None = None,
+    ) -> None:
+        self._where = str(store.place)
+        self._reporter = reporter
+        self._stopped = stopped
+        self._at_most_s = at_most_s
+        self.told = ""
+
+    def __call__(self, holder: str) -> None:
+        """Blocks for `LOOK_S`. `StoppedWaitingError` where the run is to stop."""
+        if holder != self.told:
+            self.told = holder
+            self._reporter.waiting(holder, self._where, at_most_s=self._at_most_s)
+        for _ in range(round(LOOK_S / STOP_S)):
+            if self._stopped():
+                raise StoppedWaitingError
+            time.sleep(STOP_S)
+
+
 def _waited(store: CheckpointStore, reporter: ProgressReporter, stopped: Callable[[], bool]) -> DriverTerm:
     """A term that began when nobody else had the state any more."""
     watch = Watch(store.generations, store.lock.holder, lock=store.lock.identity)
-    told, pause = "", threading.Event()
+    pause = _Pause(store, reporter, stopped)
     while True:
         found = watch.look()
-        if isinstance(found, Vacancy):
-            own = store.generations.take_over(found.after)
-            if own is not None:
-                if told:
-                    reporter.took_over(found.why, own)
-                return DriverTerm(store, own)
-        elif found != told:
-            told = found
-            reporter.waiting(found, str(store.place))
-        for _ in range(round(LOOK_S / STOP_S)):
-            if stopped():
-                raise StoppedWaitingError
-            pause.wait(STOP_S)
+        if not isinstance(found, Vacancy):
+            pause(found)
+        elif (own := store.generations.take_over(found.after)) is not None:
+            if pause.told:
+                reporter.took_over(found.why, own)
+            return DriverTerm(store, own)
+        else:
+            # Another one that waited was faster, and is found by the next look.
+            pause(pause.told)

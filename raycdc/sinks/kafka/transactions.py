@@ -250,17 +250,15 @@ class Transactions:
             self._producer.abort_transaction(TIMEOUT_S)
 
     def _commit(self) -> None:
-        """Its outcome is known only when it answered: asked again for as long as the broker is away."""
-        while True:
-            try:
-                self._producer.commit_transaction(TIMEOUT_S)
-            except KafkaException as cause:
-                if cause.args[0].retriable():
-                    continue
-                if cause.args[0].txn_requires_abort():
-                    self._abort()
-                raise self._error(cause) from cause
-            return
+        """Where no broker answers in time, nobody knows the outcome. It is not asked for here: the epoch loop asks for
+        the whole epoch again, whose next producer has the coordinator decide, and then reads the record.
+        """
+        try:
+            self._producer.commit_transaction(TIMEOUT_S)
+        except KafkaException as cause:
+            if cause.args[0].txn_requires_abort():
+                self._abort()
+            raise self._error(cause) from cause
 
     def _add_record(self, add: Callable[[], None]) -> None:
         try:

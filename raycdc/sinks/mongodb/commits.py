@@ -19,7 +19,7 @@ import bson
 from bson.raw_bson import RawBSONDocument
 from pymongo.errors import DuplicateKeyError
 
-from raycdc.errors import FencedError
+from raycdc.errors import FencedError, RaycdcError, SinkUnavailableError
 from raycdc.model import TableId
 from raycdc.sinks.mongodb.plugin import COMMITS, FENCES
 from raycdc.sinks.mongodb.server import Document, Server, Session
@@ -156,8 +156,9 @@ class Commits:
         change: RecordChange,
         positions: Mapping[str, object],
     ) -> Kept:
-        """Put `change` in the place of `before`. `FencedError` where the record is not `before` any more. Without a
-        session it is a transaction of its own.
+        """Put `change` in the place of `before`. `FencedError` where the record is not `before` any more;
+        `SinkUnavailableError` where an older driver changed it, whose last commit came between. Without a session it is
+        a transaction of its own.
         """
         if session is None:
             return self._server.transaction(lambda own: self.write(own, target, before, change, positions))
@@ -178,11 +179,11 @@ class Commits:
             try:
                 commits.insert_one({"_id": self._id(target), **document}, session=session)
             except DuplicateKeyError:
-                raise _late(target) from None
+                raise self._late(target, held) from None
         else:
             same = {"_id": self._id(target), "version": before.version}
             if commits.replace_one(same, document, session=session).matched_count == 0:
-                raise _late(target)
+                raise self._late(target, held)
         if change.alone:
             commits.delete_many({"_id.target": str(target), "_id.app": {"$ne": self._app}}, session=session)
             fenced.delete_many({"target": str(target)}, session=session)
@@ -208,12 +209,15 @@ class Commits:
         others = (one for one in found if one["_id"] != mine and one["columns"] != "[]")
         return any(not is_of_pipeline(one["_id"]["app"], self._app) for one in others)
 
+    def _late(self, target: TableId, held: Held) -> RaycdcError:
+        """Why the record is not what it was."""
+        now = self.read(target)
+        if now is not None and now.held.vector.generation < held.vector.generation:
+            return SinkUnavailableError(f"{target}: a driver that was replaced committed meanwhile")
+        return FencedError(f"{target}: another driver wrote the record since this one read it.")
+
     def _id(self, target: TableId) -> dict[str, str]:
         return {"app": self._app, "target": str(target)}
 
     def _fence(self, target: TableId, token: str) -> dict[str, str]:
         return {**self._id(target), "token": token}
-
-
-def _late(target: TableId) -> FencedError:
-    return FencedError(f"{target}: another driver wrote the record since this one read it.")

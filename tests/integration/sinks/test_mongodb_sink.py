@@ -12,7 +12,7 @@ import pytest
 
 from raycdc.bridge import StageTask, run_in_process
 from raycdc.config import Secret
-from raycdc.errors import FencedError, RaycdcError, SinkError
+from raycdc.errors import FencedError, RaycdcError, SinkError, SinkUnavailableError
 from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.schema import AddColumnEvent, DropColumnEvent, RenameColumnEvent
@@ -149,6 +149,34 @@ def test_two_drivers_of_one_generation_do_not_pass_each_other(world: World, monk
     monkeypatch.setattr(Commits, "read", late)
     with pytest.raises(FencedError, match="another driver wrote the record"):
         one.commit(second, one.stage([second])[T])
+    assert [(row["_id"], row["a"]) for row in raw(world)] == [(1, 30), (2, 2), (3, 3)]
+
+
+def test_a_last_commit_of_a_driver_that_was_replaced_does_not_end_its_successor(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was in its transaction when the successor read the record, and was let through."""
+    three_epochs(world)
+    old, new = world.sink(), world.sink()
+    first, second, third = works(world, 1, 2, 3)
+    put(old, first)
+    read = Commits.read
+
+    def late(self: Commits, target: TableId) -> Any:
+        found = read(self, target)
+        monkeypatch.setattr(Commits, "read", read)
+        put(old, second)
+        return found
+
+    second_again, third_again = replace(second, generation=2), replace(third, generation=2)
+    staged = new.stage([second_again])[T]
+    monkeypatch.setattr(Commits, "read", late)
+    with pytest.raises(SinkUnavailableError, match="a driver that was replaced committed meanwhile"):
+        new.commit(second_again, staged)
+    new.commit(second_again, staged)
+    put(new, third_again)
+    with pytest.raises(FencedError):
+        put(old, third)
     assert [(row["_id"], row["a"]) for row in raw(world)] == [(1, 30), (2, 2), (3, 3)]
 
 

@@ -37,8 +37,10 @@ test-fast: setup lint ## Unit, protocol and simulation tests only (no server, no
 test-kill: setup-test ## Kill tests with many seeds; prints the table of the README
 	RAYCDC_KILL_SEEDS=$${RAYCDC_KILL_SEEDS:-10} $(PYTEST) tests/kill
 
-test-takeover: setup-test ## Twenty standbys of each kind take over; lost nodes and heads of Ray; SIGTERM at any moment
-	$(PYTEST) tests/kill/test_takeovers.py tests/kill/test_cluster_lost.py tests/kill/test_node_death.py tests/kill/test_service_ends.py
+test-takeover: setup-test ## Twenty standbys of each kind take over; stopped drivers; lost nodes and heads of Ray; SIGTERM at any moment
+	$(PYTEST) -n 2 --dist worksteal tests/kill/test_takeovers.py tests/kill/test_stopped_drivers.py \
+		tests/kill/test_store_kills.py tests/kill/test_cluster_lost.py tests/kill/test_node_death.py \
+		tests/kill/test_service_ends.py
 
 test-elastic: setup-test ## A Ray cluster that scales: nodes come under a run, read, and are given back (about half an hour)
 	$(PYTEST) tests/kill/test_elastic.py tests/kill/test_spool_servers.py tests/e2e/test_two_nodes.py

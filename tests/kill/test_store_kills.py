@@ -8,12 +8,16 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
 
 from raycdc.errors import ExitCode
+from raycdc.stores.libraries import delta_options
 from raycdc.stores.object_store import ObjectStore
 from raycdc.stores.settings import StorageSettings
-from raycdc.stores.url import ObjectPlace, StoreKind
+from raycdc.stores.url import ObjectPlace, StoreKind, place_of
 from raycdc.testing.changelog import check_changelog, read_changelog
 from raycdc.testing.compare import compare_lake
 from raycdc.testing.jobs import Job, Run, catch_up, run_through
@@ -41,7 +45,7 @@ FAULTS = (
 
 
 def on_store(folder: Path, server: MariaDbServer, database: str, store: StoreProxy) -> Job:
-    """A job whose state is in a bucket of its own."""
+    """A job whose state is in a bucket of its own, which has place for a lake, too."""
     with server.connect() as connection:
         create_shop(connection, database, SIZE)
     bucket = store.server.create_bucket(database.replace("_", "-"))
@@ -55,6 +59,29 @@ allow_http = true
 """
     url, work = f"s3://{bucket}/state", f'work = "{folder / "work"}"'
     return Job(folder, server, database, TABLES, local=True, state_url=url, pipeline=work, sections=storage)
+
+
+def lake_beside(job: Job) -> str:
+    """The URL of a lake in the bucket of the state."""
+    return f"{job.state_url.removesuffix('/state')}/lake"
+
+
+def read_lake(store: StoreProxy, url: str) -> pa.Table:
+    """The rows of the Delta table at `url`; without columns where there is none yet."""
+    place = place_of(url)
+    assert isinstance(place, ObjectPlace)
+    try:
+        # `is_deltatable` would keep the interpreter to itself, and the proxy is in this process.
+        table = DeltaTable(url, storage_options=delta_options(place, settings_of(store)))
+    except TableNotFoundError:
+        return pa.table({})
+    return pa.table(table.to_pyarrow_table())
+
+
+def settings_of(store: StoreProxy) -> StorageSettings:
+    return StorageSettings(
+        endpoint=store.endpoint, region=REGION, access_key_id=ACCESS_KEY, secret_access_key="any", allow_http=True
+    )
 
 
 def changing(job: Job) -> ShopWorkload:
@@ -135,10 +162,7 @@ def test_copies_of_segments_survive_the_machine(mariadb: MariaDbServer, moto: Mo
         assert reads
         catch_up(replace(job, pipeline=f'work = "{tmp_path / "other"}"\n{spool}'))
         bucket = job.state_url.removeprefix("s3://").partition("/")[0]
-        settings = StorageSettings(
-            endpoint=store.endpoint, region=REGION, access_key_id=ACCESS_KEY, secret_access_key="any", allow_http=True
-        )
-        left = ObjectStore(ObjectPlace(StoreKind.S3, bucket, "spool"), settings).list("")
+        left = ObjectStore(ObjectPlace(StoreKind.S3, bucket, "spool"), settings_of(store)).list("")
         assert left == []
     expect_equal(job)
 

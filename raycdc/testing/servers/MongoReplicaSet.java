@@ -43,7 +43,7 @@ public class MongoReplicaSet {
   static String tokenAt(long ts) { return String.format("82%016X%08X", ts, 0xFFFFFFFF); }   // after every entry of ts
   static long tsOf(String t) { return Long.parseUnsignedLong(t.substring(2, 18), 16); }
 
-  static class Txn { Channel channel; Document lsid; Object num; List<Ev> evs = new ArrayList<>(); }
+  static class Txn { final long began = System.currentTimeMillis(); Channel channel; Document lsid; Object num; List<Ev> evs = new ArrayList<>(); }
   static final Map<String, Txn> TXNS = new HashMap<>();
   static final ThreadLocal<Txn> CUR = new ThreadLocal<>();
   static final ThreadLocal<Boolean> MUTE = ThreadLocal.withInitial(() -> false), REPLACE = ThreadLocal.withInitial(() -> false);
@@ -180,10 +180,13 @@ public class MongoReplicaSet {
       switch (cmd) { case "hello": return stamp(hello(false)); case "isMaster": case "ismaster": return stamp(hello(true)); case "ping": return stamp(ok()); default: }
       synchronized (LOCK) {
         Txn t = null;
+        if (lifetime > 0) expire();
         if (q.containsKey("lsid") && Boolean.FALSE.equals(q.get("autocommit"))) {
           String k = key(q);
           if (Boolean.TRUE.equals(q.get("startTransaction"))) { t = new Txn(); t.lsid = (Document) q.get("lsid"); t.num = q.get("txnNumber"); TXNS.put(k, t); }
           else t = TXNS.get(k);
+          if (EXPIRED.contains(k) && !cmd.equals("abortTransaction")) return stamp(again(251, "NoSuchTransaction", "Transaction " + q.get("txnNumber") + " has been aborted."));
+          if (t != null && lifetime > 0 && meets(t, m.getDatabaseName(), cmd, q)) { TXNS.remove(k); undo(t); return stamp(again(112, "WriteConflict", "Write conflict during plan execution and yielding is disabled.")); }
           if (t == null && !cmd.equals("commitTransaction") && !cmd.equals("abortTransaction")) throw new MongoServerError(251, "NoSuchTransaction", "Given transaction number does not match any in-progress transactions.");
           if (cmd.equals("commitTransaction")) { TXNS.remove(k); if (t != null && !t.evs.isEmpty()) { long ts = nextTs(); int i = 0; for (Ev e : t.evs) { e.ts = ts; e.idx = i++; e.wall = Instant.now(); LOG.add(e); } LOCK.notifyAll(); } return stamp(ok()); }
           if (cmd.equals("abortTransaction")) { TXNS.remove(k); if (t != null) undo(t); return stamp(ok()); }
@@ -207,6 +210,28 @@ public class MongoReplicaSet {
       if (denied == null || !denied.get("namespace").equals(db + "." + q.get(cmd)) || !((List<?>) denied.get("commands")).contains(cmd)) return null;
       Document said = new Document(); for (Map.Entry<String, Object> e : q.entrySet()) if (!List.of("documents", "updates", "deletes").contains(e.getKey())) said.put(e.getKey(), e.getValue());
       return new Document("ok", 0.0).append("errmsg", "not authorized on " + db + " to execute command " + said.toString(true, "{ ", " }")).append("code", 13).append("codeName", "Unauthorized");
+    }
+    /** Seconds that a transaction may last. Only once somebody has set it do transactions end by it, and conflict: see `meets`. */
+    int lifetime;
+    static final Set<String> EXPIRED = new HashSet<>();
+    void expire() {
+      for (Iterator<Map.Entry<String, Txn>> i = TXNS.entrySet().iterator(); i.hasNext(); ) {
+        Map.Entry<String, Txn> o = i.next(); if (System.currentTimeMillis() - o.getValue().began <= lifetime * 1000L) continue;
+        EXPIRED.add(o.getKey()); i.remove(); undo(o.getValue());
+      }
+    }
+    static Document again(int code, String name, String text) {
+      return new Document("ok", 0.0).append("errmsg", text).append("code", code).append("codeName", name).append("errorLabels", List.of("TransientTransactionError"));
+    }
+    /** Whether the command would write a document, named by its _id, that another transaction has written and not committed. */
+    boolean meets(Txn t, String db, String cmd, Document q) {
+      List<?> writes = (List<?>) q.get(cmd.equals("insert") ? "documents" : cmd.equals("update") ? "updates" : cmd.equals("delete") ? "deletes" : "");
+      if (writes == null) return false;
+      for (Object w : writes) {
+        Object id = (cmd.equals("insert") ? (Document) w : (Document) ((Document) w).get("q")).get("_id");
+        for (Txn o : TXNS.values()) if (o != t) for (Ev e : o.evs) if (db.equals(e.db) && q.get(cmd).equals(e.coll) && Objects.equals(id, e.id)) return true;
+      }
+      return false;
     }
     /** A client that died leaves no transaction behind: its writes, which others see here, go with its connection. */
     @Override public void handleClose(Channel channel) {
@@ -279,7 +304,7 @@ public class MongoReplicaSet {
           int n = ((List<?>) q.get("documents")).size(); boolean ordered = !Boolean.FALSE.equals(q.get("ordered")); if (!q.containsKey("ordered")) q.put("ordered", true); Document r = super.handleMessage(m); List<Document> w = (List<Document>) r.get("writeErrors");
           if (w != null) r.put("n", ordered ? ((Number) w.get(0).get("index")).intValue() : n - w.size()); return r;
         }
-        case "setParameter": { if (!q.containsKey("minSnapshotHistoryWindowInSeconds")) break; Object was = historyWindow; historyWindow = ((Number) q.get("minSnapshotHistoryWindowInSeconds")).intValue(); return ok().append("was", was); }
+        case "setParameter": { if (q.containsKey("transactionLifetimeLimitSeconds")) { Object was = lifetime; lifetime = ((Number) q.get("transactionLifetimeLimitSeconds")).intValue(); return ok().append("was", was); } if (!q.containsKey("minSnapshotHistoryWindowInSeconds")) break; Object was = historyWindow; historyWindow = ((Number) q.get("minSnapshotHistoryWindowInSeconds")).intValue(); return ok().append("was", was); }
         case "find": {
           Document rc = (Document) q.get("readConcern"); Object at = rc == null ? null : rc.get("atClusterTime");
           if (at == null && rc != null && "snapshot".equals(rc.get("level")) && CUR.get() == null) throw new MongoServerError(2, "BadValue", "not emulated: readConcern snapshot outside of transactions without atClusterTime");

@@ -4,7 +4,8 @@ No registry carries MongoDB's own server. Its stand-in was written from MongoDB'
 sessions, transactions, change streams with resume tokens and images, `splitVector`, reads by index bounds and as of a
 cluster time, validators, fail points. It keeps everything in memory: a server that was stopped starts empty. It knows
 no users (any password will do by ``authMechanism=PLAIN``), TLS, elections, sharding or isolation: writes of a
-transaction are seen at once, and two transactions never conflict.
+transaction are seen at once, and two transactions conflict, and end by their age, only once somebody has set
+``transactionLifetimeLimitSeconds``.
 Where ``RAYCDC_TEST_MONGODB_URI`` names a real replica set, `mongodb_for_tests` gives that one instead.
 """
 

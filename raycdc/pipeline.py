@@ -208,7 +208,7 @@ class Pipeline:
                 begin(start)
                 options = self.config.pipeline
                 store = CheckpointStore(state_of(self.config), pipeline=options.name)
-                tenure = take(stack, store, reporter, standby=standby, stopped=self._stopped_early)
+                tenure = take(stack, store, reporter, standby=standby, stopping=self._stopping)
                 try:
                     yield _Run(stack, tenure, reporter)
                 finally:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
 
 from raycdc.checkpoint.folder import Lease
+from raycdc.checkpoint.generations import OwnGeneration
 from raycdc.checkpoint.pulse import LOOK_S, SILENT_S, Pulse, Vacancy, Watch
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.checkpoint.term import DriverTerm
 from raycdc.errors import FencedError, StateError
 from raycdc.progress import ProgressReporter
-
-#: How often one that waits looks whether it is to stop.
-STOP_S = 0.2
+from raycdc.stores.api import StoreError
+from raycdc.waiting.patience import Patience, Trouble
 
 
 class StoppedWaitingError(Exception):
@@ -70,17 +69,17 @@ def take(
     reporter: ProgressReporter,
     *,
     standby: bool,
-    stopped: Callable[[], bool],
+    stopping: threading.Event,
 ) -> Tenure:
     """The state of `store` until `stack` ends. `StateError` where another process has it, unless this one is a
     `standby`. `StoppedWaitingError` where it is to stop before it is known that the state is free.
     """
     if not standby:
-        lease = store.lease(_Pause(store, reporter, stopped, at_most_s=SILENT_S))
+        lease = store.lease(_Pause(store, reporter, stopping, at_most_s=SILENT_S))
         stack.callback(lease.release)
         tenure = Tenure(store, DriverTerm(store), lambda: lease)
     else:
-        tenure = Tenure(store, _waited(store, reporter, stopped), partial(lease_if_free, store))
+        tenure = Tenure(store, _waited(store, reporter, stopping), partial(lease_if_free, store))
     stack.callback(tenure.close)
     return tenure
 
@@ -99,13 +98,13 @@ class _Pause:
         self,
         store: CheckpointStore,
         reporter: ProgressReporter,
-        stopped: Callable[[], bool],
+        stopping: threading.Event,
         *,
         at_most_s: float | None = None,
     ) -> None:
         self._where = str(store.place)
         self._reporter = reporter
-        self._stopped = stopped
+        self._stopping = stopping
         self._at_most_s = at_most_s
         self.told = ""
 
@@ -114,24 +113,48 @@ class _Pause:
         if holder != self.told:
             self.told = holder
             self._reporter.waiting(holder, self._where, at_most_s=self._at_most_s)
-        for _ in range(round(LOOK_S / STOP_S)):
-            if self._stopped():
-                raise StoppedWaitingError
-            time.sleep(STOP_S)
+        if self._stopping.wait(LOOK_S):
+            raise StoppedWaitingError
 
 
-def _waited(store: CheckpointStore, reporter: ProgressReporter, stopped: Callable[[], bool]) -> DriverTerm:
+class _Standby:
+    """Looks at a state that another driver has, until it can be taken."""
+
+    def __init__(self, store: CheckpointStore, stopping: threading.Event) -> None:
+        self._store = store
+        self._stopping = stopping
+        self._watch = self._begun()
+
+    def look(self) -> tuple[Vacancy | str, OwnGeneration | None]:
+        """What a look finds, and the generation that is ours where nobody has the state."""
+        found = self._watch.look()
+        return found, self._store.generations.take_over(found.after) if isinstance(found, Vacancy) else None
+
+    def trouble(self, cause: Exception) -> Trouble | None:
+        """A store or disk that does not answer is waited for. `StoppedWaitingError` where the run is to stop."""
+        if not isinstance(cause.__cause__, OSError | StoreError):
+            return None
+        if self._stopping.is_set():
+            raise StoppedWaitingError from cause
+        # Signs of life may have come meanwhile: the time without any begins anew.
+        self._watch = self._begun()
+        return Trouble(f"The state is waited for: {cause}", "see that it answers", StateError)
+
+    def _begun(self) -> Watch:
+        store = self._store
+        return Watch(store.generations, store.lock.holder, lock=store.lock.identity)
+
+
+def _waited(store: CheckpointStore, reporter: ProgressReporter, stopping: threading.Event) -> DriverTerm:
     """A term that began when nobody else had the state any more."""
-    watch = Watch(store.generations, store.lock.holder, lock=store.lock.identity)
-    pause = _Pause(store, reporter, stopped)
+    standby, pause = _Standby(store, stopping), _Pause(store, reporter, stopping)
+    patience = Patience(tell=reporter.warning, stopping=stopping)
     while True:
-        found = watch.look()
-        if not isinstance(found, Vacancy):
-            pause(found)
-        elif (own := store.generations.take_over(found.after)) is not None:
+        found, own = patience(standby.look, standby.trouble)
+        if own is not None:
+            assert isinstance(found, Vacancy)
             if pause.told:
                 reporter.took_over(found.why, own)
             return DriverTerm(store, own)
-        else:
-            # Another one that waited was faster, and is found by the next look.
-            pause(pause.told)
+        # Where it was free, another one that waited was faster, and is found by the next look.
+        pause(pause.told if isinstance(found, Vacancy) else found)

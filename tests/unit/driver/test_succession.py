@@ -1,7 +1,8 @@
-"""A start that cannot know whether another driver still has the state says what it looks for, and can be stopped."""
+"""A start, and a standby, that wait for a state say for whom or what, and can be stopped."""
 
 from __future__ import annotations
 
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -10,22 +11,60 @@ import pytest
 from raycdc.checkpoint.pulse import SILENT_S, Holder
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.driver.succession import StoppedWaitingError, take
+from raycdc.errors import StateError
 from raycdc.progress import ProgressReporter
-from raycdc.run_events import RunEvent, Waiting, event_to_json
+from raycdc.run_events import RunEvent, Waiting, Warned, event_to_json
+from raycdc.stores.api import StoreError
 
 ELSEWHERE = Holder("db7", "another kernel", 42)
 
 
-def test_a_start_tells_whom_it_looks_for_and_leaves_the_state_when_it_is_stopped(tmp_path: Path) -> None:
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    """A state whose driver, elsewhere, gave one sign of life."""
     store = CheckpointStore(tmp_path, pipeline="shop")
     store.generations.show(store.generations.next(), ELSEWHERE)
+    return store
+
+
+def heard(store: CheckpointStore, *, standby: bool) -> list[RunEvent]:
+    """The events of a start that is stopped when it waits for the driver that it found."""
     events: list[RunEvent] = []
+    stopping = threading.Event()
+
+    def hear(event: RunEvent) -> None:
+        events.append(event)
+        if isinstance(event, Waiting):
+            stopping.set()
+
     with ExitStack() as stack, pytest.raises(StoppedWaitingError):
-        take(stack, store, ProgressReporter(events.append, driver_pid=1), standby=False, stopped=lambda: bool(events))
-    assert events == [Waiting("process 42 on db7", str(tmp_path), SILENT_S)]
+        take(stack, store, ProgressReporter(hear, driver_pid=1), standby=standby, stopping=stopping)
+    return events
+
+
+def test_a_start_tells_whom_it_looks_for_and_leaves_the_state_when_it_is_stopped(store: CheckpointStore) -> None:
+    events = heard(store, standby=False)
+    assert events == [Waiting("process 42 on db7", str(store.place), SILENT_S)]
     assert str(events[0]) == (
-        f"looking for up to 15 s whether process 42 on db7, which had the state in {tmp_path} last and did not say "
+        f"looking for up to 15 s whether process 42 on db7, which had the state in {store.place} last and did not say "
         "that it ended, gives a sign of life"
     )
     assert event_to_json(events[0])["at_most_s"] == SILENT_S
     assert store.lock.holder() == ""
+
+
+def test_a_standby_waits_for_a_store_that_is_away(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    newest = store.generations.newest
+
+    def away() -> int:
+        monkeypatch.setattr(store.generations, "newest", newest)
+        raise StateError("s3://shop/state cannot be read: timed out") from StoreError("timed out")
+
+    monkeypatch.setattr(store.generations, "newest", away)
+    assert heard(store, standby=True) == [
+        Warned(
+            "The state is waited for: s3://shop/state cannot be read: timed out. It is tried again for 5 minutes; see "
+            "that it answers."
+        ),
+        Waiting("process 42 on db7", str(store.place)),
+    ]

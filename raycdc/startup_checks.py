@@ -66,6 +66,14 @@ class Start:
         sink.storage = self.config.storage.settings()
         return sink
 
+    @cached_property
+    def state_on_store(self) -> CheckResult | None:
+        """The finding about a state on an object store, which is asked once: one that is away costs its time each time.
+        None for a state in a folder.
+        """
+        place = state_of(self.config)
+        return _state_on_store(place) if place.on_store else None
+
 
 @dataclass(frozen=True, slots=True)
 class StartCheck:
@@ -213,8 +221,8 @@ def _state(start: Start) -> Iterator[CheckResult]:
     if problem := unwritable(place.work):
         fix = f"Choose another pipeline.{key}, or let this user write there."
         yield CheckResult("state", f"The {what} {place.work} cannot be written: {problem}.", fix, error=StateError)
-    elif place.on_store:
-        yield _state_on_store(place)
+    elif start.state_on_store is not None:
+        yield start.state_on_store
     else:
         yield CheckResult("state", f"The state folder {place.work} can be written.", ok=True)
 
@@ -237,7 +245,7 @@ def _pipeline(start: Start) -> Iterator[CheckResult]:
     """Whose state it is, if there is one: what it says is of no use otherwise."""
     options = start.config.pipeline
     place = state_of(start.config)
-    if unwritable(place.work):
+    if unwritable(place.work) or (start.state_on_store is not None and not start.state_on_store.ok):
         return
     store = CheckpointStore.there(place, pipeline=options.name)
     text = "There is no state yet." if store is None else f"The state is that of {options.name}."

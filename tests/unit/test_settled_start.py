@@ -13,7 +13,7 @@ from raycdc.config.load import config_from_dict
 from raycdc.errors import ConfigError
 from raycdc.model.until import Until
 from raycdc.preflight import Taker, settle_start
-from raycdc.startup_checks import Start, require_known_rows
+from raycdc.startup_checks import START_CHECKS, Start, require_known_rows
 
 
 def config_of(folder: Path, *, mode: str = "continuous", source: dict[str, Any]) -> PipelineConfig:
@@ -60,3 +60,24 @@ def test_known_rows_are_refused_in_a_folder_whose_name_deltas_library_reads_as_a
     require_known_rows(Start(config_of(tmp_path / "a b", source=source), local=True))
     with pytest.raises(ConfigError, match=r"where Delta's library reads '%20' as something else: give this pipeline a"):
         require_known_rows(Start(config_of(tmp_path / "a%20b", source=source), local=True))
+
+
+def test_a_store_that_does_not_answer_is_asked_once_for_the_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raycdc.startup_checks.STORE_TRIES_FOR_S", 0.5)
+    keys = {"access_key_id": "AK", "secret_access_key": "any", "region": "us-east-1", "allow_http": True}
+    config = config_from_dict(
+        {
+            "pipeline": {"name": "shop", "state": "s3://lake/state", "work": str(tmp_path / "work")},
+            "source": {"type": "datagen", "tables": ["shop.orders"]},
+            "sink": {"type": "delta", "path": str(tmp_path / "lake")},
+            "storage": {"endpoint": "http://127.0.0.1:1", **keys},
+        }
+    )
+    start = Start(config, local=True)
+    found = {check.name: check.results(start) for check in START_CHECKS if check.name in ("state", "pipeline")}
+    (state,) = found["state"]
+    assert not state.ok
+    assert "http://127.0.0.1:1/lake/state" in state.text
+    assert found["pipeline"] == []

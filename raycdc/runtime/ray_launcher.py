@@ -279,7 +279,7 @@ class RayLauncher:
         self._spools.nodes.look()
         used = self._readers.look()
         self._spools.look()
-        if owing is not None:
+        if owing is not None and not self._readers.waiting:
             self._spools.give_back(used=used, owing=owing)
 
     def flights(self) -> Mapping[str, str]:

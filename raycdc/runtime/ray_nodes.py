@@ -96,6 +96,10 @@ class RayNodes:
         node = self._alive.get(node_id)
         return node is not None and self._reachable(node) and self._fits(node)
 
+    def with_room(self) -> list[str]:
+        """Nodes on which Ray may put another reader now."""
+        return [node.name for node in self.seen() if not node.silent and node.cpus_free >= self._needs.cpus]
+
     def seen(self) -> list[SeenNode]:
         """The nodes that may have readers, the driver's first."""
         fitting = [node for node in self._alive.values() if self._reachable(node) and self._fits(node)]

@@ -30,6 +30,9 @@ PLACE_S = 10.0
 #: Longest a reader that has a place waits for its node's spool server.
 SPOOL_S = 60.0
 
+#: Spool servers are started ahead of readers on so many nodes for each that waits.
+EXPECTED_MAX = 2
+
 #: Makes an actor for the node that it is given, or for any, with its answer to the question where it is.
 New = Callable[[str], tuple[Any, Any]]
 #: Calls an actor that is to be this reader, and write to this spool.
@@ -112,6 +115,8 @@ class RayReaders:
         self._readers: WeakSet[RayReader] = WeakSet()
         #: Processes that start while Spark does.
         self._prepared: list[tuple[Any, Any]] = []
+        #: How many readers had no place at the last look.
+        self.waiting = 0
 
     def __repr__(self) -> str:
         return f"RayReaders({len(self._readers)}, {len(self._prepared)} prepared)"
@@ -144,9 +149,18 @@ class RayReaders:
     def look(self) -> set[str]:
         """See to what readers need that do not run yet. Returns the nodes that have readers."""
         readers = [reader for reader in list(self._readers) if reader.ended() is None]
+        if self._spools is None:
+            return set()
         for reader in readers:
-            if self._spools is not None and not reader.begun:
+            if not reader.begun:
                 self._help(reader, self._spools)
+        waiting = sum(not reader.placed for reader in readers)
+        room = self._spools.nodes.with_room() if waiting else []
+        if len(room) <= EXPECTED_MAX * waiting:
+            # Ray is about to choose some of them; their servers take as long to start as the readers.
+            for node in room:
+                self._spools.want(node)
+        self.waiting = waiting
         return {reader.node for reader in readers}
 
     def _help(self, reader: RayReader, spools: RaySpools) -> None:

@@ -239,7 +239,8 @@ class ScalingPolicy:
     def _of_chunks(self, seen: Observation, most: int) -> Demand:
         busy = max(1, sum(reader.chunks > 0 for reader in seen.readers))
         if not seen.chunks_waiting:
-            return Demand(busy, busy, f"no chunk waits, and readers that have one: {busy}")
+            # They may wait again: the log's reader takes chunks along when it dies.
+            return Demand(most, busy, f"no chunk waits, and readers that have one: {busy}")
         if seen.chunk_seconds is not None and seen.chunk_seconds < BACKLOG_S:
             return Demand(most, min(most, self.readers), f"the last chunks take {seen.chunk_seconds:.0f} s")
         left = "" if seen.chunk_seconds is None else f", {seen.chunk_seconds:.0f} s at the present rate"

@@ -1,9 +1,9 @@
 """The files that Spark's executors on other machines need of raycdc: an archive that Spark unpacks beside each of them.
 
-It has raycdc and the packages that tasks of the sink import, as they are installed here; no Ray, numba or Spark. It is
-made once per version of them, in the user's cache, and is of use to executors with the same minor version of Python,
-system and processor. Where ``raycdc`` is installed beforehand, ``spark.pyspark.python`` names its Python, and
-nothing is sent.
+It has raycdc and the packages that tasks of the sink import, as they are installed here; no Ray or Spark, and numba for
+Iceberg and MongoDB alone. It is made once per version of them, in the user's cache, and is of use to executors with the
+same minor version of Python, system and processor. Where raycdc is installed beforehand, ``spark.pyspark.python`` names
+its Python, and nothing is sent.
 """
 
 from __future__ import annotations
@@ -39,15 +39,17 @@ _ALWAYS = (
     "typing-inspection",
     "tzdata",
 )
+#: For loops that are compiled where they run (`raycdc.compiled`): keys of Iceberg, documents of MongoDB.
+_COMPILED = ("llvmlite", "numba")
 #: For those of one sink.
 _OF_SINKS = {
     "delta": ("obstore",),
-    "iceberg": ("obstore",),
+    "iceberg": ("obstore", *_COMPILED),
     "jsonl": ("obstore",),
     "parquet": ("obstore",),
     "jdbc": ("adbc-driver-manager", "adbc-driver-postgresql", "importlib-resources", "pymysql"),
     "kafka": ("confluent-kafka",),
-    "mongodb": ("cffi", "cryptography", "dnspython", "pymongo", "pymongoarrow"),
+    "mongodb": ("cffi", "cryptography", "dnspython", "pymongo", "pymongoarrow", *_COMPILED),
 }
 #: An archive that no run began with for so long is removed when another is made.
 _UNUSED_S = 90 * 86_400

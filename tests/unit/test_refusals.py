@@ -35,7 +35,7 @@ CLASSES: dict[str, tuple[int, Whose]] = {
     "sinks/iceberg/catalog.py": (2, Whose.START),
     "sinks/iceberg/places.py": (3, Whose.START),
     "sinks/jdbc/database.py": (1, Whose.START),
-    "sinks/jdbc/mysql.py": (2, Whose.SINK),
+    "sinks/jdbc/mysql.py": (1, Whose.SINK),
     "sinks/jdbc/postgres.py": (1, Whose.SINK),
     "sinks/jdbc/plugin.py": (1, Whose.START),
     "sinks/jdbc/sink.py": (1, Whose.START),
@@ -76,6 +76,8 @@ CLASSES: dict[str, tuple[int, Whose]] = {
     "transform/plain.py": (1, Whose.RULES),
     "transform/resolved.py": (10, Whose.RULES),
     "transform/tables.py": (9, Whose.RULES),
+    "epochs/dead_letters.py": (1, Whose.STATE),
+    "lookup/answers.py": (2, Whose.STATE),
     "lookup/joiner.py": (2, Whose.STATE),
 }
 

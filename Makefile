@@ -1,6 +1,6 @@
 # The tasks of this project. `make test` is what CI runs; `make check` is a synonym for people who look for it.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test demo test check test-fast test-kill test-takeover test-elastic test-drivers test-races test-sinks test-stores test-leaks test-spark-elsewhere test-blackbox test-mutants test-mongodb-peer lint types imports format bench clean
+.PHONY: help setup setup-test demo test check test-fast test-kill test-takeover test-elastic test-simulation test-drivers test-races test-sinks test-stores test-leaks test-spark-elsewhere test-blackbox test-mutants test-mongodb-peer lint types imports format bench clean
 SHELL := /bin/bash
 BIN := .venv/bin
 PYTEST := $(BIN)/python .ci/leaves-nothing $(BIN)/python -m pytest
@@ -45,6 +45,9 @@ test-takeover: setup-test ## Twenty standbys of each kind take over; stopped dri
 test-elastic: setup-test ## A Ray cluster that scales: nodes come under a run, read, and are given back (about half an hour)
 	$(PYTEST) tests/kill/test_elastic.py tests/kill/test_spool_servers.py tests/e2e/test_two_nodes.py
 
+test-simulation: setup ## A whole job under faults, simulated: 1,000 seeds of each of four kinds (about ten minutes)
+	RAYCDC_SIM_SEEDS=$${RAYCDC_SIM_SEEDS:-1000} $(PYTEST) $(ALL_CORES) tests/simulation/test_simulation.py
+
 test-drivers: setup ## Drivers of one state that die anywhere, simulated: 3,000 seeds (about ten minutes)
 	RAYCDC_DRIVER_SEEDS=$${RAYCDC_DRIVER_SEEDS:-3000} $(PYTEST) $(ALL_CORES) tests/simulation/test_drivers.py
 
@@ -53,7 +56,7 @@ test-races: setup-test ## The hand-off under aimed writes: 2,000 chunks on each 
 		tests/integration/connectors/mysql/test_mysql_conversions.py tests/integration/connectors/mongodb/test_mongodb_races.py
 
 test-sinks: setup-test ## Every way of writing of every sink, failing at every point; the whole suite of sinks for topics
-	$(PYTEST) $(SEVERAL) tests/epochs/test_epoch_loop.py -k error_at_any_point
+	$(PYTEST) $(SEVERAL) tests/epochs -k "at_any_point or at_any_step or killed_driver or whatever_dies or between_the_targets"
 	$(PYTEST) tests/integration/sinks/test_topic_conformance.py
 
 test-stores: ## Object stores: clients that race at S3Mock, moto, Azurite (needs npm) and Google's (needs Go), long stories of targets there

@@ -13,8 +13,8 @@ import pytest
 from raycdc.testing.simulation.drivers import DriverSettings, DriverSimulation
 
 #: Seeds of an ordinary test run; ``RAYCDC_DRIVER_SEEDS`` asks for more (or ``FIRST-LAST`` for some).
-SEEDS = 100
-SEEDS_ON_A_STORE = 15
+SEEDS = 40
+SEEDS_ON_A_STORE = 10
 _HISTORY = """
 from raycdc.testing.simulation.drivers import DriverSimulation
 simulation = DriverSimulation(11)

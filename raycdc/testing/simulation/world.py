@@ -9,15 +9,15 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import accumulate
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.errors import FencedError, StateError
 from raycdc.model import TableId
 from raycdc.model.until import Until
 from raycdc.source.parking import LogStart, TableRequest
-from raycdc.source.snapshot.stream_state import stream_of
+from raycdc.source.snapshot.stream_state import StreamState, stream_of
 from raycdc.source.table_life import AsOf, InSnapshot
-from raycdc.source.table_requests import stream_state
 from raycdc.testing.simulation.cluster import Cluster
 from raycdc.testing.simulation.database import SimDatabase
 from raycdc.testing.simulation.driver import SimDriver
@@ -53,6 +53,8 @@ class Simulation:
         self._set_pace(Pace.of(self.random))
         self.spool = MemorySpool()
         self.state = MemoryState(self.random)
+        #: A manifest, and the log's state in it.
+        self._read: tuple[Manifest | None, StreamState | None] = (None, None)
         self.sink = ModelSink(self.spool)
         self.driver = SimDriver(self.state, self.sink, self.spool)
         self.oracle = Oracle(self.database, self.spool)
@@ -114,21 +116,29 @@ class Simulation:
                 self._restart(until=Until.CAUGHT_UP)
         raise SimulationError(self._report("the job is stuck"))
 
+    def _stream(self) -> StreamState | None:
+        """The log's state in the last manifest, which is read once: each step of the calm end asks for it."""
+        last = self.state.last
+        if last is not self._read[0]:
+            self._read = last, stream_of(last)
+        return self._read[1]
+
     def _is_at_the_end(self) -> bool:
         last = self.state.last
-        stream = stream_of(last) if last is not None and last.epoch == self.state.committed else None
+        stream = self._stream() if last is not None and last.epoch == self.state.committed else None
         return stream is not None and SimPlace.of(stream.position).ordinal == self.database.end
 
     def _caught_up(self) -> bool:
         if not self._is_at_the_end():
             return False
-        stream = stream_state(self.state.last)
+        stream = self._stream()
+        assert stream is not None
         reading = [state for state in stream.followed.values() if isinstance(state, InSnapshot | AsOf)]
         return not (stream.parked or self.state.parked or reading)
 
     def _parked(self) -> list[str]:
         """Tables that nobody but the user can set going again, in the last manifest."""
-        stream = stream_of(self.state.last)
+        stream = self._stream()
         asked = self.state.requests
         if stream is None:
             return []
@@ -140,7 +150,7 @@ class Simulation:
 
     def _ask(self, tables: list[str], *, start: int | None = None) -> None:
         """Ask for new snapshots; from `start` on, where the log before is lost."""
-        stream = stream_of(self.state.last)
+        stream = self._stream()
         if stream is None or not (tables or start is not None):
             return
         asked = self.state.requests.and_also(tables, TableRequest.RESNAPSHOT, stream)
@@ -200,19 +210,7 @@ class Simulation:
     def _routine(self) -> None:
         """Any process does the next thing it would do anyway."""
         self.database.settle(now_s=self.clock.now_s)
-        actions: list[tuple[int, Callable[[], object]]] = [
-            (12, self._deliver),
-            (12, lambda: self._reader_step("poll", times=self.pace.polls)),
-            (3, lambda: self._reader_step("speak")),
-            (self.pace.chunks, lambda: self._reader_step("chunks")),
-            (self.pace.reveals, self.database.reveal),
-            (3, self.cluster.tick),
-            (4, self.cluster.call),
-            (2, lambda: self.cluster.supervise(zombies=self.random.random() < 0.5)),
-            (4, lambda: self.driver.step(self.cluster)),
-        ]
-        weights = [weight for weight, _ in actions]
-        self.random.choices([action for _, action in actions], weights=weights)[0]()
+        self.random.choices(self._actions, cum_weights=self._weights)[0]()
 
     def _deliver(self) -> None:
         for _ in range(self.pace.deliveries):
@@ -260,7 +258,7 @@ class Simulation:
 
         Who was connected notices when he next looks; reports already sent arrive.
         """
-        stream = stream_of(self.state.last)
+        stream = self._stream()
         self.database.fail_over(SimPlace.of(stream.position).ordinal if stream is not None else 0)
         self._note(f"server {self.database.server} takes over")
 
@@ -341,6 +339,19 @@ class Simulation:
     def _set_pace(self, pace: Pace) -> None:
         self.pace = pace
         self.database.log_silence = pace.log_silence
+        actions: list[tuple[int, Callable[[], object]]] = [
+            (12, self._deliver),
+            (12, lambda: self._reader_step("poll", times=pace.polls)),
+            (3, lambda: self._reader_step("speak")),
+            (pace.chunks, lambda: self._reader_step("chunks")),
+            (pace.reveals, self.database.reveal),
+            (3, lambda: self.cluster.tick()),  # noqa: PLW0108 - of whatever cluster there is then
+            (4, lambda: self.cluster.call()),  # noqa: PLW0108
+            (2, lambda: self.cluster.supervise(zombies=self.random.random() < 0.5)),
+            (4, lambda: self.driver.step(self.cluster)),
+        ]
+        self._actions = [action for _, action in actions]
+        self._weights = list(accumulate(weight for weight, _ in actions))
 
     def _until(self) -> Until | None:
         return self.random.choice([None, None, Until.CAUGHT_UP])

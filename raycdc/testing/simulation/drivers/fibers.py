@@ -35,10 +35,17 @@ class Process:
         return f"{self.name}{'' if self.alive else ', dead'}{', paused' if self.paused else ''}"
 
 
+def taken_lock() -> threading.Lock:
+    """What one thread waits for and another one gives, in turn: a plain lock is the cheapest of what can do that."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
 class Fiber:
     """One thread of a process. `ready` says whether it could go on; `held` that it must not."""
 
-    def __init__(self, process: Process, name: str, call: Callable[[], None], back: threading.Semaphore) -> None:
+    def __init__(self, process: Process, name: str, call: Callable[[], None], back: threading.Lock) -> None:
         self.process = process
         self.name = name
         self.ready: Callable[[], bool] = lambda: True
@@ -48,7 +55,7 @@ class Fiber:
         self.atomic = 0
         self._call = call
         self._back = back
-        self._turn = threading.Semaphore(0)
+        self._turn = taken_lock()
         self._thread: threading.Thread | None = None
 
     def __repr__(self) -> str:
@@ -98,7 +105,7 @@ class Fibers:
         self._chance = chance
         self._fibers: list[Fiber] = []
         self._current: Fiber | None = None
-        self._back = threading.Semaphore(0)
+        self._back = taken_lock()
 
     def chance(self) -> float:
         """A number from 0 to 1, by the seed."""

@@ -76,7 +76,7 @@ def check_orders(job: Job, server: MariaDbServer, *more: str) -> None:
 
 
 @pytest.mark.spark
-def test_transformed_tables_follow_their_source_and_its_new_columns_after_a_kill(
+def test_transformed_tables_follow_their_source_and_its_new_columns(
     mariadb: MariaDbServer, ray: str, tmp_path: Path
 ) -> None:
     fill(mariadb)
@@ -120,8 +120,6 @@ def test_transformed_tables_follow_their_source_and_its_new_columns_after_a_kill
         "UPDATE items SET id = 700 WHERE id = 20",
         database="sold",
     )
-    run = job.start("--until", "caught-up", failpoints="before_commit=kill@1")
-    assert run.wait() == -9, run.story()
     catch_up(job)
     check_orders(job, mariadb, "note")
     items = {row["item"]: (row["name"], row["is_deleted"]) for row in read_delta(job.lake / "lake/items").to_pylist()}

@@ -113,24 +113,22 @@ def test_the_commands_of_the_readme_give_the_sums(kafka: KafkaServer, tmp_path: 
             "TOPIC=maxwell", f"TOPIC={topic}"
         )
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-        rows: Rows = {}
-        for weight, expected in ((1.5, "1.50"), (2.25, "2.25")):
-            after = {1: {"id": 1, "name": "hammer", "description": None, "weight": weight}}
-            for text in messages(rows, after):
-                producer.produce(topic, text)
-            assert producer.flush(20) == 0
-            rows = after
-            done = subprocess.run(
-                ["bash", "-c", script],
-                cwd=tmp_path,
-                env={**os.environ, "PATH": path},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            assert done.returncode == 0, done.stdout + done.stderr
-            assert re.search(rf"hammer\|\s*{expected}\|\s*1\|", done.stdout), done.stdout
+        # That they go on where they stopped is the test above.
+        first: Rows = {1: {"id": 1, "name": "hammer", "description": None, "weight": 1.5}}
+        for text in [*messages({}, first), *messages(first, {1: {**first[1], "weight": 2.25}})]:
+            producer.produce(topic, text)
+        assert producer.flush(20) == 0
+        done = subprocess.run(
+            ["bash", "-c", script],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert re.search(r"hammer\|\s*2\.25\|\s*1\|", done.stdout), done.stdout
 
 
 def test_the_changelog_written_back_as_maxwell_and_read_again_gives_the_same_table(

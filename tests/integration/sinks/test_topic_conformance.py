@@ -126,7 +126,9 @@ class Topics(SinkConformance):
     def messages(self, topic: str) -> list[Any]:
         """The committed ones."""
         settings = {"bootstrap.servers": self.kafka.bootstrap_servers, "group.id": "reader"}
-        consumer = Consumer({**settings, "enable.partition.eof": True, "isolation.level": "read_committed"})
+        # The first messages may be deleted.
+        settings |= {"auto.offset.reset": "earliest", "isolation.level": "read_committed"}
+        consumer = Consumer({**settings, "enable.partition.eof": True})
         partitions = consumer.list_topics(topic).topics[topic].partitions
         consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
         messages: list[Any] = []

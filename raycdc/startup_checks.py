@@ -245,7 +245,11 @@ def _pipeline(start: Start) -> Iterator[CheckResult]:
     """Whose state it is, if there is one: what it says is of no use otherwise."""
     options = start.config.pipeline
     place = state_of(start.config)
-    if unwritable(place.work) or (start.state_on_store is not None and not start.state_on_store.ok):
+    if unwritable(place.work):
+        return
+    if start.state_on_store is not None and not start.state_on_store.ok:
+        # Whoever asks further asks the store again, and waits for it each time.
+        yield CheckResult("pipeline", f"Nobody can tell whose state is in {place}.", error=StateError)
         return
     store = CheckpointStore.there(place, pipeline=options.name)
     text = "There is no state yet." if store is None else f"The state is that of {options.name}."

@@ -80,4 +80,5 @@ def test_a_store_that_does_not_answer_is_asked_once_for_the_state(
     (state,) = found["state"]
     assert not state.ok
     assert "http://127.0.0.1:1/lake/state" in state.text
-    assert found["pipeline"] == []
+    (pipeline,) = found["pipeline"]
+    assert (pipeline.ok, pipeline.text) == (False, "Nobody can tell whose state is in s3://lake/state.")

@@ -13,10 +13,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from raycdc.formats.api import MessageBatch, Origin, RowsItem
@@ -43,13 +44,17 @@ USER = "User:ANONYMOUS"
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[tuple[KafkaServer, Gate]]:
     """A broker that looks at what people may do, and the gate to its plain listener."""
-    through = free_port()
+    port, through = free_port(), free_port()
     options = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",
         "super.users": "User:cdc",
     }
-    with KafkaServer(options, port_told=through) as kafka, Gate(kafka.host, kafka.port, listens_on=through) as gate:
+    # The gate first: the broker is asked where it tells clients to go before it counts as started.
+    with (
+        Gate(KafkaServer.host, port, listens_on=through) as gate,
+        KafkaServer(options, port=port, port_told=through) as kafka,
+    ):
         yield kafka, gate
 
 
@@ -124,7 +129,10 @@ class Topics(SinkConformance):
         return [{**row, "_op": SYMBOLS[row["_op"]], "_seq": number} for number, row in enumerate(rows)]
 
     def messages(self, topic: str) -> list[Any]:
-        """The committed ones."""
+        """The committed ones. A transaction counts a moment after its producer heard so, which is waited for."""
+        wait_until(
+            lambda: self.ends(topic, committed=True) == self.ends(topic), timeout_s=20, what="ends of transactions"
+        )
         settings = {"bootstrap.servers": self.kafka.bootstrap_servers, "group.id": "reader"}
         # The first messages may be deleted.
         settings |= {"auto.offset.reset": "earliest", "isolation.level": "read_committed"}
@@ -137,6 +145,17 @@ class Topics(SinkConformance):
         consumer.close()
         there = [message for message in messages if message.error() is None]
         return sorted(there, key=lambda message: (message.timestamp()[1], message.partition(), message.offset()))
+
+    def ends(self, topic: str, *, committed: bool = False) -> list[int]:
+        """The end of each partition, for readers of committed messages or of all."""
+        admin: AdminClient = self.kafka.admin()
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        numbers = admin.list_topics(topic, timeout=20).topics[topic].partitions
+        if not numbers:
+            return []
+        latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        asked = admin.list_offsets({TopicPartition(topic, n): latest for n in numbers}, isolation_level=level)
+        return [done.result(20).offset for done in asked.values()]
 
     def changes(self, table: ScriptedTable) -> list[tuple[str, Row]]:
         return as_messages(table)

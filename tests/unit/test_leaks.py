@@ -65,7 +65,7 @@ ELSEWHERE = {
     "state.json": "an object store: the documents that a folder has as files",
 }
 #: Names in the code of files and folders in a state.
-_PLACED = re.compile(r'(?:store\.path|\bstate|self\.path) / "(\w+)"|"(\w+\.json)"')
+_PLACED = re.compile(r'(?:store\.path|\bstate|self\.path) / "(\w+)"|"(\w+\.json)"|\n(?:KNOWN|_NOTES) = "(\w+)"')
 
 
 def test_every_kind_of_file_of_a_state_that_may_show_rows_is_swept() -> None:

@@ -19,32 +19,37 @@ from raycdc.source.checks import CheckResult, readable_on_the_way
 T = TypeVar("T")
 Properties = Mapping[str, str | int | float]
 
-#: librdkafka connects by itself, tells nobody before, and with its own 100 ms tries a broker that accepts and closes
-#: nineteen times a second for each client. It pauses for half of this time between any two new connections of a client,
-#: the first ones too: with 1,000 ms a client tries twice a second at most, and a transactional producer is ready after
-#: one second. Without that pause (``enable.sparse.connections = false``) it is ready after 7 ms, and tries 56 times a
-#: second (all measured, 2.16). A connection that ended after more than ten seconds is opened anew at once.
+#: Of a client that lasts. librdkafka connects by itself, tells nobody before, and with its own 100 ms tries a broker
+#: that accepts and closes nineteen times a second. It pauses for half of this time between any two new connections of a
+#: client, the first ones too: with 1,000 ms a client tries twice a second at most, and its first answer takes up to
+#: half a second longer (all measured, 2.16). A connection that ended after over ten seconds is opened anew at once.
+#: Clients for one question or one transaction keep librdkafka's time: each commit would pay, and they end soon.
 _RECONNECTS: Properties = {"reconnect.backoff.ms": 1000, "reconnect.backoff.max.ms": 10_000}
 
 
 def admin_client(properties: Properties, *, section: str) -> AdminClient:
     """A client for questions. `ConfigError` at ``{section}.properties`` for what librdkafka refuses."""
-    return _made(lambda: AdminClient(_spaced(properties)), section)
+    return _made(lambda: AdminClient(dict(properties)), section)
 
 
 def consumer_client(
-    properties: Properties, *, section: str, on_error: Callable[[KafkaError], None] | None = None
+    properties: Properties,
+    *,
+    section: str,
+    lasting: bool = False,
+    on_error: Callable[[KafkaError], None] | None = None,
 ) -> Consumer:
-    """A consumer, whose log goes to librdkafka's own. Errors as of `admin_client`. `on_error` hears of troubles of the
-    whole cluster, on the thread that fetches.
+    """A consumer, whose log goes to librdkafka's own. Errors as of `admin_client`. One that is `lasting` spares brokers
+    that are away. `on_error` hears of troubles of the whole cluster, on the thread that fetches.
     """
     heard = {} if on_error is None else {"error_cb": on_error}
-    return _made(lambda: Consumer({**_spaced(properties), **heard}, logger=None), section)
+    paced = _spaced(properties) if lasting else dict(properties)
+    return _made(lambda: Consumer({**paced, **heard}, logger=None), section)
 
 
 def producer_client(properties: Properties, *, section: str) -> Producer:
     """A producer, whose log goes to librdkafka's own. Errors as of `admin_client`."""
-    return _made(lambda: Producer(_spaced(properties), logger=None), section)
+    return _made(lambda: Producer(dict(properties), logger=None), section)
 
 
 def messages_in_the_open(bootstrap_servers: str, properties: Properties, *, section: str) -> list[CheckResult]:

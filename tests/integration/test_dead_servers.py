@@ -187,7 +187,7 @@ def test_a_broker_that_closes_each_connection_hears_of_a_client_no_more_than_twi
             "group.id": "g",
             "log_level": 0,
         }
-        consumer = consumer_client(properties, section="source")
+        consumer = consumer_client(properties, section="source", lasting=True)
         consumer.assign([TopicPartition("t", 0, 0)])
         while len(gate.knocks) < 4:
             consumer.poll(0.2)

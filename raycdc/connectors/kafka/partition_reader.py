@@ -115,7 +115,9 @@ class KafkaPartitionReader:
         #: Times the cluster or a broker was away, and times a position was set anew by policy.
         self.interruptions = 0
         self.resets = 0
-        self._consumer = consumer_client(consumer_properties(config), section="source", on_error=self._on_error)
+        self._consumer = consumer_client(
+            consumer_properties(config), section="source", lasting=True, on_error=self._on_error
+        )
         self._ends = LogEnds(config, self._consumer)
 
     def __repr__(self) -> str:

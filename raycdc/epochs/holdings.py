@@ -10,7 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.recovery import STEP_TOMBSTONE, CommitVector, Sealed, ahead, another_copy, beyond, shortfalls
+from raycdc.checkpoint.recovery import (
+    STEP_LAST,
+    STEP_TOMBSTONE,
+    CommitVector,
+    Sealed,
+    ahead,
+    another_copy,
+    beyond,
+    shortfalls,
+)
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.epochs.known_slots import slot_of, table_of
 from raycdc.epochs.parked_targets import ParkedTargets
@@ -70,6 +79,10 @@ class Holdings:
         behind = {target: sources for _, targets in later.values() for target, sources in targets.items()}
         holds |= {name: self._held_if_there(name) for name in behind if name not in holds and self._asks(name)}
         reached = {name: self._parked.reached((*self._sources_of(name), *behind.get(name, ()))) for name in holds}
+        for name in filter(self._parked.owes_nothing, behind):
+            # It refused an earlier beginning, too, which it may have got a part of, and could not be barred from.
+            begins = min(epoch for epoch, (_, targets) in later.items() if name in targets)
+            reached[name] = max(reached.get(name, (0, 0)), (begins - 1, STEP_LAST))
         most = {str(name): max(recorded.get(str(name), (0, 0)), vector) for name, vector in reached.items()}
         if refusal := ahead(holds, recorded=most, sealed={epoch: Sealed(*one) for epoch, one in later.items()}):
             raise SinkError(refusal.text)

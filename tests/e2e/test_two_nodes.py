@@ -31,7 +31,9 @@ def job_on(nodes: TwoNodes, server: MariaDbServer, folder: Path, database: str) 
     with server.connect() as connection:
         create_shop(connection, database, SIZE)
     ray = f'[ray]\naddress = "{nodes.address}"\n[spark]\nmaster = "local[2]"'
-    return Job(folder, server, database, TABLES, readers=4, chunk_rows=500, sections=ray)
+    # A reader on the other node is started when the first ones have begun: what there is to read lasts until it is up.
+    pace = "rows_per_second = 1500, connections = 4"
+    return Job(folder, server, database, TABLES, readers=4, chunk_rows=500, sections=ray, snapshot=pace)
 
 
 def test_rows_read_on_another_node_reach_the_lake_over_flight(

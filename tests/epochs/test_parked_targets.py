@@ -56,6 +56,10 @@ class Refusing:
             self._refuse("stage", work)
         return self._sink.stage(works)
 
+    def tombstone(self, work: TableWork) -> None:
+        self._refuse("tombstone", work)
+        self._sink.tombstone(work)
+
     def commit(self, work: TableWork, staged: Any) -> None:
         self._refuse("commit", work)
         self._sink.commit(work, staged)
@@ -242,6 +246,41 @@ def test_a_target_parked_while_an_epoch_is_committed_may_have_that(tmp_path: Pat
         (tmp_path / name).rename(tmp_path / "state" / "epochs" / name)
     story_end(story)
     story.check_end()
+
+
+def test_a_part_of_a_beginning_that_was_dropped_is_over_with_the_next_one(tmp_path: Path) -> None:
+    story = Story("delta-upsert", tmp_path, "stage")
+    items = story.world.script.table("shop.items")
+    items.update((1,), qty=10)
+    story.seal()
+    story_end(story)
+    assert story.parked().epoch == 2
+
+    def begin_anew() -> Manifest:
+        story.incarnation += 1
+        items.truncate()
+        items.changes.extend((TruncateTableEvent(items.id), CreateTableEvent(items.id, items.schema)))
+        items.insert({"id": story.incarnation, "name": "anew", "qty": 0})
+        return story.seal()
+
+    # A driver dies behind the table's first verb, rows are lost, and the table cannot be barred from the epoch.
+    beginning = begin_anew()
+    with pytest.raises(TargetTouchedError, match="epoch 3"):
+        dying = Refusing(story.world.sink(), "stage", epoch=3, error=TargetTouchedError)
+        story.world.loop(sink=dying).recover()  # type: ignore[arg-type]
+    held = story.world.sink().committed(ITEMS)
+    assert held is not None and held.place == (3, 0)
+    for segment in beginning.segments:
+        Path(segment.path).unlink()
+    untouchable = Refusing(story.world.sink(), "tombstone", epoch=3, error=TargetTouchedError)
+    loop = story.world.loop(sink=untouchable, parking=story.parking())  # type: ignore[arg-type]
+    assert loop.recover().dropped == (3,)
+    assert story.world.sink().committed(ITEMS) == held
+
+    begin_anew()
+    story_end(story)
+    assert (story.record.epoch, story.record.parked) == (4, {})
+    assert sorted(story.world.rows(items), key=lambda row: row["id"]) == items.contents()
 
 
 POINTS = ("before_stage", "after_stage", "before_park", "before_commit", "in_commit", "after_commit",

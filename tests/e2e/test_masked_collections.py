@@ -73,7 +73,8 @@ def test_no_file_and_no_word_shows_what_masks_hide_in_documents(
         nothing_shows(job, SECRETS, kinds=("known rows", "exact changes"))
         catch_up(job)
         people.replace_one({"_id": 5}, document(5, shown="now a text"))
-        client[mongodb_database].command("collMod", "people", validator={"email": {"$ne": "planted-secret"}})
+        valid = {"email": {"$ne": "planted-secret"}}
+        client[mongodb_database].command("collMod", "people", validator=valid, validationAction="warn")
         catch_up(job)
         nothing_shows(job, SECRETS, kinds=("commits",))
         # One that comes later, and of which a column would show it, waits beside the others, at each start.

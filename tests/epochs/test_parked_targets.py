@@ -265,11 +265,12 @@ def test_a_part_of_a_beginning_that_was_dropped_is_over_with_the_next_one(tmp_pa
 
     # A driver dies behind the table's first verb, rows are lost, and the table cannot be barred from the epoch.
     beginning = begin_anew()
+    dying = Refusing(story.world.sink(), "stage", epoch=3, error=TargetTouchedError)
     with pytest.raises(TargetTouchedError, match="epoch 3"):
-        dying = Refusing(story.world.sink(), "stage", epoch=3, error=TargetTouchedError)
         story.world.loop(sink=dying).recover()  # type: ignore[arg-type]
     held = story.world.sink().committed(ITEMS)
-    assert held is not None and held.place == (3, 0)
+    assert held is not None
+    assert held.place == (3, 0)
     for segment in beginning.segments:
         Path(segment.path).unlink()
     untouchable = Refusing(story.world.sink(), "tombstone", epoch=3, error=TargetTouchedError)

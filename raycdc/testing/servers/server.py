@@ -23,7 +23,7 @@ from raycdc.testing.servers.process import free_port, wait_until
 
 #: Part of every template's name: raise it when the users, certificates or settings baked into templates change.
 TEMPLATE_VERSION = 2
-_START_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 120.0
 _PURGE_TIMEOUT_S = 60.0
 _database_numbers = itertools.count(1)
 

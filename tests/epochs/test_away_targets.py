@@ -34,9 +34,9 @@ def waiting(told: list[str], act: Callable[[], object] = lambda: None) -> Parkin
     """The first time that something is waited for `act` ends it."""
 
     def tell(text: str) -> None:
-        if not told:
-            act()
         told.append(text)
+        if len(told) == 1:
+            act()
 
     return Parking(on_parked=lambda new: pytest.fail(f"parked: {new}"), waiting=Waiting("", tell))
 
@@ -97,14 +97,20 @@ def test_a_server_that_stops_is_waited_for(
         told: list[str] = []
         monkeypatch.setattr("raycdc.sinks.kafka.transactions.TIMEOUT_S", 3.0)
         monkeypatch.setattr("raycdc.sinks.kafka.topics.TIMEOUT_S", 3.0)
-        loop = world.loop(parking=waiting(told, server.start))
-
-        stops = threading.Lock()
+        stops, gone = threading.Lock(), threading.Event()
 
         def stop(reached: str) -> None:
             # Once, whoever of those that commit at once comes first.
             if reached == place and stops.acquire(blocking=False):
                 server.stop()
+                gone.set()
+
+        def start() -> None:
+            # Another thread may be told while the server is still on its way down.
+            assert gone.wait(60)
+            server.start()
+
+        loop = world.loop(parking=waiting(told, start))
 
         with heard(stop):
             loop.run()

@@ -117,8 +117,10 @@ def lease_server_id(
 
 
 def used_server_ids(connection: Connection[Any], info: ServerInfo) -> set[int]:
-    """Ids of the server and of the replicas registered with it (those we may see)."""
+    """Ids of the server and of the replicas registered with it: those we may see, of a server that may be asked."""
     used = {info.server_id}
+    if _dies_of_lost_replicas(info):
+        return used
     # MySQL 8.0.22 renamed the statement; 8.4 dropped the old name. It needs REPLICATION SLAVE, checked elsewhere.
     renamed = not info.is_mariadb and info.version >= (8, 0, 22)
     statement = "SHOW REPLICAS" if renamed else "SHOW SLAVE HOSTS"
@@ -129,6 +131,14 @@ def used_server_ids(connection: Connection[Any], info: ServerInfo) -> set[int]:
     except SourceError:
         return used
     return used
+
+
+def _dies_of_lost_replicas(info: ServerInfo) -> bool:
+    """Whether the question for registered replicas may end the server with signal 11: older MySQL looks for the UUID of
+    each in the session that it registered with, which is gone if it died before it read (seen with 8.0.15, reported of
+    5.7.21 and 8.0.18, and mended in 8.0.20; https://github.com/percona/percona-server/pull/2589 has the cause).
+    """
+    return not info.is_mariadb and info.version < (8, 0, 20)
 
 
 def _lock(connection: Connection[Any], server_id: int, *, wait_s: float) -> bool:
@@ -364,12 +374,17 @@ def _server_id(connection: Connection[Any], info: ServerInfo, wanted: list[int])
     if not wanted:
         return []
     used = used_server_ids(connection, info)
+    unasked = (
+        ""
+        if not _dies_of_lost_replicas(info)
+        else (" Only raycdc's own jobs were asked: MySQL before 8.0.20 may crash when it is asked for its replicas.")
+    )
     free = next((id_ for id_ in wanted if id_ not in used and not _is_locked(connection, id_)), None)
     taken = f"server_id {_span(wanted)} is in use on {info.address}."
     return [
         CheckResult(
             "server_id",
-            taken if free is None else f"server_id {free} is free.",
+            taken if free is None else f"server_id {free} is free.{unasked}",
             "Give source.server_id a range that no replica and no other job uses.",
             ok=free is not None,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 
 import pytest
@@ -248,6 +249,20 @@ def test_a_taken_server_id_is_not_used(any_server: DatabaseServer) -> None:
             assert not taken.ok
         with pytest.raises(SourceError, match=r"source\.server_id"):
             lease_server_id(connection, info, [info.server_id])
+
+
+def test_a_replica_that_died_before_it_read_does_not_end_the_server_when_ids_are_asked_for() -> None:
+    with MySqlServer(version="8.0") as server:
+        for server_id in range(6001, 6021):
+            with session(server) as connection:
+                register = struct.pack("<I", server_id) + b"\0\0\0" + struct.pack("<HII", 0, 0, 0)
+                connection._execute_command(0x15, register)  # COM_REGISTER_SLAVE
+                connection._read_ok_packet()
+        with session(server) as connection:
+            info = probe(connection)
+            for _ in range(20):
+                assert lease_server_id(connection, info, [5401]) == 5401
+        assert server.running
 
 
 def test_mariadb_notices_a_log_that_was_reset_or_is_another_servers() -> None:

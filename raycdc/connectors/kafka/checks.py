@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPa
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclOperation
 
-from raycdc.clients.kafka import admin_client, consumer_client, messages_in_the_open
+from raycdc.clients.kafka import admin_client, answer_of, consumer_client, messages_in_the_open
 from raycdc.connectors.kafka.client import (
     TIMEOUT_S,
     Cluster,
@@ -107,7 +107,7 @@ def _missing(config: KafkaSourceConfig, name: str) -> CheckResult:
     """A listed topic that is not there is told from one that is hidden from us."""
     admin = admin_client(client_properties(config), section="source")
     try:
-        admin.describe_topics(TopicCollection([name]))[name].result(TIMEOUT_S)
+        answer_of(admin.describe_topics(TopicCollection([name]))[name], TIMEOUT_S)
         code = None
     except KafkaException as cause:
         code = cause.args[0].code()
@@ -139,7 +139,7 @@ def _denied_topics(admin: AdminClient, names: Sequence[str]) -> set[str]:
     denied = set()
     for name, future in asked.items():
         try:
-            allowed = future.result(TIMEOUT_S).authorized_operations
+            allowed = answer_of(future, TIMEOUT_S).authorized_operations
         except KafkaException as cause:
             raise source_error(cause.args[0], name) from cause
         if allowed is not None and AclOperation.READ not in allowed:
@@ -166,7 +166,7 @@ def _group(admin: AdminClient, config: KafkaSourceConfig) -> list[CheckResult]:
     needed = config.start.mode is StartMode.GROUP_OFFSETS
     try:
         asked = admin.describe_consumer_groups([config.group_id], include_authorized_operations=True)
-        allowed = asked[config.group_id].result(TIMEOUT_S).authorized_operations
+        allowed = answer_of(asked[config.group_id], TIMEOUT_S).authorized_operations
     except KafkaException as cause:
         allowed = [] if cause.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED else None
     if allowed is None or AclOperation.READ in allowed:

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.cimpl import NewTopic
 
-from raycdc.clients.kafka import admin_client, messages_in_the_open, producer_client
+from raycdc.clients.kafka import admin_client, answer_of, messages_in_the_open, producer_client
 from raycdc.clients.kafka_reachable import list_topics
 from raycdc.errors import ConfigError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
@@ -112,7 +112,7 @@ def _refuses_collisions(admin: AdminClient) -> bool | None:
     """
     new = NewTopic(_COLLIDES, num_partitions=1)
     try:
-        admin.create_topics([new], validate_only=True)[_COLLIDES].result(TIMEOUT_S)
+        answer_of(admin.create_topics([new], validate_only=True)[_COLLIDES], TIMEOUT_S)
     except KafkaException as cause:
         return True if cause.args[0].code() == KafkaError.TOPIC_EXCEPTION else None
     return False
@@ -148,7 +148,7 @@ def _record(config: KafkaSinkConfig, admin: AdminClient, pipeline: str) -> Check
     group = f"raycdc:{pipeline}:check"
     try:
         asked = admin.describe_consumer_groups([group], include_authorized_operations=True)
-        allowed = asked[group].result(TIMEOUT_S).authorized_operations
+        allowed = answer_of(asked[group], TIMEOUT_S).authorized_operations
     except KafkaException as cause:
         allowed = [] if cause.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED else None
     if allowed is None or AclOperation.READ in allowed:
@@ -164,7 +164,7 @@ def _may_keep_records(admin: AdminClient, name: str, pipeline: str) -> bool:
     wanted = ConsumerGroupTopicPartitions(f"raycdc:{pipeline}:check", [TopicPartition(name, 0, 0)])
     (asked,) = admin.alter_consumer_group_offsets([wanted], request_timeout=TIMEOUT_S).values()
     try:
-        errors = [answer.error for answer in asked.result(TIMEOUT_S).topic_partitions]
+        errors = [answer.error for answer in answer_of(asked, TIMEOUT_S).topic_partitions]
     except KafkaException as cause:
         errors = [cause.args[0]]
     return all(error is None or error.code() != KafkaError.TOPIC_AUTHORIZATION_FAILED for error in errors)
@@ -179,7 +179,7 @@ def _denied(config: KafkaSinkConfig, name: str, what: str, operations: Sequence[
 def _writable(config: KafkaSinkConfig, admin: AdminClient, name: str, operations: Sequence[str]) -> CheckResult:
     try:
         asked = admin.describe_topics(TopicCollection([name]), include_authorized_operations=True)
-        allowed = asked[name].result(TIMEOUT_S).authorized_operations
+        allowed = answer_of(asked[name], TIMEOUT_S).authorized_operations
     except KafkaException as cause:
         return CheckResult("sink topic", f"Topic {name} cannot be described: {cause.args[0].str()}.")
     missing = [o for o in operations if allowed is not None and getattr(AclOperation, o.upper()) not in allowed]
@@ -194,7 +194,7 @@ def _creatable(
     """Asked as a creation that is only validated. The topic is that of `table`, unless it is for all."""
     new = NewTopic(name, num_partitions=partitions, replication_factor=config.replication_factor)
     try:
-        admin.create_topics([new], validate_only=True)[name].result(TIMEOUT_S)
+        answer_of(admin.create_topics([new], validate_only=True)[name], TIMEOUT_S)
     except KafkaException as cause:
         if cause.args[0].code() == KafkaError.TOPIC_EXCEPTION:
             text = f"{table or 'sink.ddl_topic'}: topic {name} cannot be created: {cause.args[0].str()}."

@@ -127,10 +127,7 @@ class World:
             return {"type": self.kind.partition("-")[0], "path": str(self.root / "lake")}
         topic = f"{self._topics}.{{db}}.{{table}}"
         servers = self.kafka.bootstrap_servers
-        # A broker that is always there need not be spared: clients that pause between connections take half a second.
-        at_once = {"reconnect.backoff.ms": 20}
-        sink = {"type": "kafka", "bootstrap_servers": servers, "topic": topic, "properties": at_once}
-        sink["format"] = {"type": "maxwell-json"}
+        sink = {"type": "kafka", "bootstrap_servers": servers, "topic": topic, "format": {"type": "maxwell-json"}}
         return sink | ({"partitions": 3, "task_bytes": "1000B"} if self.kind == "kafka-parts" else {})
 
     @property

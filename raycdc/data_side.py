@@ -75,7 +75,7 @@ class DataSide:
         """Open `sink`, and whatever else rows need on their way; `stack` closes it all. Servers that are away are
         waited for as `patiently` does; `board` shows what is waited for.
         """
-        here, private = self.config.spark.is_here, self.store.path / "private"
+        here, private = self.is_here, self.store.path / "private"
         run_tasks, at_once = task_runner(self.session, None if here else private)
         context = replace(
             sink_context(self.config, self.store.app_id, run_tasks),
@@ -93,7 +93,7 @@ class DataSide:
             from raycdc.epochs.known_rows import KnownRows  # Only here, because it loads Delta's libraries.
 
             # They are beside the state, where tasks on other machines could not write them.
-            kept = context if self.is_here else replace(context, run_tasks=task_runner(None)[0], spark=None)
+            kept = context if here else replace(context, run_tasks=task_runner(None)[0], spark=None)
             known = KnownRows.opened(self.store.place, replace(kept, access=self.access))
             stack.callback(known.close)
         records = bad_records(self.config, self.store)

@@ -1,8 +1,9 @@
-"""Files of code that this process loads: only those that nobody but its own user and root can have written.
+"""Files of code that this process loads or sends: only those that nobody but its own user and root can have written.
 
-Machine code and class archives lie in the user's cache folder, or where a variable of the environment says, and others
-may write to that place. A file is loaded if it and its folder belong to us or to root and nobody else may write to
-them; a file of another's is as good as none. Ours are made so that nobody else may even read them.
+Machine code, class archives and the files of executors lie in the user's cache folder, or where a variable of the
+environment says, and others may write to that place. A file is used if it and its folder belong to us or to root and
+nobody else may write to them; a file of another's is as good as none. Ours are made so that nobody else may even read
+them.
 """
 
 from __future__ import annotations
@@ -64,6 +65,12 @@ def write_own(path: Path, content: bytes) -> bool:
     return True
 
 
+def user_cache() -> Path:
+    """The user's folder for what can be made again: ``$XDG_CACHE_HOME/raycdc``, else ``~/.cache/raycdc``."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "raycdc"
+
+
 def make_own_folder(path: Path) -> None:
     """Make the folder, and those above it that are missing, for us alone; one that is there stays as it is."""
     for folder in [*reversed(path.parents), path]:
@@ -92,7 +99,7 @@ def _warn(path: Path, why: str) -> None:
     import logging  # rarely needed, and every process imports this module
 
     logging.getLogger(__name__).warning(
-        "%s %s, so that no compiled code is loaded from it or kept there, and each process compiles anew. Give it to "
+        "%s %s, so that no code is loaded from it or kept there, and each process makes its own anew. Give it to "
         "the user of this process with mode 0700, or point RAYCDC_COMPILED_DIR (or XDG_CACHE_HOME) elsewhere.",
         path,
         why,

@@ -44,7 +44,6 @@ from raycdc.runtime.supervisor import Supervisor
 from raycdc.sinks.api import Sink
 from raycdc.source.table_requests import complain_of_parked
 from raycdc.source_side import SourceSide, copies_of, job_spec, new_launcher, new_supervisor
-from raycdc.spark.executors import probe
 from raycdc.spark.lifecycle import SparkThread, activity, new_session
 from raycdc.startup_checks import Start, begin, no_order, order_by, require_known_rows
 from raycdc.waiting.stages import Board, Stage
@@ -255,6 +254,8 @@ class Pipeline:
         run.stack.enter_context(watchdog.watching())
         reporter.on_status = watchdog.heard
         if session is not None and not config.spark.is_here:
+            from raycdc.spark.executors import probe  # Only here, because most runs have no executors elsewhere.
+
             reporter.starting("asking an executor of Spark to read rows")
             with watchdog.board.doing(Stage.OPEN, "waits for an executor of Spark that reads rows from here"):
                 probe(session, store.spool, spec.access.as_of(launcher.flights()))

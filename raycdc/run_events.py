@@ -204,7 +204,9 @@ class Failed:
 
     @classmethod
     def of(cls, error: Exception) -> Failed:
-        return cls(type(error).__name__, str(error))
+        from raycdc.runtime.unexpected import told_text  # Only here, because it loads Arrow.
+
+        return cls(type(error).__name__, told_text(error))
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ from raycdc.transform.plain import is_plain
 _KERNELS = (Path("/proc"), Path("/sys"))
 
 #: A person waits for the answer, so that a store that is away is told of sooner than a run would give up.
-_STORE_TRIES_FOR_S = 10
+STORE_TRIES_FOR_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -227,10 +227,6 @@ def _state(start: Start) -> Iterator[CheckResult]:
         yield CheckResult("state", f"The state folder {place.work} can be written.", ok=True)
 
 
-#: Whoever waits for a check, or a first start, wants to know soon.
-STORE_TRIES_FOR_S = 10.0
-
-
 def _state_on_store(place: StatePlace) -> CheckResult:
     try:
         place.open(tries_for_s=STORE_TRIES_FOR_S).require_usable()
@@ -279,7 +275,7 @@ def _sink_store(config: PipelineConfig) -> CheckResult:
 
     try:
         settings = config.storage.settings()
-        probe(ObjectStore(place, client=client_of(place, settings, tries_for_s=_STORE_TRIES_FOR_S)))
+        probe(ObjectStore(place, client=client_of(place, settings, tries_for_s=STORE_TRIES_FOR_S)))
     except StoreError as error:
         fix = "" if "[storage]" in str(error) else "Look at sink.path and [storage]."
         return CheckResult("sink store", str(error), fix, error=SinkError)

@@ -62,9 +62,7 @@ def run_pipeline(path: Path, way: Way, *, as_json: bool, verbose: bool) -> int:
         except Exception as error:
             # This includes errors before the pipeline has a listener, and bugs, because programs read nothing else.
             if view is not None and not view.told_error:
-                from raycdc.runtime.unexpected import told_text
-
-                view.show(Failed(type(error).__name__, told_text(error)))
+                view.show(Failed.of(error))
             raise
 
 

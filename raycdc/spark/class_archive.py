@@ -11,11 +11,10 @@ Method: "Class Data Sharing" with dynamic archives, JDK 13 and newer.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from raycdc.own_files import is_own
+from raycdc.own_files import is_own, user_cache
 
 
 def use(java: str, jars: Sequence[Path]) -> tuple[str, ...]:
@@ -28,7 +27,6 @@ def archive_path(java: str, jars: Sequence[Path]) -> Path:
     """Where the archive for this Java, Spark and these `jars` is, or will be."""
     import pyspark
 
-    caches = os.environ.get("XDG_CACHE_HOME")
-    root = (Path(caches) if caches else Path("~/.cache").expanduser()) / "raycdc" / "spark-classes"
+    root = user_cache() / "spark-classes"
     parts = [java, pyspark.__version__, str(Path(pyspark.__file__).parent), *map(str, jars)]
     return root / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:20]}.jsa"

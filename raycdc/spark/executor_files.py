@@ -20,6 +20,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from raycdc.errors import ConfigError
+from raycdc.own_files import is_own, make_own_folder, user_cache
 
 #: The folder's name beside an executor, which is on the path of its Python.
 NAME = "raycdc_tasks"
@@ -73,10 +74,9 @@ def archive(sink: str) -> Path:
         own = path.is_relative_to(_PACKAGE)
         known = hashlib.sha256(path.read_bytes()).hexdigest() if own else f"{status.st_size} {status.st_mtime_ns}"
         digest.update(f"{name}\0{known}\n".encode())
-    base = os.environ.get("XDG_CACHE_HOME")
-    folder = (Path(base) if base else Path.home() / ".cache") / "raycdc"
+    folder = user_cache()
     made = folder / f"{NAME}-{sys.version_info.major}.{sys.version_info.minor}-{digest.hexdigest()[:16]}.tar.gz"
-    if made.exists():
+    if is_own(made):
         os.utime(made)
     else:
         try:
@@ -96,7 +96,7 @@ def contents(sink: str) -> list[tuple[str, Path]]:
 
 
 def _make(made: Path, files: Sequence[tuple[str, Path]]) -> None:
-    made.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_own_folder(made.parent)
     descriptor, name = tempfile.mkstemp(prefix=f"{NAME}-", dir=made.parent)
     try:
         with (

@@ -24,6 +24,7 @@ from raycdc.errors import ConfigError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind, changelog_schema
 from raycdc.spark import executor_files
 from raycdc.spark.addresses import own_address
+from raycdc.spark.stage import run_pickled, told
 
 #: By which a user says that executors have raycdc already.
 _PYTHON = "spark.pyspark.python"
@@ -68,8 +69,6 @@ def probe(spark: Any, spool: Path, access: SegmentAccess) -> None:
     Blocks until an executor is there. `ConfigError` where it cannot, with what stands in the way.
     """
     from py4j.protocol import Py4JError
-
-    from raycdc.spark.stage import run_pickled, told
 
     context = spark.sparkContext
     segment = _written(spool)

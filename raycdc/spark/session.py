@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from raycdc.errors import ConfigError
+from raycdc.own_files import user_cache
 from raycdc.spark import artifacts, class_archive
 from raycdc.spark.executors import executor_settings, executors_python
 
@@ -172,8 +173,7 @@ def fetch_delta_jars() -> None:
 
 
 def _fetched() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "raycdc" / f"jars-{DELTA_PACKAGE.rpartition(':')[2]}"
+    return user_cache() / f"jars-{DELTA_PACKAGE.rpartition(':')[2]}"
 
 
 def _settings(master: str, scratch: Path, java: str) -> dict[str, str]:

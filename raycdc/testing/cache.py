@@ -14,15 +14,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from raycdc.own_files import user_cache
+
 
 def cache_dir() -> Path:
     """The cache folder: ``$RAYCDC_CACHE``, else ``$XDG_CACHE_HOME/raycdc``, else ``~/.cache/raycdc``; made."""
     configured = os.environ.get("RAYCDC_CACHE")
-    if configured:
-        folder = Path(configured)
-    else:
-        base = os.environ.get("XDG_CACHE_HOME")
-        folder = (Path(base) if base else Path.home() / ".cache") / "raycdc"
+    folder = Path(configured) if configured else user_cache()
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

@@ -11,16 +11,15 @@ import hashlib
 import hmac
 import http.client
 import shutil
-import socket
 import subprocess
 from contextlib import closing
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from raycdc.stores.settings import StorageSettings
 from raycdc.testing.cache import build_once
 from raycdc.testing.servers.private import PrivateServer
-from raycdc.testing.servers.process import ServerError, free_port
+from raycdc.testing.servers.process import ServerError
 
 VERSION = "3.37.0"
 #: The only account of the server; its key is whatever is said at the start, in base64.
@@ -35,6 +34,7 @@ class AzuriteServer(PrivateServer):
     """``with AzuriteServer() as azurite: azurite.create_container("lake")``."""
 
     flavor: ClassVar[str] = "azurite"
+    taken: ClassVar[str] = "EADDRINUSE"
     account, key = ACCOUNT, KEY
 
     @property
@@ -61,31 +61,19 @@ class AzuriteServer(PrivateServer):
         """Install it, once per machine. May take a minute; later calls are free. `ServerError` without npm."""
         _home()
 
-    def start(self) -> Self:
-        """Start, empty; returns when the server answers."""
-        if self.running:
-            return self
-
-        def launch() -> None:
-            self.port = self.port or free_port()
-            main = _home() / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
-            command = ["node", str(main), "--blobHost", self.host, "--blobPort", str(self.port)]
-            command += ["--inMemoryPersistence", "--silent", "--skipApiVersionCheck", "--disableTelemetry"]
-            log = self.folder / "out.log"
-            self._run(
-                command,
-                self._answers,
-                name="Azurite",
-                logs=[log],
-                timeout_s=_START_TIMEOUT_S,
-                environment={"AZURITE_ACCOUNTS": f"{ACCOUNT}:{KEY}"},
-            )
-
-        def forget() -> None:
-            self.port = 0
-
-        self._on_free_ports(launch, forget, taken="EADDRINUSE")
-        return self
+    def _launch(self) -> None:
+        main = _home() / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+        command = ["node", str(main), "--blobHost", self.host, "--blobPort", str(self.port)]
+        command += ["--inMemoryPersistence", "--silent", "--skipApiVersionCheck", "--disableTelemetry"]
+        log = self.folder / "out.log"
+        self._run(
+            command,
+            self._listens,
+            name="Azurite",
+            logs=[log],
+            timeout_s=_START_TIMEOUT_S,
+            environment={"AZURITE_ACCOUNTS": f"{ACCOUNT}:{KEY}"},
+        )
 
     def create_container(self, name: str) -> str:
         """Make an empty container; returns its name."""
@@ -104,10 +92,6 @@ class AzuriteServer(PrivateServer):
         if answer.status != 201:
             raise ServerError(f"{self!r} made no container {name!r}: {answer.status} {text.decode(errors='replace')}")
         return name
-
-    def _answers(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex((self.host, self.port)) == 0
 
 
 def _home() -> Path:

@@ -28,14 +28,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar, NotRequired, Self, TypedDict
+from typing import ClassVar, NotRequired, TypedDict
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 from xml.sax.saxutils import escape
 
 from raycdc.stores.settings import StorageSettings
 from raycdc.testing.cache import build_once
 from raycdc.testing.servers.private import PrivateServer
-from raycdc.testing.servers.process import ServerError, free_port
+from raycdc.testing.servers.process import ServerError
 
 VERSION = "1.56.1"
 _MODULE = f"github.com/fsouza/fake-gcs-server@v{VERSION}"
@@ -50,6 +50,7 @@ class GcsServer(PrivateServer):
     """``with GcsServer() as gcs: gcs.create_bucket("lake")``. It keeps everything in memory; any key will do."""
 
     flavor: ClassVar[str] = "gcs"
+    taken: ClassVar[str] = "address already in use"
 
     def __init__(self, *, port: int | None = None) -> None:
         super().__init__(port=port)
@@ -85,27 +86,15 @@ allow_http = true
         """Build it, once per machine. Takes minutes; later calls are free. `ServerError` without Go."""
         _home()
 
-    def start(self) -> Self:
-        """Start, empty; returns when the server answers."""
-        if self.running:
-            return self
-
-        def launch() -> None:
-            self.port = self.port or free_port()
-            command = [str(_home() / "fake-gcs-server"), "-scheme", "http", "-host", self.host]
-            command += ["-port", str(self.port), "-backend", "memory", "-log-level", "error"]
-            log = self.folder / "out.log"
-            self._run(command, self._answers, name="fake-gcs-server", logs=[log], timeout_s=_START_TIMEOUT_S)
-
-        def forget() -> None:
-            self.port = 0
-
-        self._on_free_ports(launch, forget, taken="address already in use")
+    def _launch(self) -> None:
+        command = [str(_home() / "fake-gcs-server"), "-scheme", "http", "-host", self.host]
+        command += ["-port", str(self.port), "-backend", "memory", "-log-level", "error"]
+        log = self.folder / "out.log"
+        self._run(command, self._answers, name="fake-gcs-server", logs=[log], timeout_s=_START_TIMEOUT_S)
         self._front = _Front(self.host, self.port)
         account = {"gcs_base_url": self.endpoint, "disable_oauth": True, "client_email": "", "private_key": ""}
         self._account.write_text(json.dumps({**account, "private_key_id": ""}), encoding="utf-8")
         threading.Thread(target=self._front.serve_forever, args=(0.02,), name="gcs-front", daemon=True).start()
-        return self
 
     def close(self) -> None:
         """See `PrivateServer.close`."""

@@ -6,15 +6,14 @@ Its tables lie in a warehouse at a server of the S3 API; what it knows of them i
 from __future__ import annotations
 
 import os
-import socket
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from raycdc.spark.artifacts import java_command
 from raycdc.testing.cache import build_once
 from raycdc.testing.exact_jars import fetch_exactly
 from raycdc.testing.servers.private import PrivateServer
-from raycdc.testing.servers.process import ServerError, free_port
+from raycdc.testing.servers.process import ServerError
 from raycdc.testing.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 
 VERSION = "1.10.1"
@@ -53,51 +52,35 @@ class IcebergRestServer(PrivateServer):
         """Download the jars (95 MB), once per machine. May take a minute; later calls are free."""
         _home()
 
-    def start(self) -> Self:
-        """Start, without tables; returns when the server answers."""
-        if self.running:
-            return self
+    def _launch(self) -> None:
         if (store := self._store) is None:
             raise ServerError("Iceberg's REST catalog needs a store for its tables: IcebergRestServer(moto, WAREHOUSE)")
-
-        def launch() -> None:
-            self.port = self.port or free_port()
-            # Behind the prefix two underscores are a dash, and one is a dot.
-            settings = {
-                "CATALOG_WAREHOUSE": self._warehouse,
-                # In memory each of its connections would have a database of its own.
-                "CATALOG_URI": f"jdbc:sqlite:{self.folder}/catalog.db?busy_timeout=20000&journal_mode=WAL",
-                "CATALOG_CLIENTS": "1",
-                "CATALOG_IO__IMPL": "org.apache.iceberg.aws.s3.S3FileIO",
-                "CATALOG_S3_ENDPOINT": store.endpoint,
-                "CATALOG_S3_PATH__STYLE__ACCESS": "true",
-                "CATALOG_S3_ACCESS__KEY__ID": ACCESS_KEY,
-                "CATALOG_S3_SECRET__ACCESS__KEY": SECRET_KEY,
-                "CATALOG_REST_PORT": str(self.port),
-                **store.environment,
-            }
-            memory = ["-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Djava.io.tmpdir={self.folder}"]
-            class_path = os.pathsep.join([f"{_home()}/*", *map(str, _hadoop())])
-            command = [java_command(), *memory, "-cp", class_path, _MAIN]
-            log = self.folder / "out.log"
-            self._run(
-                command,
-                self._answers,
-                name="Iceberg's REST catalog",
-                logs=[log],
-                timeout_s=_START_TIMEOUT_S,
-                environment=settings,
-            )
-
-        def forget() -> None:
-            self.port = 0
-
-        self._on_free_ports(launch, forget, taken="Address already in use")
-        return self
-
-    def _answers(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex((self.host, self.port)) == 0
+        # Behind the prefix two underscores are a dash, and one is a dot.
+        settings = {
+            "CATALOG_WAREHOUSE": self._warehouse,
+            # In memory each of its connections would have a database of its own.
+            "CATALOG_URI": f"jdbc:sqlite:{self.folder}/catalog.db?busy_timeout=20000&journal_mode=WAL",
+            "CATALOG_CLIENTS": "1",
+            "CATALOG_IO__IMPL": "org.apache.iceberg.aws.s3.S3FileIO",
+            "CATALOG_S3_ENDPOINT": store.endpoint,
+            "CATALOG_S3_PATH__STYLE__ACCESS": "true",
+            "CATALOG_S3_ACCESS__KEY__ID": ACCESS_KEY,
+            "CATALOG_S3_SECRET__ACCESS__KEY": SECRET_KEY,
+            "CATALOG_REST_PORT": str(self.port),
+            **store.environment,
+        }
+        memory = ["-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Djava.io.tmpdir={self.folder}"]
+        class_path = os.pathsep.join([f"{_home()}/*", *map(str, _hadoop())])
+        command = [java_command(), *memory, "-cp", class_path, _MAIN]
+        log = self.folder / "out.log"
+        self._run(
+            command,
+            self._listens,
+            name="Iceberg's REST catalog",
+            logs=[log],
+            timeout_s=_START_TIMEOUT_S,
+            environment=settings,
+        )
 
 
 def _hadoop() -> list[Path]:

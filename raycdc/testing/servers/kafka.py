@@ -126,24 +126,11 @@ class KafkaServer(PrivateServer):
         _template()
 
     def start(self) -> Self:
-        """Start (again) on the same data and ports; returns when the broker answers."""
-        if self.running:
-            return self
+        """See `PrivateServer.start`; the first one gets its data and certificates."""
         if not (self.folder / "data").exists():
             shutil.copytree(_template() / "data", self.folder / "data")
             write_certificates(self.folder / "tls")
-
-        def launch() -> None:
-            self.port = self.port or free_port()
-            self.secure_port = self.secure_port or free_port()
-            self._controller_port = self._controller_port or free_port()
-            self._launch()
-
-        def forget() -> None:
-            self.port = self.secure_port = self._controller_port = 0
-
-        self._on_free_ports(launch, forget, taken="Address already in use")
-        return self
+        return super().start()
 
     # -- topics
 
@@ -204,6 +191,15 @@ class KafkaServer(PrivateServer):
             **self._options,
         }
 
+    def _choose_ports(self) -> None:
+        super()._choose_ports()
+        self.secure_port = self.secure_port or free_port()
+        self._controller_port = self._controller_port or free_port()
+
+    def _forget_ports(self) -> None:
+        super()._forget_ports()
+        self.secure_port = self._controller_port = 0
+
     def _launch(self) -> None:
         _write_settings(self.folder / "server.properties", self._settings())
         archive = _template() / "classes.jsa"
@@ -215,7 +211,7 @@ class KafkaServer(PrivateServer):
         """Asked over a new connection each time: a client that failed once waits longer and longer."""
         from confluent_kafka import KafkaException
 
-        if not _listens(self.host, self.port):
+        if not self._listens():
             return False
         try:
             return bool(self.admin().list_topics(timeout=2).brokers)
@@ -230,13 +226,6 @@ def _pkcs8(path: Path) -> str:
     key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     form = serialization.PrivateFormat.PKCS8
     return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()).decode()
-
-
-def _listens(host: str, port: int) -> bool:
-    import socket
-
-    with socket.socket() as probe:
-        return probe.connect_ex((host, port)) == 0
 
 
 def _settings(data: Path, controller_port: int) -> dict[str, str]:
@@ -296,7 +285,7 @@ def _build_template(folder: Path) -> None:
 
 
 def _dump_classes(server: KafkaServer, archive: Path) -> None:
-    server.port, server.secure_port, server._controller_port = free_port(), free_port(), free_port()
+    server._choose_ports()
     write_certificates(server.folder / "tls")
     _write_settings(server.folder / "server.properties", server._settings())
     command = _java(f"-XX:ArchiveClassesAtExit={archive}", "kafka.Kafka", str(server.folder / "server.properties"))

@@ -111,7 +111,7 @@ class MariaDbServer(DatabaseServer):
         )
         if done.returncode != 0:
             raise ServerError(f"{install} failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-        self._launch([str(program), *user])
+        self._run_program([str(program), *user])
         with pymysql.connect(unix_socket=str(self.socket_path), user="root", autocommit=True) as connection:
             for statement in _USERS.strip().splitlines():
                 connection.query(statement)

@@ -19,12 +19,12 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from raycdc.spark.artifacts import fetch, java_command
 from raycdc.testing.cache import build_once
 from raycdc.testing.servers.private import PrivateServer
-from raycdc.testing.servers.process import ServerError, free_port
+from raycdc.testing.servers.process import ServerError
 
 if TYPE_CHECKING:
     import pymongo
@@ -137,21 +137,9 @@ class MongoDbServer(PrivateServer, MongoDb):
         """Download the jars and compile the emulation, once per machine. May take a minute; later calls are free."""
         _home()
 
-    def start(self) -> Self:
-        """Start on the same port, empty; returns when the server answers."""
-        if self.running:
-            return self
-
-        def launch() -> None:
-            self.port = self.port or free_port()
-            command = _java("MongoReplicaSet", str(self.port), self.host, options=[f"-Dmongo.version={self.version}"])
-            self._run(command, self.answers, name="MongoDB", logs=[self.log], timeout_s=_START_TIMEOUT_S)
-
-        def forget() -> None:
-            self.port = 0
-
-        self._on_free_ports(launch, forget, taken="Address already in use")
-        return self
+    def _launch(self) -> None:
+        command = _java("MongoReplicaSet", str(self.port), self.host, options=[f"-Dmongo.version={self.version}"])
+        self._run(command, self.answers, name="MongoDB", logs=[self.log], timeout_s=_START_TIMEOUT_S)
 
     # -- what only an emulation does
 

@@ -7,10 +7,9 @@ clients it lets several win a conditional put now and then: tests of such puts g
 from __future__ import annotations
 
 import sys
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from raycdc.testing.servers.private import PrivateServer
-from raycdc.testing.servers.process import free_port
 from raycdc.testing.servers.s3 import S3Server
 
 _START_TIMEOUT_S = 60.0
@@ -24,19 +23,7 @@ class MotoServer(PrivateServer, S3Server):
     def prepare(self) -> None:
         """Nothing: it is among the locked packages of development."""
 
-    def start(self) -> Self:
-        """Start, empty; returns when the server answers."""
-        if self.running:
-            return self
-
-        def launch() -> None:
-            self.port = self.port or free_port()
-            log = self.folder / "out.log"
-            command = [sys.executable, "-m", "moto.server", "-H", self.host, "-p", str(self.port)]
-            self._run(command, self.answers, name="moto", logs=[log], timeout_s=_START_TIMEOUT_S)
-
-        def forget() -> None:
-            self.port = 0
-
-        self._on_free_ports(launch, forget, taken="Address already in use")
-        return self
+    def _launch(self) -> None:
+        log = self.folder / "out.log"
+        command = [sys.executable, "-m", "moto.server", "-H", self.host, "-p", str(self.port)]
+        self._run(command, self._listens, name="moto", logs=[log], timeout_s=_START_TIMEOUT_S)

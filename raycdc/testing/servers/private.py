@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Self
 
-from raycdc.testing.servers.process import GuardedProcess, ServerError, log_tail, wait_until
+from raycdc.testing.servers.process import GuardedProcess, ServerError, free_port, log_tail, wait_until
 
 _START_TRIES = 3
 
@@ -24,6 +25,8 @@ class PrivateServer(ABC):
     """``with Server() as server:`` starts it and removes it with its files."""
 
     flavor: ClassVar[str]
+    #: What the server says of a port that another process has.
+    taken: ClassVar[str] = "Address already in use"
     host = "127.0.0.1"
 
     def __init__(self, *, port: int | None = None) -> None:
@@ -63,9 +66,22 @@ class PrivateServer(ABC):
     def prepare(self) -> None:
         """Download and initialise whatever a start needs, once per machine. May take a minute; later calls are free."""
 
-    @abstractmethod
     def start(self) -> Self:
-        """Start (again) on the same data and port; returns when the server answers."""
+        """Start (again) on the same ports, and on the same data where it keeps any; returns when the server answers."""
+        if self.running:
+            return self
+        for attempt in range(1, _START_TRIES + 1):
+            self._choose_ports()
+            try:
+                self._launch()
+            except ServerError as error:
+                if self.taken not in str(error) or self._fixed_port is not None or attempt == _START_TRIES:
+                    raise
+                # Another process was quicker to bind a free port.
+                self._forget_ports()
+            else:
+                break
+        return self
 
     def stop(self) -> None:
         """Shut down in order (SIGTERM); the data stays."""
@@ -85,6 +101,22 @@ class PrivateServer(ABC):
         if self._process is not None:
             self._process.end(number)
             self._process = None
+
+    @abstractmethod
+    def _launch(self) -> None:
+        """Run the server (`_run`) on its ports."""
+
+    def _choose_ports(self) -> None:
+        """Those it has not had yet."""
+        self.port = self.port or free_port()
+
+    def _forget_ports(self) -> None:
+        self.port = 0
+
+    def _listens(self) -> bool:
+        """Whether somebody takes connections at `port`."""
+        with socket.socket() as probe:
+            return probe.connect_ex((self.host, self.port)) == 0
 
     def _run(
         self,
@@ -110,15 +142,3 @@ class PrivateServer(ABC):
         except ServerError as error:
             self.kill()
             raise ServerError("\n".join([f"{error}:", *map(log_tail, logs)])) from error
-
-    def _on_free_ports(self, launch: Callable[[], None], forget: Callable[[], None], *, taken: str) -> None:
-        """`launch`; again after `forget` when the log says `taken`: another process was quicker to bind a free port."""
-        for attempt in range(1, _START_TRIES + 1):
-            try:
-                launch()
-            except ServerError as error:
-                if taken not in str(error) or self._fixed_port is not None or attempt == _START_TRIES:
-                    raise
-                forget()
-            else:
-                return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import socket
 from contextlib import closing
 
 from raycdc.stores.settings import StorageSettings
@@ -68,8 +67,3 @@ allow_http = true
         if answer.status != 200:
             raise ServerError(f"{self!r} made no bucket {name!r}: {answer.status} {text.decode(errors='replace')}")
         return name
-
-    def answers(self) -> bool:
-        """Whether somebody takes connections."""
-        with socket.socket() as probe:
-            return probe.connect_ex((self.host, self.port)) == 0

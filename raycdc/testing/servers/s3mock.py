@@ -7,7 +7,7 @@ win most conditional puts: tests of such puts go through `store_proxy`.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from raycdc.spark.artifacts import fetch, java_command
 from raycdc.testing.cache import build_once
@@ -25,6 +25,7 @@ class S3MockServer(PrivateServer, S3Server):
     """``with S3MockServer() as s3: s3.create_bucket("lake")``."""
 
     flavor: ClassVar[str] = "s3mock"
+    taken: ClassVar[str] = "already in use"
 
     def __init__(self, *, port: int | None = None) -> None:
         super().__init__(port=port)
@@ -34,33 +35,29 @@ class S3MockServer(PrivateServer, S3Server):
         """Download the jars, once per machine. May take a minute; later calls are free."""
         _home()
 
-    def start(self) -> Self:
-        """Start (again) on the same data and port; returns when the server answers."""
-        if self.running:
-            return self
+    def _launch(self) -> None:
+        (self.folder / "data").mkdir(exist_ok=True)
+        memory = ["-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        options = {
+            "server.address": self.host,
+            "server.port": self._secure_port,
+            "com.adobe.testing.s3mock.httpPort": self.port,
+            "com.adobe.testing.s3mock.store.root": self.folder / "data",
+            "com.adobe.testing.s3mock.store.retainFilesOnExit": "true",
+            "logging.level.root": "WARN",
+        }
+        command = [java_command(), *memory, f"-Djava.io.tmpdir={self.folder}", "-cp", f"{_home()}/*", _MAIN]
+        command += [f"--{name}={value}" for name, value in options.items()]
+        log = self.folder / "out.log"
+        self._run(command, self._listens, name="S3Mock", logs=[log], timeout_s=_START_TIMEOUT_S)
 
-        def launch() -> None:
-            self.port, self._secure_port = self.port or free_port(), self._secure_port or free_port()
-            (self.folder / "data").mkdir(exist_ok=True)
-            memory = ["-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-            options = {
-                "server.address": self.host,
-                "server.port": self._secure_port,
-                "com.adobe.testing.s3mock.httpPort": self.port,
-                "com.adobe.testing.s3mock.store.root": self.folder / "data",
-                "com.adobe.testing.s3mock.store.retainFilesOnExit": "true",
-                "logging.level.root": "WARN",
-            }
-            command = [java_command(), *memory, f"-Djava.io.tmpdir={self.folder}", "-cp", f"{_home()}/*", _MAIN]
-            command += [f"--{name}={value}" for name, value in options.items()]
-            log = self.folder / "out.log"
-            self._run(command, self.answers, name="S3Mock", logs=[log], timeout_s=_START_TIMEOUT_S)
+    def _choose_ports(self) -> None:
+        super()._choose_ports()
+        self._secure_port = self._secure_port or free_port()
 
-        def forget() -> None:
-            self.port = self._secure_port = 0
-
-        self._on_free_ports(launch, forget, taken="already in use")
-        return self
+    def _forget_ports(self) -> None:
+        super()._forget_ports()
+        self._secure_port = 0
 
 
 def _home() -> Path:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 from signal import Signals
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from raycdc.testing.cache import build_once
 from raycdc.testing.servers.mongodb import MongoDb
@@ -54,34 +54,30 @@ class SecantusDb(PrivateServer, MongoDb):
         """Install it, once per machine. May take a minute; later calls are free."""
         _home()
 
-    def start(self) -> Self:
-        """Start on the same data and port; returns when the server answers through the bridge."""
-        if self.running:
-            return self
+    def _launch(self) -> None:
+        bridge = [sys.executable, "-P", str(Path(__file__).with_name("token_bridge.py"))]
+        log = self.folder / "bridge.log"
+        self._bridge = GuardedProcess([*bridge, str(self.port), str(self._behind)], log=log, folder=None)
+        command = [sys.executable, "-m", "secantus", "--host", self.host, "--port", str(self._behind)]
+        command += ["--storage-path", str(self.folder / "data"), "--cache-size", "256M"]
+        # Else a stream of a quiet collection stays where it is.
+        command += ["--noop-heartbeat-seconds", "1"]
+        self._run(
+            command,
+            self.answers,
+            name="SecantusDB",
+            logs=[log, self.folder / "out.log"],
+            timeout_s=_START_TIMEOUT_S,
+            environment={"PYTHONPATH": str(_home())},
+        )
 
-        def launch() -> None:
-            self.port, self._behind = self.port or free_port(), self._behind or free_port()
-            bridge = [sys.executable, "-P", str(Path(__file__).with_name("token_bridge.py"))]
-            log = self.folder / "bridge.log"
-            self._bridge = GuardedProcess([*bridge, str(self.port), str(self._behind)], log=log, folder=None)
-            command = [sys.executable, "-m", "secantus", "--host", self.host, "--port", str(self._behind)]
-            command += ["--storage-path", str(self.folder / "data"), "--cache-size", "256M"]
-            # Else a stream of a quiet collection stays where it is.
-            command += ["--noop-heartbeat-seconds", "1"]
-            self._run(
-                command,
-                self.answers,
-                name="SecantusDB",
-                logs=[log, self.folder / "out.log"],
-                timeout_s=_START_TIMEOUT_S,
-                environment={"PYTHONPATH": str(_home())},
-            )
+    def _choose_ports(self) -> None:
+        super()._choose_ports()
+        self._behind = self._behind or free_port()
 
-        def forget() -> None:
-            self.port = self._behind = 0
-
-        self._on_free_ports(launch, forget, taken="Address already in use")
-        return self
+    def _forget_ports(self) -> None:
+        super()._forget_ports()
+        self._behind = 0
 
     def _end(self, number: Signals) -> None:
         super()._end(number)

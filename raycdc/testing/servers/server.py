@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import pymysql
 from pymysql.constants import CLIENT
@@ -19,7 +19,7 @@ from pymysql.constants import CLIENT
 from raycdc.testing.cache import build_once
 from raycdc.testing.servers.certificates import write_certificates
 from raycdc.testing.servers.private import PrivateServer
-from raycdc.testing.servers.process import free_port, wait_until
+from raycdc.testing.servers.process import wait_until
 
 #: Part of every template's name: raise it when the users, certificates or settings baked into templates change.
 TEMPLATE_VERSION = 2
@@ -55,6 +55,7 @@ class DatabaseServer(PrivateServer):
     ``root`` (everything) and ``cdc`` (REPLICATION SLAVE, REPLICATION CLIENT, SELECT), password equal to the name.
     """
 
+    taken: ClassVar[str] = "already in use"
     root_password = "root"  # the password of a throw-away server on the loopback interface
     cdc_user = "cdc"
     cdc_password = "cdc"
@@ -113,22 +114,10 @@ class DatabaseServer(PrivateServer):
         self._template()
 
     def start(self) -> Self:
-        """Start (again) on the same data and port; returns when the server accepts connections."""
-        if self.running:
-            return self
-        program = self._program()
+        """See `PrivateServer.start`; the first one gets its data."""
         if not self.data_dir.exists():
             shutil.copytree(self._template(), self.folder, dirs_exist_ok=True, symlinks=True)
-
-        def launch() -> None:
-            self.port = self.port or free_port()
-            self._launch([str(program), *self._write_configuration()])
-
-        def forget() -> None:
-            self.port = 0
-
-        self._on_free_ports(launch, forget, taken="already in use")
-        return self
+        return super().start()
 
     # -- SQL
 
@@ -224,7 +213,10 @@ class DatabaseServer(PrivateServer):
         (self.folder / "my.cnf").write_text("[mysqld]\n" + "\n".join(lines) + "\n")
         return [f"--defaults-file={self.folder / 'my.cnf'}"]
 
-    def _launch(self, command: Sequence[str]) -> None:
+    def _launch(self) -> None:
+        self._run_program([str(self._program()), *self._write_configuration()])
+
+    def _run_program(self, command: Sequence[str]) -> None:
         self.socket_path.unlink(missing_ok=True)
         self._run(
             command,

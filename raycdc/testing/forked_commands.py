@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -153,18 +153,29 @@ def completed(
     """Run ``raycdc ARGUMENTS`` to its end, as `subprocess.run` does with its output captured."""
     with tempfile.TemporaryFile() as errors:
         command = nursery().start(arguments, environment=environment, folder=folder, stderr=errors)
-        timer = threading.Timer(timeout_s, command.kill)
-        timer.start()
-        try:
-            with command.stdout as out:
-                said = out.read()
-            code = command.wait()
-        finally:
-            timer.cancel()
-        errors.seek(0)
-        return subprocess.CompletedProcess(
-            ["raycdc", *arguments], code, said.decode(errors="replace"), errors.read().decode(errors="replace")
-        )
+        code, said, complaints = ended(command, errors, timeout_s=timeout_s, kill=command.kill)
+        return subprocess.CompletedProcess(["raycdc", *arguments], code, said, complaints)
+
+
+def ended(
+    command: ForkedCommand | subprocess.Popen[bytes],
+    errors: IO[bytes],
+    *,
+    timeout_s: float,
+    kill: Callable[[], object],
+) -> tuple[int, str, str]:
+    """Exit code, output and errors of a command at its end; `kill` is called where it takes too long."""
+    timer = threading.Timer(timeout_s, kill)
+    timer.start()
+    try:
+        assert command.stdout is not None
+        with command.stdout as out:
+            said = out.read()
+        code = command.wait()
+    finally:
+        timer.cancel()
+    errors.seek(0)
+    return code, said.decode(errors="replace"), errors.read().decode(errors="replace")
 
 
 def _serve(asking: socket.socket) -> int:

@@ -53,12 +53,9 @@ def two_nodes(folder: Path) -> Iterator[TwoNodes]:
 
 @dataclass(frozen=True, slots=True)
 class ScalingNodes:
-    """A head node, and others of one CPU each that Ray's autoscaler brings and takes back; `spools` has a folder for
-    each of them.
-    """
+    """A head node, and others of one CPU each that Ray's autoscaler brings and takes back."""
 
     address: str
-    spools: Path
     log: Path
 
     def alive(self) -> list[str]:
@@ -94,7 +91,7 @@ def scaling_nodes(folder: Path, *, others: int, idle_s: float = 6.0, head_cpus: 
         with (logs / "out.txt").open("wb") as out:
             scaler = subprocess.Popen(list(map(str, command)), stdout=out, stderr=out)
         try:
-            yield ScalingNodes(str(cluster.address), spools, logs / "out.txt")
+            yield ScalingNodes(str(cluster.address), logs / "out.txt")
         finally:
             scaler.terminate()
             scaler.wait(60)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
-from raycdc.testing.forked_commands import ForkedCommand, nursery
+from raycdc.testing.forked_commands import ForkedCommand, ended, nursery
 
 #: A command that takes longer hangs. The longest here reads sixty tables on a machine that others share.
 COMMAND_TIMEOUT_S = 240.0
@@ -165,17 +165,8 @@ class _Command:
             late.set()
             os.killpg(self.process.pid, signal.SIGKILL)
 
-        timer = threading.Timer(COMMAND_TIMEOUT_S, kill)
-        timer.start()
-        try:
-            assert self.process.stdout is not None
-            with self.process.stdout as stdout, self.errors as errors:
-                out = stdout.read().decode(errors="replace")
-                code = self.process.wait()
-                errors.seek(0)
-                err = errors.read().decode(errors="replace")
-        finally:
-            timer.cancel()
+        with self.errors as errors:
+            code, out, err = ended(self.process, errors, timeout_s=COMMAND_TIMEOUT_S, kill=kill)
         if late.is_set():
             raise AssertionError(f"raycdc {' '.join(self.arguments)} did not end\n{out[-3000:]}\n{err[-3000:]}")
         return Outcome(self.arguments, code, out, err)

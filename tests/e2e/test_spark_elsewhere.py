@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from raycdc.stores.libraries import delta_options
+from raycdc.stores.url import ObjectPlace, StoreKind
 from raycdc.testing.jobs import CollectionJob
 from raycdc.testing.servers import MariaDbServer, MongoDb, MotoServer
-from raycdc.testing.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY
 from raycdc.testing.spark_cluster import SparkCluster, standalone
 
 pytestmark = [pytest.mark.server, pytest.mark.spark]
@@ -55,14 +56,6 @@ columns = { name = "string" }
 
 [spark]
 master = "%(master)s"
-"""
-STORAGE = f"""
-[storage]
-endpoint = "%(endpoint)s"
-region = "{REGION}"
-access_key_id = "{ACCESS_KEY}"
-secret_access_key = "{SECRET_KEY}"
-allow_http = true
 """
 
 
@@ -153,17 +146,11 @@ def test_workers_without_a_shared_disk_write_what_a_spark_here_would(
         store.create_bucket("far")
         job = job_at(cluster, mongodb, mariadb, tmp_path, database, views=16_000)
         job.sink_keys = 'path = "s3://far/lake"'
-        job.sections += STORAGE % {"endpoint": store.endpoint}
+        job.sections += store.section
         caught_up(job, cluster)
         changed(mongodb, database)
         caught_up(job, cluster)
-        options = {
-            "aws_endpoint": store.endpoint,
-            "aws_region": REGION,
-            "aws_access_key_id": ACCESS_KEY,
-            "aws_secret_access_key": SECRET_KEY,
-            "aws_allow_http": "true",
-        }
+        options = delta_options(ObjectPlace(StoreKind.S3, "far"), store.settings)
         lake = f"s3://far/lake/{database}"
         told = changes(lake, options)
         first = [number for number in range(1, 16_001) if number not in (7, 8)]

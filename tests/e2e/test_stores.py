@@ -14,11 +14,9 @@ import pytest
 from raycdc.sinks.iceberg.catalog import open_catalog
 from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions
 from raycdc.stores.object_store import ObjectStore
-from raycdc.stores.settings import StorageSettings
 from raycdc.stores.url import ObjectPlace, StoreKind
 from raycdc.testing.jobs import Job, catch_up
 from raycdc.testing.servers import MariaDbServer, MotoServer, StoreProxy
-from raycdc.testing.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY
 
 pytestmark = pytest.mark.server
 
@@ -29,32 +27,18 @@ def store(moto: MotoServer) -> Iterator[StoreProxy]:
         yield started
 
 
-def storage(store: StoreProxy) -> StorageSettings:
-    return StorageSettings(
-        endpoint=store.endpoint, region=REGION, access_key_id=ACCESS_KEY, secret_access_key=SECRET_KEY, allow_http=True
-    )
-
-
 def job_of(server: MariaDbServer, store: StoreProxy, folder: Path, *, sink: str, database: str, local: bool) -> Job:
-    section = f"""
-[storage]
-endpoint = "{store.endpoint}"
-region = "{REGION}"
-access_key_id = "{ACCESS_KEY}"
-secret_access_key = "{SECRET_KEY}"
-allow_http = true
-"""
     keys = f'path = "s3://{database.replace("_", "-")}/lake"'
     write = "upsert" if sink == "iceberg" else "changelog"
     job = Job(folder, server, database, ["orders"], sink=sink, write=write, local=local, cold=True)
-    job.sink_keys, job.sections = keys, section
+    job.sink_keys, job.sections = keys, store.section
     return job
 
 
 def rows_of(store: StoreProxy, sink: str, database: str) -> list[tuple[int, str]]:
     if sink == "jsonl":
         place = ObjectPlace(StoreKind.S3, database.replace("_", "-"), f"lake/{database}/orders")
-        objects = ObjectStore(place, storage(store))
+        objects = ObjectStore(place, store.settings)
         files = [objects.read(name) for name in objects.list("") if name.endswith(".jsonl")]
         changes = [json.loads(line) for file in files if file is not None for line in file.data.splitlines()]
         rows = {}
@@ -63,7 +47,7 @@ def rows_of(store: StoreProxy, sink: str, database: str) -> list[tuple[int, str]
         assert len([change for change in changes if change["_op"] == "+I"]) == 500
         return sorted((number, name) for number, name in rows.items() if name is not None)
     options = IcebergCatalogOptions(warehouse=f"s3://{database.replace('_', '-')}/lake")
-    table = open_catalog(options, storage(store)).load_table((database, "orders"))
+    table = open_catalog(options, store.settings).load_table((database, "orders"))
     return sorted((row["id"], row["name"]) for row in table.scan().to_arrow().to_pylist())
 
 

@@ -28,22 +28,12 @@ from raycdc.model.routes import Route, Router
 from raycdc.schema import AddColumnEvent, AlterColumnTypeEvent, DropColumnEvent, TruncateTableEvent
 from raycdc.schema.events import CreateTableEvent, RenameColumnEvent
 from raycdc.sinks.api import SinkContext
+from raycdc.testing import sink_epoch_stories
 from raycdc.testing.changelog import check_changelog, final_rows
 from raycdc.testing.epochs import Row, ScriptedTable
 from tests.epochs.sink_world import World, commit, new_world, world_of
 
-POINTS = (
-    "before_stage",
-    "after_stage",
-    "before_commit",
-    "in_commit",
-    "after_commit",
-    "between_tables",
-    "after_last_commit",
-    "after_known",
-    "after_record",
-    "half_written",
-)
+POINTS = (*sink_epoch_stories.POINTS, "after_known", "half_written")
 
 
 @pytest.fixture(params=["jsonl", "delta-changelog", pytest.param("kafka", marks=pytest.mark.server)])

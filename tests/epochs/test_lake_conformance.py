@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from raycdc.model import TableId
 from raycdc.sinks.iceberg.catalog import HadoopCatalog
 from raycdc.testing.epochs import Row
 from raycdc.testing.sink_conformance import SinkConformance
-from raycdc.testing.sink_play import LARGE
+from tests.epochs.delta_changes import DeltaChanges
 from tests.epochs.iceberg_changes import IcebergChanges
 from tests.epochs.sink_world import lake_rows
 
@@ -60,38 +60,26 @@ class Lake(SinkConformance):
         return folder / "lake" / target.db / target.table
 
 
-class TestDelta(Lake):
+class TestDelta(DeltaChanges, Lake):
     kind = "delta"
 
     def occupy(self, folder: Path, target: TableId) -> None:
         write_deltalake(str(self.place(folder, target)), THEIRS)
 
-    def widen(self, folder: Path, target: TableId) -> None:
-        place = str(self.place(folder, target))
-        DeltaTable(place).alter.add_columns([*Schema.from_arrow(pa.schema([("note", pa.string())])).fields])
-        DeltaTable(place).update({"note": "'theirs'"})
-
     def back_up(self, folder: Path, target: TableId) -> Callable[[], None]:
-        place = str(self.place(folder, target))
-        version = DeltaTable(place).version()
+        version = self.table(folder, target).version()
 
         def restore() -> None:
-            DeltaTable(place).restore(version)
+            self.table(folder, target).restore(version)
 
         return restore
 
-    def alter(self, folder: Path, target: TableId) -> None:
-        constraint = {"theirs": f"qty IS NULL OR qty < {LARGE}"}
-        DeltaTable(str(self.place(folder, target))).alter.add_constraint(constraint)
-
-    def erase(self, folder: Path, target: TableId) -> None:
-        DeltaTable(str(self.place(folder, target))).delete("id > 110")
-
     def maintain(self, folder: Path, target: TableId) -> None:
-        table = DeltaTable(str(self.place(folder, target)))
-        table.optimize.compact()
-        table.vacuum(0, dry_run=False, enforce_retention_duration=False)
-        table.create_checkpoint()
+        super().maintain(folder, target)
+        self.table(folder, target).create_checkpoint()
+
+    def table(self, folder: Path, target: TableId) -> DeltaTable:
+        return DeltaTable(str(self.place(folder, target)))
 
 
 class TestIceberg(IcebergChanges, Lake):

@@ -20,6 +20,7 @@ from raycdc.testing.compare import compare_lake
 from raycdc.testing.jobs import Job, catch_up, run_through
 from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer
 from raycdc.testing.shop import ShopSize, create_shop
+from raycdc.testing.sink_epoch_stories import POINTS
 from raycdc.testing.workload import HotRange, ShopWorkload
 
 pytestmark = [pytest.mark.server, pytest.mark.kill]
@@ -41,17 +42,7 @@ READER_POINTS = (
     "after_seal",
 )
 COORDINATOR_POINTS = ("before_manifest", "after_manifest")
-DRIVER_POINTS = (
-    "before_stage",
-    "after_stage",
-    "before_commit",
-    "in_commit",
-    "after_commit",
-    "between_tables",
-    "after_last_commit",
-    "after_record",
-    "half_written",
-)
+DRIVER_POINTS = (*POINTS, "half_written")
 
 
 def workload(server: DatabaseServer, database: str, seed: int) -> AbstractContextManager[ShopWorkload]:

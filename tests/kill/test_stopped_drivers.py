@@ -8,8 +8,9 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -67,7 +68,8 @@ def postgres(request: pytest.FixtureRequest, database: str, _: Path) -> Iterator
 
 
 @contextmanager
-def mysql(server: DatabaseServer, database: str) -> Iterator[Home]:
+def mysql(kind: str, request: pytest.FixtureRequest, database: str, _: Path) -> Iterator[Home]:
+    server: DatabaseServer = request.getfixturevalue(kind)
     with server.fresh_database() as home:
 
         def ids() -> list[int]:
@@ -76,18 +78,6 @@ def mysql(server: DatabaseServer, database: str) -> Iterator[Home]:
                 return [row[0] for row in cursor.fetchall()]
 
         yield Home("jdbc", mysql_keys(server, home), ids)
-
-
-@contextmanager
-def mysql80(request: pytest.FixtureRequest, database: str, _: Path) -> Iterator[Home]:
-    with mysql(request.getfixturevalue("mysql80"), database) as home:
-        yield home
-
-
-@contextmanager
-def mariadb_target(request: pytest.FixtureRequest, database: str, _: Path) -> Iterator[Home]:
-    with mysql(request.getfixturevalue("mariadb"), database) as home:
-        yield home
 
 
 @contextmanager
@@ -135,11 +125,11 @@ def iceberg_rest(_: pytest.FixtureRequest, database: str, folder: Path) -> Itera
         server.close()
 
 
-HOMES = {
+HOMES: dict[str, Callable[[pytest.FixtureRequest, str, Path], AbstractContextManager[Home]]] = {
     "delta": delta,
     "postgres": postgres,
-    "mysql": mysql80,
-    "mariadb": mariadb_target,
+    "mysql": partial(mysql, "mysql80"),
+    "mariadb": partial(mysql, "mariadb"),
     "mongodb": mongodb,
     "kafka": kafka,
     "iceberg-sql": iceberg_sql,

@@ -16,7 +16,6 @@ from deltalake.exceptions import TableNotFoundError
 from raycdc.errors import ExitCode
 from raycdc.stores.libraries import delta_options
 from raycdc.stores.object_store import ObjectStore
-from raycdc.stores.settings import StorageSettings
 from raycdc.stores.url import ObjectPlace, StoreKind, place_of
 from raycdc.testing.changelog import check_changelog, read_changelog
 from raycdc.testing.compare import compare_lake
@@ -72,16 +71,10 @@ def read_lake(store: StoreProxy, url: str) -> pa.Table:
     assert isinstance(place, ObjectPlace)
     try:
         # `is_deltatable` would keep the interpreter to itself, and the proxy is in this process.
-        table = DeltaTable(url, storage_options=delta_options(place, settings_of(store)))
+        table = DeltaTable(url, storage_options=delta_options(place, store.settings))
     except TableNotFoundError:
         return pa.table({})
     return pa.table(table.to_pyarrow_table())
-
-
-def settings_of(store: StoreProxy) -> StorageSettings:
-    return StorageSettings(
-        endpoint=store.endpoint, region=REGION, access_key_id=ACCESS_KEY, secret_access_key="any", allow_http=True
-    )
 
 
 def changing(job: Job) -> ShopWorkload:
@@ -162,7 +155,7 @@ def test_copies_of_segments_survive_the_machine(mariadb: MariaDbServer, moto: Mo
         assert reads
         catch_up(replace(job, pipeline=f'work = "{tmp_path / "other"}"\n{spool}'))
         bucket = job.state_url.removeprefix("s3://").partition("/")[0]
-        left = ObjectStore(ObjectPlace(StoreKind.S3, bucket, "spool"), settings_of(store)).list("")
+        left = ObjectStore(ObjectPlace(StoreKind.S3, bucket, "spool"), store.settings).list("")
         assert left == []
     expect_equal(job)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import tarfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,52 +25,18 @@ from raycdc.connectors.kafka.split import PartitionState
 from raycdc.connectors.mongodb.stream.position import StreamPosition
 from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.source.protocol.api import EnumeratorStart, ReaderOutput
-from raycdc.source.protocol.metrics import SplitLoad
-from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.enumerator import restore_or_create
 from raycdc.source.snapshot.key_index import KeyOrder
 from raycdc.source.snapshot.log_reader import LogReader, LogReaderSettings
 from raycdc.source.snapshot.snapshot_plan import EnumeratorDialect
 from raycdc.source.snapshot.stream_state import StreamState, stream_of
-from raycdc.source.split import STREAM_SPLIT_ID, SourceSplit, StreamSplit
+from raycdc.source.split import STREAM_SPLIT_ID, StreamSplit
 from raycdc.source.table_life import AsOf, Behind, InSnapshot, Live, Parked, TableState
+from tests.unit.source.enumerator_context import KeptContext
 
 STATES = Path(__file__).parent.parent / "states"
 LOGS = ["mariadb", "mysql80", "mongodb"]
-
-
-class Context:
-    """Takes what the enumerator does; there is one reader."""
-
-    open_epoch = 99
-
-    def __init__(self) -> None:
-        self.assigned: list[SourceSplit] = []
-        self.events: list[SourceEvent] = []
-
-    def split_loads(self) -> dict[str, SplitLoad]:
-        return {}
-
-    def may_have_splits(self, subtask_id: int) -> bool:
-        return subtask_id in self.registered_readers()
-
-    def registered_readers(self) -> Sequence[int]:
-        return [0]
-
-    def assign_splits(self, assignment: Mapping[int, Sequence[SourceSplit]]) -> None:
-        self.assigned += [split for splits in assignment.values() for split in splits]
-
-    def send_event(self, subtask_id: int, event: SourceEvent) -> None:
-        self.events.append(event)
-
-    def end_split(self, split_id: str, *, attempt: int) -> None: ...
-
-    def remove_splits(self, subtask_id: int, split_ids: Sequence[str]) -> None: ...
-
-    def signal_no_more_splits(self, subtask_id: int) -> None: ...
-
-    def call_async(self, call: Callable[[], Any], handler: Callable[[Any], None], *, after_s: float = 0.0) -> None: ...
 
 
 class Dialect:
@@ -114,7 +80,7 @@ def read_again(state: StreamState, documents: Mapping[str, Any]) -> StreamState:
 
 def taken_over(manifest: Manifest, documents: Mapping[str, Any]) -> dict[str, Any]:
     """The enumerator's state after one took it over, with its attempts as they were."""
-    context = Context()
+    context = KeptContext(open_epoch=99)
     enumerator = restore_or_create(
         context,
         cast("EnumeratorDialect", Dialect()),
@@ -191,7 +157,7 @@ def test_stored_partitions_and_their_enumerator_go_on_where_they_were(store: Che
     for stored in last.to_splits.values():
         assert PartitionState.of(stored).sealed() == stored
     config = KafkaSourceConfig(bootstrap_servers="k:1", topics=("kept",), format={"type": "maxwell-json"})
-    enumerator = KafkaEnumerator(Context(), config, cluster=no_cluster, until=None)
+    enumerator = KafkaEnumerator(KeptContext(open_epoch=99), config, cluster=no_cluster, until=None)
     enumerator.restore(last, document=lambda name: SchemaDocument.from_json(store.document(name)))
     assert enumerator.snapshot_state(last.epoch) == last.enumerator
 

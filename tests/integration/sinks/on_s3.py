@@ -43,13 +43,7 @@ class OnS3(SinkConformance):
         return name
 
     def storage(self, folder: Path) -> StorageSettings:
-        return StorageSettings(
-            endpoint=self.proxy.endpoint,
-            region=REGION,
-            access_key_id=ACCESS_KEY,
-            secret_access_key=SECRET_KEY,
-            allow_http=True,
-        )
+        return self.proxy.settings
 
     def test_a_store_that_fails_for_a_while_is_waited_for(self, tmp_path: Path) -> None:
         """Replies of conditional puts are lost, and more requests fail than a library repeats by itself."""

@@ -132,21 +132,26 @@ def test_a_task_that_outlives_its_round_changes_nothing(parts: World) -> None:
     parts.check()
 
 
-def test_two_drivers_of_one_generation_do_not_pass_each_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    three_epochs(world)
-    one, other = world.sink(), world.sink()
-    first, second, third = works(world, 1, 2, 3)
-    put(one, first)
+def behind_the_next_look(monkeypatch: pytest.MonkeyPatch, *acts: Callable[[], object]) -> None:
+    """Others act when a driver has read the record of a target, and not yet written it."""
     read = Commits.read
 
     def late(self: Commits, target: TableId) -> Any:
         found = read(self, target)
         monkeypatch.setattr(Commits, "read", read)
-        put(other, second)
-        put(other, third)
+        for act in acts:
+            act()
         return found
 
     monkeypatch.setattr(Commits, "read", late)
+
+
+def test_two_drivers_of_one_generation_do_not_pass_each_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    three_epochs(world)
+    one, other = world.sink(), world.sink()
+    first, second, third = works(world, 1, 2, 3)
+    put(one, first)
+    behind_the_next_look(monkeypatch, lambda: put(other, second), lambda: put(other, third))
     with pytest.raises(FencedError, match="another driver wrote the record"):
         one.commit(second, one.stage([second])[T])
     assert [(row["_id"], row["a"]) for row in raw(world)] == [(1, 30), (2, 2), (3, 3)]
@@ -160,17 +165,9 @@ def test_a_last_commit_of_a_driver_that_was_replaced_does_not_end_its_successor(
     old, new = world.sink(), world.sink()
     first, second, third = works(world, 1, 2, 3)
     put(old, first)
-    read = Commits.read
-
-    def late(self: Commits, target: TableId) -> Any:
-        found = read(self, target)
-        monkeypatch.setattr(Commits, "read", read)
-        put(old, second)
-        return found
-
     second_again, third_again = replace(second, generation=2), replace(third, generation=2)
     staged = new.stage([second_again])[T]
-    monkeypatch.setattr(Commits, "read", late)
+    behind_the_next_look(monkeypatch, lambda: put(old, second))
     with pytest.raises(SinkUnavailableError, match="a driver that was replaced committed meanwhile"):
         new.commit(second_again, staged)
     new.commit(second_again, staged)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from raycdc.model import TableId
 from raycdc.sinks.api import SinkContext
@@ -26,23 +26,23 @@ from raycdc.stores.files import Access, StorePath, any_path, delete_table
 from raycdc.stores.settings import StorageSettings
 from raycdc.testing.epochs import Row
 from raycdc.testing.servers import AzuriteServer, MotoServer, S3MockServer, StoreProxy
-from raycdc.testing.sink_conformance import SinkConformance
-from raycdc.testing.sink_play import LARGE, Play
+from raycdc.testing.sink_play import Play
+from tests.epochs.delta_changes import DeltaChanges
+from tests.integration.sinks.on_s3 import IN_STORES
 
 pytestmark = pytest.mark.server
 
 THEIRS = pa.table({"id": pa.array([1], pa.int64()), "name": ["theirs"], "qty": pa.array([1], pa.int32())})
 
 
-class DeltaInStore(SinkConformance):
+class DeltaInStore(DeltaChanges):
     """Each test has a prefix of its own: the name of its folder."""
 
     url = ""
     access: Access
     impossible: ClassVar[Mapping[str, str]] = {
+        **IN_STORES,
         "back_up": "`test_delta_others` plays it, as delta-rs holds all threads of this process meanwhile.",
-        "rename": "Objects cannot be renamed.",
-        "revoke": "The servers of the tests know one key, which may do everything.",
         "away": "`test_delta_run` plays a store that refuses for a while.",
     }
 
@@ -62,22 +62,6 @@ class DeltaInStore(SinkConformance):
 
     def occupy(self, folder: Path, target: TableId) -> None:
         write_deltalake(str(self.place(folder, target)), THEIRS, storage_options=self.options(folder, target))
-
-    def widen(self, folder: Path, target: TableId) -> None:
-        table = self.table(folder, target)
-        table.alter.add_columns([*Schema.from_arrow(pa.schema([("note", pa.string())])).fields])
-        table.update({"note": "'theirs'"})
-
-    def alter(self, folder: Path, target: TableId) -> None:
-        self.table(folder, target).alter.add_constraint({"theirs": f"qty IS NULL OR qty < {LARGE}"})
-
-    def erase(self, folder: Path, target: TableId) -> None:
-        self.table(folder, target).delete("id > 110")
-
-    def maintain(self, folder: Path, target: TableId) -> None:
-        table = self.table(folder, target)
-        table.optimize.compact()
-        table.vacuum(0, dry_run=False, enforce_retention_duration=False)
 
     def table(self, folder: Path, target: TableId) -> DeltaTable:
         return DeltaTable(str(self.place(folder, target)), storage_options=self.options(folder, target))

@@ -27,11 +27,9 @@ from raycdc.lookup.answers import Answers, answers_of
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.routes import Router
 from raycdc.sinks.api import SinkContext
-from raycdc.stores.settings import StorageSettings
 from raycdc.stores.url import ObjectPlace, StoreKind
 from raycdc.testing.epochs import EpochScript
 from raycdc.testing.servers import MotoServer, StoreProxy
-from raycdc.testing.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY
 from raycdc.testing.servers.store_proxy import Fault, Rule
 from tests.epochs.sink_world import World, new_world, world_of
 from tests.epochs.test_epoch_loop_known import check, play
@@ -54,13 +52,7 @@ class Machine:
     """A machine with the state's documents on the store, and a folder `work` of its own."""
 
     def __init__(self, proxy: StoreProxy, bucket: str, folder: Path) -> None:
-        self.settings = StorageSettings(
-            endpoint=proxy.endpoint,
-            region=REGION,
-            access_key_id=ACCESS_KEY,
-            secret_access_key=SECRET_KEY,
-            allow_http=True,
-        )
+        self.settings = proxy.settings
         self._place = ObjectPlace(StoreKind.S3, bucket, uuid.uuid4().hex)
         self._folder = folder
 

@@ -20,7 +20,6 @@ from raycdc.stores.settings import StorageSettings
 from raycdc.stores.url import ObjectPlace, StoreKind
 from raycdc.testing.epochs import simple_schema
 from raycdc.testing.servers import AzuriteServer, MotoServer, S3MockServer, StoreProxy
-from raycdc.testing.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY
 
 pytestmark = pytest.mark.server
 
@@ -38,14 +37,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[tuple[ObjectPlace, Storage
         moto: MotoServer | S3MockServer
         moto = request.getfixturevalue("moto") if request.param == "moto" else stack.enter_context(S3MockServer())
         proxy = stack.enter_context(StoreProxy(moto))
-        settings = StorageSettings(
-            endpoint=proxy.endpoint,
-            region=REGION,
-            access_key_id=ACCESS_KEY,
-            secret_access_key=SECRET_KEY,
-            allow_http=True,
-        )
-        yield ObjectPlace(StoreKind.S3, moto.create_bucket("states"), "shop"), settings
+        yield ObjectPlace(StoreKind.S3, moto.create_bucket("states"), "shop"), proxy.settings
 
 
 def manifest(epoch: int, generation: int) -> Manifest:

@@ -2,65 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
 from raycdc.checkpoint.opaque import Position
 from raycdc.model.until import Until
 from raycdc.source.protocol.api import EnumeratorStart
-from raycdc.source.protocol.metrics import SplitLoad
-from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.chunk_events import StopAt
 from raycdc.source.snapshot.enumerator import IncrementalSnapshotEnumerator, Restored
 from raycdc.source.snapshot.enumerator_state import SealedEnumerator
 from raycdc.source.snapshot.snapshot_plan import ResumePoint
 from raycdc.source.snapshot.stream_state import StreamState
-from raycdc.source.split import SourceSplit, StreamSplit
+from raycdc.source.split import StreamSplit
 from tests.protocol.pair import Dialect
+from tests.unit.source.enumerator_context import KeptContext
 
 HERE = Position.from_json({"server": "a", "at": 900})
 THERE = Position.from_json({"server": "b", "at": 4})
-
-
-class Context:
-    """One reader; blocking calls wait until they are made."""
-
-    open_epoch = 1
-
-    def __init__(self) -> None:
-        self.assigned: list[SourceSplit] = []
-        self.events: list[SourceEvent] = []
-        self.calls: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
-
-    def split_loads(self) -> dict[str, SplitLoad]:
-        return {}
-
-    def may_have_splits(self, subtask_id: int) -> bool:
-        return subtask_id in self.registered_readers()
-
-    def registered_readers(self) -> Sequence[int]:
-        return [0]
-
-    def assign_splits(self, assignment: Mapping[int, Sequence[SourceSplit]]) -> None:
-        self.assigned += [split for splits in assignment.values() for split in splits]
-
-    def send_event(self, subtask_id: int, event: SourceEvent) -> None:
-        self.events.append(event)
-
-    def end_split(self, split_id: str, *, attempt: int) -> None: ...
-
-    def remove_splits(self, subtask_id: int, split_ids: Sequence[str]) -> None: ...
-
-    def signal_no_more_splits(self, subtask_id: int) -> None: ...
-
-    def call_async(self, call: Callable[[], Any], handler: Callable[[Any], None], *, after_s: float = 0.0) -> None:
-        self.calls.append((call, handler))
-
-    def make_calls(self) -> None:
-        while self.calls:
-            call, handler = self.calls.pop(0)
-            handler(call())
 
 
 class TwoServers(Dialect):
@@ -77,7 +33,7 @@ def unknown(fingerprint: str) -> SchemaDocument:
     raise AssertionError(f"nobody needs the schema {fingerprint}")
 
 
-def restored(context: Context, *, until: Until | None) -> IncrementalSnapshotEnumerator:
+def restored(context: KeptContext, *, until: Until | None) -> IncrementalSnapshotEnumerator:
     state = SealedEnumerator(started=True, high=950)
     start = EnumeratorStart(until, None, unknown)
     restored = Restored(state, StreamSplit(StreamState(HERE, 900)))
@@ -88,7 +44,7 @@ def restored(context: Context, *, until: Until | None) -> IncrementalSnapshotEnu
 
 
 def test_the_stream_is_given_away_only_with_a_place_of_the_server_that_answers() -> None:
-    context = Context()
+    context = KeptContext()
     enumerator = restored(context, until=None)
     assert context.assigned == []
 
@@ -103,7 +59,7 @@ def test_the_stream_is_given_away_only_with_a_place_of_the_server_that_answers()
 
 
 def test_a_bounded_run_stops_where_the_new_servers_log_ends() -> None:
-    context = Context()
+    context = KeptContext()
     restored(context, until=Until.CAUGHT_UP)
     context.make_calls()
     assert [event for event in context.events if isinstance(event, StopAt)] == [StopAt(50)]

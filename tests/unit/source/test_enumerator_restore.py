@@ -2,55 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.opaque import EnumeratorState, SealedSplit
 from raycdc.model import TableId
 from raycdc.source.protocol.api import EnumeratorStart
-from raycdc.source.protocol.metrics import SplitLoad
-from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.enumerator import restore_or_create
-from raycdc.source.split import STREAM_SPLIT_ID, SnapshotSplit, SourceSplit, StreamSplit
+from raycdc.source.split import STREAM_SPLIT_ID, SnapshotSplit, StreamSplit
 from raycdc.source.table_life import Phase
 from tests.protocol.pair import Dialect
+from tests.unit.source.enumerator_context import KeptContext
 
 KEPT, LEFT_OUT = TableId("shop", "kept"), TableId("shop", "left_out")
-
-
-class Context:
-    """One reader, which gets whatever is assigned."""
-
-    def __init__(self) -> None:
-        self.assigned: list[SourceSplit] = []
-
-    def split_loads(self) -> dict[str, SplitLoad]:
-        return {}
-
-    def may_have_splits(self, subtask_id: int) -> bool:
-        return subtask_id in self.registered_readers()
-
-    def registered_readers(self) -> Sequence[int]:
-        return [0]
-
-    def assign_splits(self, assignment: Mapping[int, Sequence[SourceSplit]]) -> None:
-        self.assigned += [split for splits in assignment.values() for split in splits]
-
-    def send_event(self, subtask_id: int, event: SourceEvent) -> None: ...
-
-    def end_split(self, split_id: str, *, attempt: int) -> None: ...
-
-    def remove_splits(self, subtask_id: int, split_ids: Sequence[str]) -> None: ...
-
-    @property
-    def open_epoch(self) -> int:
-        return 1
-
-    def signal_no_more_splits(self, subtask_id: int) -> None: ...
-
-    def call_async(self, call: Callable[[], Any], handler: Callable[[Any], None], *, after_s: float = 0.0) -> None: ...
 
 
 def test_a_table_left_out_meanwhile_has_ended_and_its_chunks_are_forgotten() -> None:
@@ -86,7 +49,7 @@ def test_a_table_left_out_meanwhile_has_ended_and_its_chunks_are_forgotten() -> 
         watermark_ms=None,
         final=False,
     )
-    context, dialect = Context(), Dialect()
+    context, dialect = KeptContext(), Dialect()
     dialect.left_out.add(LEFT_OUT)
 
     enumerator = restore_or_create(

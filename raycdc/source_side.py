@@ -7,6 +7,7 @@ import secrets
 import sys
 from collections.abc import Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 from raycdc.bridge.certificates import JobAuthority
 from raycdc.bridge.copies import SegmentCopies
@@ -30,6 +31,9 @@ from raycdc.sinks.api import UPSERT
 from raycdc.source.protocol.coordinator import CoordinatorSettings
 from raycdc.source.table_requests import refusals_of, settle
 from raycdc.spark.addresses import own_address
+
+if TYPE_CHECKING:
+    from raycdc.runtime.ray_spools import SpoolSettings
 from raycdc.stores.url import ObjectPlace, place_of
 
 
@@ -114,23 +118,10 @@ def new_launcher(
     prepare(config.ray.address)
     from raycdc.runtime.ray_launcher import RayLauncher, RayListeners
     from raycdc.runtime.ray_nodes import ReaderNeeds
-    from raycdc.runtime.ray_spools import SpoolSettings
 
     options = config.ray
     least, most = limits_of(config).bounds([this_machine()])
-    readers = most if store.last_manifest() is None else least
-    address = "" if config.spark.is_here else own_address(config.spark.master, config.spark.conf)
-    record = store.last_commit()
-    waiting = store.manifests(record.epoch if record else 0)
-    spools = SpoolSettings(
-        store.path,
-        store.checkpoint,
-        spec.token or "",
-        options.spool,
-        spec.authority,
-        address,
-        owing=frozenset(segment.node for manifest in waiting for segment in manifest.segments),
-    )
+    readers = least if store.sealed_epochs() else most
     needs = ReaderNeeds(config.readers.cpus, config.readers.resources, config.readers.labels)
     alone = options.address == "local" and config.spark.is_here
     listeners = RayListeners(reporter.warning, reporter.failed, partial(_end_process, reporter))
@@ -138,9 +129,27 @@ def new_launcher(
         spec,
         address=options.address,
         readers=readers,
-        spools=None if alone else spools,
+        spools=None if alone else _spools_of(config, spec, store),
         listeners=listeners,
         needs=needs,
+    )
+
+
+def _spools_of(config: PipelineConfig, spec: JobSpec, store: CheckpointStore) -> SpoolSettings:
+    """The settings of the spool servers; they keep the segments of epochs that no record names yet."""
+    from raycdc.runtime.ray_spools import SpoolSettings
+
+    address = "" if config.spark.is_here else own_address(config.spark.master, config.spark.conf)
+    record = store.last_commit()
+    waiting = store.manifests(record.epoch if record else 0)
+    return SpoolSettings(
+        store.path,
+        store.checkpoint,
+        spec.token or "",
+        config.ray.spool,
+        spec.authority,
+        address,
+        owing=frozenset(segment.node for manifest in waiting for segment in manifest.segments),
     )
 
 

@@ -53,7 +53,8 @@ class Observer:
     ) -> Observation:
         """The job as `status` and the `handles` of its readers show it. `leaving` are on their way out."""
         told = {reader.subtask: reader for reader in status.readers}
-        self._busy = {key: rate for key, rate in self._busy.items() if key[0] in told}
+        alive = {(reader.subtask, reader.incarnation) for reader in status.readers}
+        self._busy = {key: rate for key, rate in self._busy.items() if key in alive}
         readers = tuple(
             self._reader(subtask, handle, told.get(subtask), leaving=subtask in leaving, now_s=now_s)
             for subtask, handle in sorted(handles.items())
@@ -113,12 +114,12 @@ def _logs(readers: Sequence[ReaderStatus]) -> list[SeenLog]:
         log, partitions = reader.metrics.log, reader.metrics.partitions
         if log is not None:
             lag_ms = log.fetch_lag_ms
-            logs.append(SeenLog("log", reader.subtask, seconds=None if lag_ms is None else lag_ms / 1000))
+            logs.append(SeenLog(seconds=None if lag_ms is None else lag_ms / 1000))
         if partitions is not None and reader.partitions:
-            name, records = f"partitions of {reader.subtask}", partitions.pending_records
+            records = partitions.pending_records
             size = sum(load.backlog_bytes for load in partitions.loads.values())
             rate = sum(load.bytes_per_s for load in partitions.loads.values())
             # Whoever has just begun is not slow.
             seconds = size / rate if rate >= LEAST_BYTES_PER_S and records else None
-            logs.append(SeenLog(name, reader.subtask, records, round(size), seconds))
+            logs.append(SeenLog(records, seconds))
     return logs

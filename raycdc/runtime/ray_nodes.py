@@ -71,17 +71,16 @@ class RayNodes:
     def __repr__(self) -> str:
         return f"RayNodes({sorted(self._alive)}, silent={sorted(self._silent)})"
 
-    def look(self) -> bool:
-        """Ask Ray, at most once a second; True when it was asked."""
+    def look(self) -> None:
+        """Ask Ray, at most once a second."""
         now_s = self._clock()
         if now_s < self._next_look_s:
-            return False
+            return
         self._next_look_s = now_s + LOOK_S
         self._alive = {node.node_id: node for node in self._nodes()}
         self._silent = {n: until_s for n, until_s in self._silent.items() if until_s > now_s and n in self._alive}
         for node in self._alive.values():
             self._tell_unreachable(node)
-        return True
 
     def hosts(self) -> dict[str, str]:
         """Address of each node that may have a spool server."""

@@ -30,7 +30,7 @@ from raycdc.bridge.access import SpoolAddress
 from raycdc.bridge.certificates import JobAuthority, ServerIdentity
 from raycdc.checkpoint.manifest import STATE_NODE
 from raycdc.errors import RaycdcError
-from raycdc.runtime.ray_actors import CONCURRENCY, Needs, actor_class
+from raycdc.runtime.ray_actors import CONCURRENCY, Needs, actor_class, last_line
 from raycdc.runtime.ray_nodes import RayNodes
 from raycdc.runtime.ray_private import machine_address
 from raycdc.runtime.restarts import ProcessEnd, RestartBudget
@@ -226,7 +226,7 @@ class RaySpools:
             ray.get(server.life)
             text = "it returned"
         except RayError as error:
-            text = str(error).strip().splitlines()[-1]
+            text = last_line(error)
         if server.address is None:
             server.port = 0  # It never came up; its port may be why.
         server.address = None

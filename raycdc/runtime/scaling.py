@@ -67,12 +67,9 @@ class SeenReader:
 
 @dataclass(frozen=True, slots=True)
 class SeenLog:
-    """The part of a log, or of several partitions, that `reader` has still to read; None where nobody knows."""
+    """The part of a log, or of a reader's partitions, that is still to be read; None where nobody knows."""
 
-    name: str
-    reader: int
     records: int | None = None
-    bytes: int | None = None
     seconds: float | None = None
 
 
@@ -105,7 +102,7 @@ class Limits:
         """The least and the most readers on these nodes. No setting allows more than the source lets read."""
         most = self.most
         if most is None:
-            most = sum(math.floor(node.cpus / self.cpus) if self.cpus else math.floor(node.cpus) for node in nodes)
+            most = sum(math.floor(node.cpus / (self.cpus or 1.0)) for node in nodes)
         most = max(1, self.least, most)
         if self.source:
             most = min(most, self.source)

@@ -360,9 +360,6 @@ class TableLives:
     def __iter__(self) -> Iterator[TableId]:
         return iter(self._states)
 
-    def items(self) -> list[tuple[TableId, TableState]]:
-        return list(self._states.items())
-
     def reading(self, table: TableId) -> Reading | None:
         """The table's state while its chunks are read."""
         state = self[table]

@@ -219,12 +219,13 @@ class KafkaReader(PartitionSourceReader[PartitionStart, PartitionRecords, ReadPa
     # -- figures
 
     def metrics(self) -> ReaderMetrics:
-        pending = [s.pending for _, s in self.splits.active() if s.pending is not None]
+        pending = {split_id: state.pending for split_id, state in self.splits.active()}
+        known = [records for records in pending.values() if records is not None]
         partitions = replace(
             self._figures.metrics(watermark_ms=self._alignment.watermark_ms()),
-            pending_records=sum(pending) if pending else None,
+            pending_records=sum(known) if known else None,
             bad_messages=self._emission.bad,
             paused=tuple(sorted(self._alignment.waiting)),
-            loads=self._rates.loads({split_id: state.pending for split_id, state in self.splits.active()}),
+            loads=self._rates.loads(pending),
         )
         return ReaderMetrics(partitions=partitions)

@@ -145,8 +145,9 @@ def moves(load: Mapping[int, Collection[str]]) -> dict[str, tuple[int, int]]:
     while givers and -givers[0][0] - takers[0][0] >= 2:
         most, giver = -givers[0][0], givers[0][1]
         fewest, taker = takers[0]
-        splits = left.setdefault(giver, sorted(load[giver])) if giver not in left else left[giver]
-        moved[splits.pop()] = (giver, taker)
+        if giver not in left:
+            left[giver] = sorted(load[giver])
+        moved[left[giver].pop()] = (giver, taker)
         heapreplace(givers, (1 - most, giver))
         heapreplace(takers, (fewest + 1, taker))
     return moved

@@ -22,7 +22,7 @@ class EpochTables:
         self.documents = dict(documents)
         #: Tables that the open epoch names, and the schema of their rows in it.
         self._touched: dict[TableId, str] = {}
-        self._reported = set(self.documents)
+        self._unreported: dict[str, SchemaDocument] = {}
         self._changes: dict[TableId, list[SchemaChangeEvent]] = {}
 
     def __contains__(self, table: object) -> bool:
@@ -32,6 +32,12 @@ class EpochTables:
     def document(self, table: TableId) -> SchemaDocument:
         """The schema in force."""
         return self.documents[self._schema_of(table)]
+
+    def know(self, fingerprint: str, document: SchemaDocument) -> None:
+        """A schema is in force from here on: the next report has it, unless one before had."""
+        if fingerprint not in self.documents:
+            self._unreported[fingerprint] = document
+        self.documents[fingerprint] = document
 
     def touch(self, table: TableId) -> None:
         """The open epoch has something of the table; a table's first epoch carries its CreateTableEvent."""
@@ -59,8 +65,7 @@ class EpochTables:
             str(table): TableEpoch(schema, self._lives.reading(table) is not None, tuple(self._changes.get(table, ())))
             for table, schema in self._touched.items()
         }
-        schemas = {name: document for name, document in self.documents.items() if name not in self._reported}
-        self._reported.update(schemas)
+        schemas, self._unreported = self._unreported, {}
         for table in self._touched:
             if not isinstance(self._lives[table], Parked):
                 self._lives.announced(table)

@@ -61,7 +61,7 @@ class TableChanges:
             case TableAltered(table) if isinstance(self._lives[table], Parked):
                 return  # Nothing of a parked table passes before it begins again, with the schema that it has then.
             case TableAltered(table, changes, document):
-                self._epoch.tables.documents[update.fingerprint] = document
+                self._epoch.tables.know(update.fingerprint, document)
                 if isinstance(self._lives[table], Unknown):
                     self._lives.found(table, update.fingerprint)
                     self._epoch.touch(table)
@@ -109,7 +109,7 @@ class TableChanges:
         """All chunks are unopened, and the target empty: the truncations of the schema change say so."""
         table, document, snapshot = update.table, update.document, update.snapshot
         self._hand_off.drop_table(table)
-        self._epoch.tables.documents[update.fingerprint] = document
+        self._epoch.tables.know(update.fingerprint, document)
         self._lives.begun_again(table, update.fingerprint, snapshot)
         self._key_order.use(table, snapshot.key, document)
         self._hand_off.add_table(table, primary_key=document.primary_key)

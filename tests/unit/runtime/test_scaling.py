@@ -29,7 +29,7 @@ from raycdc.runtime.scaling import (
 )
 
 OWN = SeenNode("own", cpus=2, cpus_free=2, own=True)
-BEHIND = SeenLog("partitions", 0, records=7 * int(RECORDS_PER_S * BACKLOG_S))
+BEHIND = SeenLog(records=7 * int(RECORDS_PER_S * BACKLOG_S))
 
 
 def seen(phase: Phase, readers: int = 0, **figures: object) -> Observation:
@@ -46,7 +46,7 @@ def test_a_snapshot_begins_with_all_readers_and_the_log_needs_the_fewest() -> No
     policy = ScalingPolicy(Limits(1, 4))
     assert policy.restart(seen(Phase.UNKNOWN)).readers == 4
     assert policy.look(seen(Phase.CHUNKS, 4, chunks_waiting=7), now_s=1).readers == 4
-    last = policy.look(seen(Phase.LOG, 4, logs=(SeenLog("log", 0, seconds=42.0),)), now_s=2)
+    last = policy.look(seen(Phase.LOG, 4, logs=(SeenLog(seconds=42.0),)), now_s=2)
     assert last == Decision(1, "one log is left, which one reader reads (42 s behind)", leave=(3, 2, 1))
 
 
@@ -214,7 +214,7 @@ class SimCluster:
         nodes = tuple(SeenNode(n, cpus, cpus - used[n], own=n == "own") for n, cpus in self.nodes.items())
         waiting = 5 if self.phase is Phase.CHUNKS else 0
         partitions = 12 if self.phase is Phase.PARTITIONS else 0
-        logs = (SeenLog("p", 0, seconds=200.0),) if partitions else ()
+        logs = (SeenLog(seconds=200.0),) if partitions else ()
         readers = tuple(replace(r, subtask=s, partitions=min(1, partitions)) for s, r in sorted(self.readers.items()))
         return Observation(self.phase, readers, nodes, logs, chunks_waiting=waiting, partitions=partitions)
 

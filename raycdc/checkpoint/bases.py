@@ -18,14 +18,13 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from raycdc.checkpoint import codec
-from raycdc.checkpoint.opaque import EnumeratorState, SealedSplit
 from raycdc.checkpoint.patch import Json
 from raycdc.checkpoint.sealed_state import Reference, SealedState
 from raycdc.checkpoint.state_folder import StateFolder
-from raycdc.model import TableId
 
 BASE_VERSION = 1
 
@@ -78,14 +77,9 @@ def _name(epoch: int) -> str:
 
 
 def _lines(reference: Reference, state: SealedState) -> Iterator[bytes]:
-    parts: dict[str, Json] = {
-        "splits": {split: sealed.to_json() for split, sealed in state.splits.items()},
-        "enumerator": state.enumerator.to_json(),
-        "lost": {str(table): count for table, count in state.lost.items()},
-    }
     hashed = hashlib.sha256()
     head = {"version": BASE_VERSION, "epoch": reference.epoch, "of": reference.sha}
-    for value in (head, *map(list, _parts((), parts))):
+    for value in chain([head], map(list, _parts((), state.to_json()))):
         line = _line(value)
         hashed.update(line)
         yield line
@@ -130,8 +124,4 @@ def _decoded(data: bytes, reference: Reference, *, origin: str) -> SealedState |
             for key in path[:-1]:
                 inner = inner[key]
             inner[path[-1]] = value
-        return SealedState(
-            {split: SealedSplit.from_json(state) for split, state in root["splits"].items()},
-            EnumeratorState.from_json(root["enumerator"]),
-            {TableId.parse(table): count for table, count in root["lost"].items()},
-        )
+        return SealedState.from_json(root)

@@ -91,16 +91,6 @@ def decode_signed(data: bytes, *, origin: str) -> tuple[Document, str]:
     return document, str(digest)
 
 
-def encode_manifest(manifest: Manifest) -> bytes:
-    """`manifest` as a checksummed document of the current version, which is whole."""
-    return encode(manifest.to_json())
-
-
-def decode_manifest(data: bytes, *, origin: str) -> Manifest:
-    """The whole manifest in `data`, upgraded to the current version. Raises `StateError` naming `origin`."""
-    return manifest_of(decode(data, origin=origin), origin=origin)
-
-
 def manifest_of(written: Any, *, origin: str) -> Manifest:
     """The whole manifest that a document `written` is. Raises `StateError` naming `origin`."""
     document: Any = upgrade(written, origin=origin, current=MANIFEST_VERSION, upgrades=UPGRADES)
@@ -120,7 +110,7 @@ def malformed_as_damage(origin: str) -> Iterator[None]:
 def read(folder: StateFolder, name: str) -> Document | None:
     """The document `name` of a state's folder, in whatever version; None where there is none."""
     data = folder.read(name)
-    return None if data is None else decode(data, origin=origin_of(folder, name))
+    return None if data is None else decode(data, origin=folder.origin(name))
 
 
 def read_current(folder: StateFolder, name: str) -> Document | None:
@@ -128,13 +118,8 @@ def read_current(folder: StateFolder, name: str) -> Document | None:
     document = read(folder, name)
     if document is None:
         return None
-    origin = origin_of(folder, name)
+    origin = folder.origin(name)
     return upgrade(document, origin=origin, current=DOCUMENT_VERSION, upgrades=DOCUMENT_UPGRADES)
-
-
-def origin_of(folder: StateFolder, name: str) -> str:
-    """The path or URL by which errors name the document `name`."""
-    return folder.origin(name)
 
 
 def upgrade(document: Document, *, origin: str, current: int, upgrades: Mapping[int, Upgrade]) -> Document:

@@ -77,7 +77,7 @@ class CommitFiles:
     def _read(self, name: str) -> codec.Document:
         document = codec.read(self._folder, name)
         if document is None:
-            origin = codec.origin_of(self._folder, name)
+            origin = self._folder.origin(name)
             raise StateError(f"{origin} disappeared while it was read; is another process deleting it?")
         return document
 

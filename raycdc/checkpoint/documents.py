@@ -5,13 +5,15 @@ Each has a module that knows what stands in it (`raycdc.checkpoint.kinds` lists 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from raycdc.checkpoint import codec
 from raycdc.checkpoint.generations import Generations
 from raycdc.checkpoint.kinds import kind_of
 from raycdc.checkpoint.state_folder import StateFolder
+
+T = TypeVar("T")
 
 #: What was asked of the tables while nothing ran (`raycdc.source.parking.Requests`); the next start carries it out.
 REQUESTS = "requests.json"
@@ -33,9 +35,15 @@ class DriverDocuments:
         """Replace the document `name`, durably. `FencedError` where another driver took over."""
         assert kind_of(name), f"{name} is none of the kinds of files in raycdc.checkpoint.kinds"
         data = codec.encode({"version": codec.DOCUMENT_VERSION, **document})
+        self.as_driver(name, lambda: self.folder.write(name, data))
 
-        def act() -> None:
-            self._generations.require_own(name)
-            self.folder.write(name, data)
+    def as_driver(self, what: str, act: Callable[[], T]) -> T:
+        """The result of `act`, which is one step with the look at the generations where the storage can do that.
+        `FencedError` where another driver took over; it says that `what` was not done.
+        """
 
-        self.folder.atomically(act)
+        def own() -> T:
+            self._generations.require_own(what)
+            return act()
+
+        return self.folder.atomically(own)

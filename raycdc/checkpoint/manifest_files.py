@@ -171,7 +171,7 @@ class ManifestFiles:
             return ChangedManifest.from_json(written)
 
     def _origin(self, epoch: int) -> str:
-        return codec.origin_of(self._folder, epoch_name("epochs", epoch))
+        return self._folder.origin(epoch_name("epochs", epoch))
 
     # -- writing
 

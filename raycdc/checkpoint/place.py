@@ -47,11 +47,7 @@ class StatePlace:
 
     def below(self, name: str) -> Place:
         """The place called `name` below that of the documents."""
-        match self.place:
-            case FolderPlace(path):
-                return FolderPlace(f"{path}/{name}")
-            case ObjectPlace():
-                return self.place.below(name)
+        return self.place.below(name)
 
     @property
     def on_store(self) -> bool:

@@ -8,10 +8,10 @@ that a manifest has is of its epoch alone, and stands in it either way.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
-from raycdc.checkpoint.manifest import Manifest, Segment, SegmentJson, TableEpoch, TableEpochJson
+from raycdc.checkpoint.manifest import Manifest, SegmentJson, TableEpochJson
 from raycdc.checkpoint.opaque import EnumeratorState, SealedSplit
 from raycdc.checkpoint.patch import Json, Patch, PatchJson
 from raycdc.model import TableId
@@ -34,6 +34,13 @@ class SealedState:
     @classmethod
     def of(cls, manifest: Manifest) -> SealedState:
         return cls(manifest.to_splits, manifest.enumerator, manifest.lost)
+
+    def to_json(self) -> dict[str, Json]:
+        return {"splits": _states(self.splits), "enumerator": self.enumerator.to_json(), "lost": _counts(self.lost)}
+
+    @classmethod
+    def from_json(cls, data: Any) -> SealedState:
+        return cls(_splits(data["splits"]), EnumeratorState.from_json(data["enumerator"]), _tables(data["lost"]))
 
     @property
     def entries(self) -> int:
@@ -125,22 +132,14 @@ class ChangedManifest:
 
     def onto(self, before: SealedState) -> Manifest:
         """The whole manifest. `KeyError`, `TypeError`: it is the change of another state."""
-        own = self.own
         from_splits = self.from_splits.onto(_states(before.splits))
-        to_splits = self.to_splits.onto(from_splits)
         lost: Any = self.lost.onto(_counts(before.lost))
-        return Manifest(
-            epoch=own.epoch,
-            generation=own.generation,
-            created_ms=own.created_ms,
-            from_splits={split: SealedSplit.from_json(state) for split, state in from_splits.items()},
-            to_splits={split: SealedSplit.from_json(state) for split, state in to_splits.items()},
+        return replace(
+            self.own,
+            from_splits=_splits(from_splits),
+            to_splits=_splits(self.to_splits.onto(from_splits)),
             enumerator=EnumeratorState.from_json(self.enumerator.onto(before.enumerator.to_json())),
-            segments=own.segments,
-            tables=own.tables,
-            watermark_ms=own.watermark_ms,
-            final=own.final,
-            lost={TableId.parse(table): count for table, count in lost.items()},
+            lost=_tables(lost),
         )
 
     def to_json(self) -> ChangedManifestJson:
@@ -166,18 +165,8 @@ class ChangedManifest:
     @classmethod
     def from_json(cls, data: ChangedManifestJson) -> ChangedManifest:
         """Inverse of `to_json`; its own manifest has no states."""
-        own = Manifest(
-            epoch=data["epoch"],
-            generation=data["generation"],
-            created_ms=data["created_ms"],
-            from_splits={},
-            to_splits={},
-            enumerator=EnumeratorState.from_json({}),
-            segments=tuple(Segment.from_json(segment) for segment in data["segments"]),
-            tables={TableId.parse(table): TableEpoch.from_json(epoch) for table, epoch in data["tables"].items()},
-            watermark_ms=data["watermark_ms"],
-            final=data["final"],
-        )
+        whole: Any = {**data, "from_splits": {}, "to_splits": {}, "enumerator": {}}
+        own = Manifest.from_json(whole)
         after, changes = data["after"], data["changes"]
         return cls(
             own,
@@ -192,6 +181,14 @@ class ChangedManifest:
 
 def _states(splits: Mapping[str, SealedSplit]) -> dict[str, Json]:
     return {split: state.to_json() for split, state in splits.items()}
+
+
+def _splits(states: Mapping[str, Json]) -> dict[str, SealedSplit]:
+    return {split: SealedSplit.from_json(state) for split, state in states.items()}
+
+
+def _tables(counts: Mapping[str, int]) -> dict[TableId, int]:
+    return {TableId.parse(table): count for table, count in counts.items()}
 
 
 def _counts(lost: Mapping[TableId, int]) -> dict[str, int]:

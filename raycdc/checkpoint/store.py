@@ -282,7 +282,7 @@ class CheckpointStore:
         """
         manifest = self._folder.atomically(lambda: self.manifest_files.read(epoch))
         if manifest is None:
-            origin = codec.origin_of(self._folder, epoch_name("epochs", epoch))
+            origin = self._folder.origin(epoch_name("epochs", epoch))
             raise StateError(f"{origin} does not exist: epoch {epoch} was not sealed, or was dropped.")
         here = (s.placed(self.spool) if s.node == STATE_NODE else s for s in manifest.segments)
         return replace(manifest, segments=tuple(here))
@@ -327,11 +327,10 @@ class CheckpointStore:
         """Have no manifest greater than `epoch` count any more, and return their numbers."""
 
         def act() -> list[int]:
-            self.generations.require_own("the end of later epochs")
             self.manifest_files.forget(after=epoch)
             return self.manifest_files.epochs.drop_after(epoch, self.generations.own())
 
-        return self._folder.atomically(act)
+        return self.documents.as_driver("the end of later epochs", act)
 
     # -- commits ----------------------------------------------------------------------------------------------------
 
@@ -381,7 +380,7 @@ class CheckpointStore:
         name = f"schemas/{fingerprint}.json"
         document = codec.read_current(self._folder, name)
         if document is None:
-            origin = codec.origin_of(self._folder, name)
+            origin = self._folder.origin(name)
             raise StateError(f"{origin} is missing although an epoch refers to it: the state is incomplete.")
         return document
 
@@ -411,7 +410,7 @@ def _newest_commit(commits: CommitFiles, folder: StateFolder) -> CommitRecord | 
     if found is None:
         return None
     name, document = found
-    origin = codec.origin_of(folder, name)
+    origin = folder.origin(name)
     current: Any = codec.upgrade(document, origin=origin, current=COMMIT_VERSION, upgrades=_COMMIT_UPGRADES)
     return CommitRecord.from_json(current)
 

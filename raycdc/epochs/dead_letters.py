@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from raycdc.bridge.bad_rows import DEAD_LETTER, BadRecords
@@ -51,12 +52,8 @@ class DeadLetters:
         own = [file for file in self._files() if epoch_of(file) == epoch and self._is_own(file)]
         for file in sorted(own):
             data = (self._folder / file).read_bytes()
-
-            def act(file: str = file, data: bytes = data) -> None:
-                self._require_own(epoch)
-                documents.write(f"{_WAITING}/{file}", data)
-
-            documents.atomically(act)
+            put = partial(documents.write, f"{_WAITING}/{file}", data)
+            self._store.documents.as_driver(_letters_of(epoch), put)
             (self._folder / file).unlink(missing_ok=True)
 
     def show(self, epoch: int) -> None:
@@ -113,19 +110,22 @@ class DeadLetters:
             if data is not None:
                 documents.create_once(f"{_SHOWN}/{name}", data)
 
-        def act() -> None:
-            self._require_own(epoch)
+        def delete() -> None:
             for file in files:
                 documents.delete(f"{_WAITING}/{file}")
 
-        documents.atomically(act)
+        self._store.documents.as_driver(_letters_of(epoch), delete)
 
     def _files(self) -> list[str]:
         """What lies in the folder of this machine."""
-        return [path.name for path in self._folder.iterdir()] if self._on and self._folder.is_dir() else []
+        return [entry.name for entry in os.scandir(self._folder)] if self._on and self._folder.is_dir() else []
 
     def _is_own(self, file: str) -> bool:
         return f".{self._driver:010d}." in file
 
     def _require_own(self, epoch: int) -> None:
-        self._store.generations.require_own(f"the dead letters of epoch {epoch}")
+        self._store.generations.require_own(_letters_of(epoch))
+
+
+def _letters_of(epoch: int) -> str:
+    return f"the dead letters of epoch {epoch}"

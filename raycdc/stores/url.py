@@ -58,6 +58,10 @@ class FolderPlace:
     def __str__(self) -> str:
         return self.path
 
+    def below(self, name: str) -> FolderPlace:
+        """The place called `name` (which may have slashes) below this one."""
+        return FolderPlace(f"{self.path}/{name}")
+
 
 @dataclass(frozen=True, slots=True)
 class ObjectPlace:

@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from raycdc.bridge.bad_rows import DEAD_LETTER, FAIL, BadRecords
+from raycdc.checkpoint.documents import DriverDocuments
+from raycdc.checkpoint.folder import LocalFolder
+from raycdc.checkpoint.generations import Generations
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import LookupOptions
 from raycdc.epochs.epoch_loop import EpochLoop
@@ -17,7 +20,7 @@ from raycdc.epochs.ports import EpochPorts
 from raycdc.epochs.routing import Routing
 from raycdc.epochs.sieve import Sieve
 from raycdc.lookup import Joiner, Lookups
-from raycdc.lookup.answers import FolderAnswers
+from raycdc.lookup.answers import Answers
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.routes import Route, Router
 from raycdc.model.transform import Transform, Transforms
@@ -84,7 +87,9 @@ class TransformedWorld(World):
         )
         self.opened.append(Lookups(self.lookups))
         asking = self.opened[-1].asking
-        joiner = Joiner(FolderAnswers(self.root / "looked_up"), asking, records=records, warn=self.warnings.append)
+        state = LocalFolder(self.root)
+        answers = Answers(self.root / "looked_up", DriverDocuments(state, Generations(state)))
+        joiner = Joiner(answers, asking, records=records, warn=self.warnings.append)
         ports = EpochPorts(
             generation=lambda: self.script.generation,
             next_sealed=self.next_sealed,

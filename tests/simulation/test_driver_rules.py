@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from raycdc.bridge.reading import verify_segments
-from raycdc.checkpoint.codec import encode_manifest
+from raycdc.checkpoint import codec
 from raycdc.checkpoint.folder import LocalFolder
 from raycdc.checkpoint.generations import Generations, OwnGeneration
 from raycdc.checkpoint.manifest import Manifest
@@ -140,7 +140,7 @@ def take_the_look_and_the_write_for_two_steps(patch: pytest.MonkeyPatch) -> None
 
     def write(self: CheckpointStore, manifest: Manifest) -> None:
         self.generations.require_newest(manifest.generation, "an epoch")
-        data, name = encode_manifest(manifest), f"epochs/{manifest.epoch:010d}.json"
+        data, name = codec.encode(manifest.to_json()), f"epochs/{manifest.epoch:010d}.json"
         if manifest.epoch >= self.next_epoch():
             self._folder.create_once(name, data)
         if self._folder.read(name) != data:

@@ -77,7 +77,7 @@ CLASSES: dict[str, tuple[int, Whose]] = {
     "transform/resolved.py": (10, Whose.RULES),
     "transform/tables.py": (9, Whose.RULES),
     "epochs/dead_letters.py": (1, Whose.STATE),
-    "lookup/answers.py": (2, Whose.STATE),
+    "lookup/answers.py": (1, Whose.STATE),
     "lookup/joiner.py": (2, Whose.STATE),
 }
 

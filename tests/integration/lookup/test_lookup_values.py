@@ -15,9 +15,12 @@ import pytest
 from raycdc.bridge import SegmentWriter
 from raycdc.bridge.access import HERE
 from raycdc.bridge.bad_rows import BadRecords
+from raycdc.checkpoint.documents import DriverDocuments
+from raycdc.checkpoint.folder import LocalFolder
+from raycdc.checkpoint.generations import Generations
 from raycdc.config import LookupOptions
 from raycdc.lookup import canonical, open_joiner
-from raycdc.lookup.answers import FolderAnswers
+from raycdc.lookup.answers import Answers
 from raycdc.lookup.mongodb import MongoDbDimension
 from raycdc.model import LogicalType, TypeKind
 from raycdc.testing.servers import MongoDb
@@ -71,9 +74,11 @@ def test_an_unsigned_number_is_a_key_as_far_as_documents_can_have_it(mongodb: Mo
 def test_a_run_warns_of_nothing_to_find(mongodb: MongoDb, users: Any, tmp_path: Path) -> None:
     warnings: list[str] = []
     asked = [options(mongodb, users)]
+    state = LocalFolder(tmp_path)
+    answers = Answers(tmp_path / "looked_up", DriverDocuments(state, Generations(state)))
     for _ in range(2):
         with ExitStack() as stack:
-            stack.enter_context(open_joiner(asked, FolderAnswers(tmp_path), BadRecords(), HERE, warnings.append))
+            stack.enter_context(open_joiner(asked, answers, BadRecords(), HERE, warnings.append))
         users.replace_one({"_id": 1}, {}, upsert=True)
     (text,) = warnings
     assert text.startswith(f"lookup[0].collection: {users.full_name} has no document, so nothing is found")

@@ -33,6 +33,9 @@ def record(store: CheckpointStore, term: DriverTerm) -> None:
 WRITES: dict[str, Callable[[CheckpointStore, DriverTerm], Any] | str] = {
     "write_commit": record,
     "documents.write": lambda store, _: store.documents.write(REQUESTS, {"number": 0, "tables": {}, "start": None}),
+    "documents.as_driver": lambda store, _: store.documents.as_driver(
+        "a note", lambda: store.documents.folder.write("commits/note.json", b"{}")
+    ),
     "drop_after": lambda store, _: store.drop_after(0),
     "generations.raised": lambda store, term: store.generations.raised(term.generation()),
     "write_manifest": lambda store, _: EpochScript.seal(stale_script(store)),

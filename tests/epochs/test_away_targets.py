@@ -191,6 +191,10 @@ def test_errors_of_servers_that_may_not_come_again_are_told_apart() -> None:
     assert postgres_unreached("failed: Connection refused") is SinkUnavailableError
     assert postgres_unreached("FATAL:  the database system is starting up") is SinkUnavailableError
     assert postgres_unreached('FATAL:  password authentication failed for user "a"') is SinkError
+    # What a wrong key looks like depends on the bytes of the signature; a connection that broke is another matter.
+    assert postgres_unreached("SSL error: data too large for modulus") is SinkError
+    assert postgres_unreached("SSL error: unexpected eof while reading") is SinkUnavailableError
+    assert postgres_unreached("SSL error: decryption failed or bad record mac") is SinkUnavailableError
     for number in (2013, 1053, 1213, 1205, 1927):
         assert mysql_refusal(number) is SinkUnavailableError
     target = Target({"bootstrap.servers": "b"}, "t", "i")

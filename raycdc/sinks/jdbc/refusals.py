@@ -54,10 +54,12 @@ _LOST = re.compile(
     r"no connection to the server|closed the connection|terminating connection|could not (?:receive|send) data|"
     r"SSL (?:SYSCALL|connection)|Connection (?:reset|refused|timed out)|Broken pipe"
 )
-#: The words of libpq about a server that is not the one that it should be, or is not encrypted.
+#: The words of libpq about a server that is not the one that it should be, or is not encrypted. What OpenSSL says of a
+#: signature that another key made depends on its bytes ("invalid padding", "data too large for modulus", …): all its
+#: errors are refusals but those of a connection that broke.
 _TLS_REFUSED = re.compile(
     r"certificate verify failed|does not match host name|does not support SSL|root certificate file|"
-    r"SSL error: (?:invalid padding|bad signature|certificate)"
+    r"SSL error: (?!unexpected eof|.*(?:bad record mac|internal error|internal_error))"
 )
 #: The server's words to who connects while it cannot serve.
 _LATER = re.compile(r"the database system is|too many (?:clients|connections)|connection slots|terminating connection")

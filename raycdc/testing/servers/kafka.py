@@ -7,8 +7,6 @@ classes the broker loads, which halves its start.
 
 from __future__ import annotations
 
-import itertools
-import os
 import shutil
 import signal
 import subprocess
@@ -22,7 +20,7 @@ from raycdc.spark.artifacts import fetch, java_command
 from raycdc.testing.cache import build_once
 from raycdc.testing.servers.certificates import write_certificates
 from raycdc.testing.servers.private import PrivateServer
-from raycdc.testing.servers.process import GuardedProcess, ServerError, free_port, log_tail, wait_until
+from raycdc.testing.servers.process import GuardedProcess, ServerError, free_port, fresh_name, log_tail, wait_until
 
 KAFKA_VERSION = "4.4.0"
 #: Part of the template's name: raise it when the settings baked into the template change.
@@ -36,7 +34,6 @@ _START_TIMEOUT_S = 120.0
 _ADMIN_TIMEOUT_S = 20.0
 #: Of the user ``sweeper``: a password that can be looked for.
 SWEEPER_PASSWORD = "S3cret-of-sweeper-7f1"
-_topic_numbers = itertools.count(1)
 
 _LOGGING = """<Configuration status="WARN"><Appenders>
 <Console name="c" target="SYSTEM_ERR"><PatternLayout pattern="%d %p %m (%c)%n"/></Console></Appenders>
@@ -166,7 +163,7 @@ class KafkaServer(PrivateServer):
     @contextmanager
     def fresh_topic(self, *, partitions: int = 1, config: Mapping[str, str] | None = None) -> Iterator[str]:
         """A topic nobody else uses; yields its name. It goes with the server."""
-        yield self.create_topic(f"t{os.getpid()}_{next(_topic_numbers)}", partitions=partitions, config=config)
+        yield self.create_topic(fresh_name("t"), partitions=partitions, config=config)
 
     def _wait_for_partitions(self, topic: str, partitions: int) -> None:
         admin = self.admin()

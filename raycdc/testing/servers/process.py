@@ -5,6 +5,7 @@ Called by `server.DatabaseServer`. *Invariant*: no server outlives the process t
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import subprocess
@@ -18,10 +19,19 @@ from raycdc.errors import RaycdcError
 
 _LOG_LINES = 20
 _POLL_S = 0.02
+_names = itertools.count(1)
 
 
 class ServerError(RaycdcError):
     """A test server could not be installed, started or stopped; the text ends with the tail of its log."""
+
+
+def fresh_name(prefix: str) -> str:
+    """A name that no other call on this machine returns, for a database, topic or folder of any server.
+
+    One row of numbers for all kinds: a sink names its database after its source's, and must not meet one of its own.
+    """
+    return f"{prefix}{os.getpid()}_{next(_names)}"
 
 
 def free_port() -> int:

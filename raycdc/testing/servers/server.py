@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import pwd
 import shutil
@@ -19,13 +18,12 @@ from pymysql.constants import CLIENT
 from raycdc.testing.cache import build_once
 from raycdc.testing.servers.certificates import write_certificates
 from raycdc.testing.servers.private import PrivateServer
-from raycdc.testing.servers.process import wait_until
+from raycdc.testing.servers.process import fresh_name, wait_until
 
 #: Part of every template's name: raise it when the users, certificates or settings baked into templates change.
 TEMPLATE_VERSION = 2
 _START_TIMEOUT_S = 120.0
 _PURGE_TIMEOUT_S = 60.0
-_database_numbers = itertools.count(1)
 
 #: The options of every server: a log that raycdc can follow, and no waiting for the disk.
 _SETTINGS: Mapping[str, str] = {
@@ -149,7 +147,7 @@ class DatabaseServer(PrivateServer):
     @contextmanager
     def fresh_database(self, prefix: str = "t") -> Iterator[str]:
         """A database nobody else uses, dropped afterwards; yields its name."""
-        name = f"{prefix}{os.getpid()}_{next(_database_numbers)}"
+        name = fresh_name(prefix)
         self.execute(f"CREATE DATABASE `{name}` DEFAULT CHARACTER SET utf8mb4")
         try:
             yield name

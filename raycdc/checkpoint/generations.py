@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NewType
 
 from raycdc.checkpoint import codec
-from raycdc.checkpoint.pulse import Holder
+from raycdc.checkpoint.holder import Holder
 from raycdc.checkpoint.state_folder import StateFolder
 from raycdc.errors import FencedError
 

@@ -17,17 +17,15 @@ is taken for dead and is not, because its disk hung, is fenced by its generation
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NotRequired, TypedDict
+from typing import TYPE_CHECKING
 
+from raycdc.checkpoint.holder import Holder, machine_identity
 from raycdc.errors import FencedError, RaycdcError, StateError
 from raycdc.threads import THREADS, Threads
 
@@ -40,66 +38,6 @@ RENEW_S = 3.0
 SILENT_S = 15.0
 #: How often one that waits looks at the state.
 LOOK_S = 1.0
-
-
-class HolderJson(TypedDict):
-    """`Holder` on disk."""
-
-    host: str
-    machine: str
-    pid: int
-    beat: int
-    locked: bool
-    ended: bool
-    lock: NotRequired[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """A driver as it says itself: where it runs, how often it has said so, whether it has the state's lock, whether it
-    has ended. `machine` is the same for all processes of one kernel since it started. `lock` says which file is locked,
-    where that is not in the state's own folder.
-    """
-
-    host: str
-    machine: str
-    pid: int
-    beat: int = 0
-    locked: bool = False
-    ended: bool = False
-    lock: str = ""
-
-    def __str__(self) -> str:
-        return f"process {self.pid} on {self.host}"
-
-    def shares(self, lock: str) -> bool:
-        """Whether it runs, or ran, where our lock (`lock`, as `Holder.lock`) would meet its own."""
-        if self.lock or lock:
-            return self.lock == lock
-        return self.host == socket.gethostname() or bool(self.machine and self.machine == _machine())
-
-    def to_json(self) -> HolderJson:
-        document = HolderJson(
-            host=self.host,
-            machine=self.machine,
-            pid=self.pid,
-            beat=self.beat,
-            locked=self.locked,
-            ended=self.ended,
-        )
-        if self.lock:
-            document["lock"] = self.lock
-        return document
-
-    @classmethod
-    def from_json(cls, data: HolderJson) -> Holder:
-        said = data["host"], data["machine"], data["pid"], data["beat"], data["locked"], data["ended"]
-        return cls(*said, data.get("lock", ""))
-
-    @classmethod
-    def myself(cls) -> Holder:
-        """The process that asks."""
-        return cls(socket.gethostname(), _machine(), os.getpid())
 
 
 class Pulse:
@@ -268,13 +206,5 @@ def lock_of(file: Path) -> str:
     """Which file that is, among all of all machines since they started; empty where there is none."""
     with suppress(OSError):
         found = file.stat()
-        return f"{_machine()} {found.st_dev}:{found.st_ino}"
-    return ""
-
-
-@cache
-def _machine() -> str:
-    """An identity of the running kernel; empty where there is none."""
-    with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{machine_identity()} {found.st_dev}:{found.st_ino}"
     return ""

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from raycdc.checkpoint.folder import sweep_private
 from raycdc.checkpoint.generations import OwnGeneration
-from raycdc.checkpoint.pulse import Holder
+from raycdc.checkpoint.holder import Holder
 from raycdc.checkpoint.store import CheckpointStore
 
 

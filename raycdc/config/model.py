@@ -548,13 +548,6 @@ class PipelineConfig:
             case Mode.SNAPSHOT:
                 return Until.SNAPSHOT
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> PipelineConfig:
-        """Validate parsed TOML; see `raycdc.config.load.config_from_dict`."""
-        from raycdc.config.load import config_from_dict
-
-        return config_from_dict(data)
-
 
 #: Sections of `PipelineConfig` whose model does not depend on a plug-in.
 COMMON_SECTIONS: dict[str, type[Options]] = {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from raycdc.transform.columns import ResolvedColumn
 from raycdc.transform.plain import PlainResolver
-from raycdc.transform.resolved import ResolvedColumn, ResolvedTransform, Resolver, Uses, finished
+from raycdc.transform.resolved import ResolvedTransform, Resolver, Uses, finished
 from raycdc.transform.tables import TransformedTables, TransformUse, layout_of
 
 __all__ = [

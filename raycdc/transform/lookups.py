@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from raycdc.errors import SchemaError
 from raycdc.model import META_COLUMNS, LogicalType, TypeKind
 from raycdc.model.lookup import LookedUpColumn, Lookup
-
-if TYPE_CHECKING:
-    from raycdc.transform.resolved import ResolvedColumn
+from raycdc.transform.columns import ResolvedColumn
 
 #: The beginning of the names of added columns in a joined segment.
 LOOKED_UP = "_raycdc_looked_up_"

@@ -9,9 +9,9 @@ from raycdc.model import TableId, TableSchema
 from raycdc.model.transform import Constant, Expression, Renamed, Star, Transform
 from raycdc.model.view import constant_type
 from raycdc.schema.apply import find_column
+from raycdc.transform.columns import ResolvedColumn
 from raycdc.transform.resolved import (
     META_LOGICAL,
-    ResolvedColumn,
     ResolvedTransform,
     Uses,
     finished,

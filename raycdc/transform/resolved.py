@@ -16,6 +16,7 @@ from raycdc.model.batch import reserved_column
 from raycdc.model.layout import ANY_LAYOUT, TableLayout
 from raycdc.model.transform import Star, Transform
 from raycdc.model.view import Output, Projection
+from raycdc.transform.columns import ResolvedColumn
 from raycdc.transform.lookups import LOOKED_UP, ResolvedLookup, resolved_lookups
 
 #: Metadata columns with one value per table; the others differ between a row and its next change.
@@ -28,23 +29,6 @@ META_LOGICAL: dict[str, LogicalType] = {
 
 #: The beginning of the names of computed columns in a derived segment.
 COMPUTED = "_raycdc_computed_"
-
-
-@dataclass(frozen=True, slots=True)
-class ResolvedColumn:
-    """A column of the result: the table's or a metadata column `stored` unchanged, a `constant`, or computed by `sql`.
-
-    `flows` is True for one that ``*`` brought. One that is looked up is `stored` in the segment that has it.
-    """
-
-    name: str
-    type: LogicalType
-    nullable: bool = True
-    stored: str = ""
-    constant: int | str | bool | None = None
-    sql: str = ""
-    flows: bool = False
-    default: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ PLACES_MAX = {
     "checkpoint": 25,
     "cli": 6,
     "clients": 2,
-    "config": 7,
+    "config": 6,
     "connectors": 39,
     "epochs": 1,
     "formats": 7,

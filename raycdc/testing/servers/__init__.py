@@ -9,7 +9,8 @@ from raycdc.testing.servers.gcs import GcsServer
 from raycdc.testing.servers.iceberg_rest import IcebergRestServer
 from raycdc.testing.servers.kafka import KafkaServer
 from raycdc.testing.servers.mariadb import MariaDbServer
-from raycdc.testing.servers.mongodb import ExternalMongoDb, MongoDb, MongoDbServer, mongodb_for_tests
+from raycdc.testing.servers.mongodb import ExternalMongoDb, MongoDb, MongoDbServer
+from raycdc.testing.servers.mongodb_choice import mongodb_for_tests
 from raycdc.testing.servers.moto import MotoServer
 from raycdc.testing.servers.mysql import MySqlServer
 from raycdc.testing.servers.mysql_newest import MySqlNewestServer

@@ -6,7 +6,7 @@ cluster time, validators, fail points. It keeps everything in memory: a server t
 no users (any password will do by ``authMechanism=PLAIN``), TLS, elections, sharding or isolation: writes of a
 transaction are seen at once, and two transactions conflict, and end by their age, only once somebody has set
 ``transactionLifetimeLimitSeconds``.
-Where ``RAYCDC_TEST_MONGODB_URI`` names a real replica set, `mongodb_for_tests` gives that one instead.
+Where ``RAYCDC_TEST_MONGODB_URI`` names a real replica set, `mongodb_choice.mongodb_for_tests` gives that one instead.
 """
 
 from __future__ import annotations
@@ -30,10 +30,6 @@ if TYPE_CHECKING:
 
 #: The versions that the emulation can pretend to be: `hello`, `buildInfo`, and its commands and options.
 VERSIONS = ("4.4", "5.0", "6.0", "7.0", "8.0")
-#: Names a real replica set to run the tests on.
-URI_VARIABLE = "RAYCDC_TEST_MONGODB_URI"
-#: In place of a URI: somebody else's server, started for the tests.
-SECOND_OPINION = "secantusdb"
 _SOURCE = Path(__file__).with_name("MongoReplicaSet.java")
 _EMULATION = "de.bwaldvogel:mongo-java-server:1.47.0"
 #: A compiler that needs no JDK: what runs Spark has a JRE at least.
@@ -182,23 +178,6 @@ class MongoDbServer(PrivateServer, MongoDb):
         """Forget all but the last `keep` entries of the log: change streams from before are lost history."""
         with self.client() as client:
             client.admin.command({"truncateLog": keep})
-
-
-@contextmanager
-def mongodb_for_tests(version: str = "7.0") -> Iterator[MongoDb]:
-    """The replica set of ``RAYCDC_TEST_MONGODB_URI``, else a private one of `version`; `SECOND_OPINION` starts that."""
-    uri = os.environ.get(URI_VARIABLE)
-    if uri == SECOND_OPINION:
-        from raycdc.testing.servers.secantusdb import SecantusDb
-
-        with SecantusDb() as second:
-            yield second
-        return
-    if uri:
-        yield ExternalMongoDb(uri)
-        return
-    with MongoDbServer(version=version) as server:
-        yield server
 
 
 def _java(*arguments: str, options: Sequence[str] = ()) -> list[str]:

@@ -11,7 +11,8 @@ import pytest
 
 from raycdc.checkpoint import codec
 from raycdc.checkpoint.generations import OwnGeneration
-from raycdc.checkpoint.pulse import RENEW_S, SILENT_S, Holder, Pulse, Vacancy, Watch, require_vacant
+from raycdc.checkpoint.holder import Holder
+from raycdc.checkpoint.pulse import RENEW_S, SILENT_S, Pulse, Vacancy, Watch, require_vacant
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.driver.succession import lease_if_free
 from raycdc.errors import FencedError, StateError

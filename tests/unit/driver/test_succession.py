@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.checkpoint.pulse import SILENT_S, Holder
+from raycdc.checkpoint.holder import Holder
+from raycdc.checkpoint.pulse import SILENT_S
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.driver.succession import StoppedWaitingError, take
 from raycdc.errors import StateError

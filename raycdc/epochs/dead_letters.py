@@ -43,6 +43,9 @@ class DeadLetters:
         self._driver = records.driver
         self._store = store
         self._documents = store.documents.folder if store.place.on_store else None
+        #: The epochs of which documents wait, so that a store is not asked for each epoch; None until `sweep`, as
+        #: there may be those of an earlier driver.
+        self._kept: set[int] | None = None
 
     def keep(self, epoch: int) -> None:
         """What waits of `epoch` survives this machine. Before any target can lack it."""
@@ -50,6 +53,8 @@ class DeadLetters:
         if documents is None:
             return
         own = [file for file in self._files() if epoch_of(file) == epoch and self._is_own(file)]
+        if own and self._kept is not None:
+            self._kept.add(epoch)
         for file in sorted(own):
             data = (self._folder / file).read_bytes()
             put = partial(documents.write, f"{_WAITING}/{file}", data)
@@ -63,8 +68,10 @@ class DeadLetters:
         try:
             if self._documents is None:
                 self._show_files(epoch)
-            else:
+            elif self._kept is None or epoch in self._kept:
                 self._show_objects(epoch)
+                if self._kept is not None:
+                    self._kept.discard(epoch)
         except OSError as cause:
             raise StateError(f"{self._folder} cannot be written: {cause}.") from cause
 
@@ -75,9 +82,8 @@ class DeadLetters:
         """
         files, documents = self._files(), self._documents
         waiting = [] if documents is None or not self._on else documents.list(_WAITING)
-        if not (files or waiting):
-            return
-        self._require_own(committed + 1)
+        if files or waiting:
+            self._require_own(committed + 1)
         for file in files:
             # Before letters waited, they were shown before their epoch was recorded.
             if file.startswith(".") or (file[:10].isdigit() and int(file[:10]) > committed):
@@ -85,6 +91,7 @@ class DeadLetters:
         for file in waiting:
             assert documents is not None
             documents.delete(f"{_WAITING}/{file}")
+        self._kept = set()
 
     def _show_files(self, epoch: int) -> None:
         files = [file for file in self._files() if epoch_of(file) == epoch]

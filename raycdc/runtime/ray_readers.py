@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
@@ -33,17 +33,50 @@ SPOOL_S = 60.0
 #: Spool servers are started ahead of readers on so many nodes for each that waits.
 EXPECTED_MAX = 2
 
+#: How long an answer to the question which calls have ended stays good. The supervisor looks less often, in two steps.
+ANSWERED_S = 0.1
+
 #: Makes an actor for the node that it is given, or for any, with its answer to the question where it is.
 New = Callable[[str], tuple[Any, Any]]
 #: Calls an actor that is to be this reader, and write to this spool.
 Run = Callable[[Any, ReaderIdentity, SpoolAddress | None], Any]
+#: Which of these calls have ended.
+Wait = Callable[[list[Any]], Iterable[Any]]
+
+
+def ended_calls(calls: list[Any]) -> Iterable[Any]:
+    """As Ray knows it now."""
+    return ray.wait(calls, num_returns=len(calls), timeout=0)[0] if calls else ()
+
+
+class Answered:
+    """Which of the readers' calls have ended: Ray is asked about all at once, however many readers ask.
+
+    Called by the supervisor's thread.
+    """
+
+    def __init__(self, *, wait: Wait = ended_calls, clock: Callable[[], float] = time.monotonic) -> None:
+        #: Readers somebody still has a handle of; Ray ends an actor that nobody has and that has nothing left to do.
+        self.readers: WeakSet[RayReader] = WeakSet()
+        self._wait = wait
+        self._clock = clock
+        self._ended: frozenset[Any] = frozenset()
+        self._until_s = float("-inf")
+
+    def __contains__(self, call: Any) -> bool:
+        if (now_s := self._clock()) >= self._until_s:
+            self._ended = frozenset(self._wait([reader.call for reader in list(self.readers)]))
+            self._until_s = now_s + ANSWERED_S
+        return call in self._ended
 
 
 class RayReader:
-    """Handle of a `SourceReader`."""
+    """Handle of a `SourceReader`; `answered` asks Ray for all of them."""
 
-    def __init__(self, identity: ReaderIdentity, actor: Any, where: Any) -> None:
+    def __init__(self, identity: ReaderIdentity, actor: Any, where: Any, answered: Answered) -> None:
         self.identity = identity
+        self._answered = answered
+        answered.readers.add(self)
         self.node = ""
         #: The node that it is meant for, if any.
         self.place = ""
@@ -53,6 +86,11 @@ class RayReader:
     @property
     def placed(self) -> bool:
         return bool(self.node) or self._run is not None
+
+    @property
+    def call(self) -> Any:
+        """The call that it is at."""
+        return self._where if self._run is None else self._run
 
     @property
     def waits_s(self) -> float:
@@ -65,7 +103,7 @@ class RayReader:
 
     def take_place(self) -> str:
         """The node, once the actor has a process; empty before."""
-        if not self.node and ray.wait([self._where], timeout=0)[0]:
+        if not self.node and self._where in self._answered:
             with suppress(RayError):  # `ended` tells.
                 self.node, self._since_s = ray.get(self._where), time.monotonic()
         return self.node
@@ -79,11 +117,10 @@ class RayReader:
         return self._run is not None
 
     def ended(self) -> ProcessEnd | None:
-        call = self._where if self._run is None else self._run
-        if not ray.wait([call], timeout=0)[0]:
+        if self.call not in self._answered:
             return self._stuck()
         try:
-            ray.get(call)
+            ray.get(self.call)
         except FencedError:
             return ProcessEnd("fenced")
         except RaycdcError as error:
@@ -111,15 +148,14 @@ class RayReaders:
     def __init__(self, new: New, run: Run, spools: RaySpools | None) -> None:
         self._new, self._run = new, run
         self._spools = spools
-        #: Readers somebody still has a handle of; Ray ends an actor that nobody has and that has nothing left to do.
-        self._readers: WeakSet[RayReader] = WeakSet()
+        self._answered = Answered()
         #: Processes that start while Spark does.
         self._prepared: list[tuple[Any, Any]] = []
         #: How many readers had no place at the last look.
         self.waiting = 0
 
     def __repr__(self) -> str:
-        return f"RayReaders({len(self._readers)}, {len(self._prepared)} prepared)"
+        return f"RayReaders({len(self._answered.readers)}, {len(self._prepared)} prepared)"
 
     def prepare(self, count: int) -> None:
         """These will be wanted soon."""
@@ -133,22 +169,21 @@ class RayReaders:
     def start(self, identity: ReaderIdentity, place: str) -> RayReader:
         """Another reader; `place` is the node it is meant for, or empty."""
         actor, where = self._prepared.pop() if self._prepared else self._new(place)
-        reader = RayReader(identity, actor, where)
+        reader = RayReader(identity, actor, where, self._answered)
         reader.place = place
-        self._readers.add(reader)
         if self._spools is None:
             reader.begin(self._run, None)
         return reader
 
     def choose_again(self) -> None:
         """A node is of no use any more, which Ray may have chosen already for a reader, and waits for its answer."""
-        for reader in list(self._readers):
+        for reader in list(self._answered.readers):
             if not reader.placed and reader.ended() is None:
                 self._start_anew(reader)
 
     def look(self) -> set[str]:
-        """See to what readers need that do not run yet. Returns the nodes that have readers."""
-        readers = [reader for reader in list(self._readers) if reader.ended() is None]
+        """See to what readers need that do not run yet. Returns the nodes that have readers, or may have some soon."""
+        readers = [reader for reader in list(self._answered.readers) if reader.ended() is None]
         if self._spools is None:
             return set()
         for reader in readers:
@@ -161,7 +196,7 @@ class RayReaders:
             for node in room:
                 self._spools.want(node)
         self.waiting = waiting
-        return {reader.node for reader in readers}
+        return {*(reader.node for reader in readers), *room}
 
     def _help(self, reader: RayReader, spools: RaySpools) -> None:
         if not (node := reader.take_place()):

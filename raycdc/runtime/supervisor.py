@@ -202,11 +202,9 @@ class Scaler:
 
     def look(self, running: Generation, status: JobStatus, start_reader: StartReader, news: News) -> None:
         """Let go of readers that are not needed where they are, and start those that lack."""
-        before, now_s = self.policy.readers, self._threads.now_s()
+        now_s = self._threads.now_s()
         seen = self._observe(running, status, now_s)
         decision = self.policy.look(seen, now_s=now_s)
-        if self.policy.readers != before:
-            self._launcher.request_readers(self.policy.readers)
         running.leaving.update(decision.leave)
         running.let_go()
         # Who is on its way out counts: there are never more than the limits allow.

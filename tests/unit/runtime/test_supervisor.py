@@ -261,7 +261,7 @@ def test_readers_leave_when_they_have_given_everything_back_and_come_again_when_
         assert [r.killed for r in processes.readers] == [False, False]
         supervisor._step()
         assert [r.killed for r in processes.readers] == [False, True]
-        assert processes.requested == [2, 1]
+        assert processes.requested == [2]
         supervisor._scaler.policy.readers = 2
         coordinator.retired.clear()
         tell(2)

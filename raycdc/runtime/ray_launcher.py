@@ -279,8 +279,8 @@ class RayLauncher:
         self._spools.nodes.look()
         used = self._readers.look()
         self._spools.look()
-        if owing is not None and not self._readers.waiting:
-            self._spools.give_back(used=used, owing=owing)
+        if owing is not None:
+            self._spools.give_back(used=used, owing=owing, waiting=bool(self._readers.waiting))
 
     def flights(self) -> Mapping[str, str]:
         return self._spools.flights() if self._spools is not None else {}

@@ -97,7 +97,13 @@ class RayNodes:
 
     def with_room(self) -> list[str]:
         """Nodes on which Ray may put another reader now."""
-        return [node.name for node in self.seen() if not node.silent and node.cpus_free >= self._needs.cpus]
+        return [
+            node.name
+            for node in self.seen()
+            if not node.silent
+            and node.cpus_free >= self._needs.cpus
+            and _has(self._alive[node.name].free, self._needs.resources)
+        ]
 
     def seen(self) -> list[SeenNode]:
         """The nodes that may have readers, the driver's first."""
@@ -127,7 +133,7 @@ class RayNodes:
         return self._network or own is None or node.host == own.host
 
     def _fits(self, node: RayNode) -> bool:
-        return all(node.total.get(name, 0.0) >= count for name, count in self._needs.resources.items()) and all(
+        return _has(node.total, self._needs.resources) and all(
             node.labels.get(name) == value for name, value in self._needs.labels.items()
         )
 
@@ -139,6 +145,10 @@ class RayNodes:
             f"Ray node {node.host} gets no readers: their rows could not be fetched from this machine, as Flight "
             "listens on loopback only. Leave ray.flight out to use it."
         )
+
+
+def _has(resources: Mapping[str, float], needed: Mapping[str, float]) -> bool:
+    return all(resources.get(name, 0.0) >= count for name, count in needed.items())
 
 
 def alive_nodes() -> list[RayNode]:

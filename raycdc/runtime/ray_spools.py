@@ -38,6 +38,8 @@ from raycdc.runtime.spools import SpoolServer, spool_folder
 
 #: A server that nobody needs any more lives on for so long: deletes of the last segments are on their way.
 LINGER_S = 5.0
+#: And for so long while readers wait: Ray may have chosen its node for one whose process takes its time to start.
+EXPECTING_S = 60.0
 #: What it holds of its node meanwhile; every node has so much.
 HELD = Needs(memory_bytes=1 << 20)
 #: How long a start waits for the servers of the nodes that are there; a later one is used once it is up.
@@ -188,11 +190,11 @@ class RaySpools:
                 if node in self._wanted:
                     self._look_at(node, host)
 
-    def give_back(self, *, used: Collection[str], owing: Collection[str]) -> None:
+    def give_back(self, *, used: Collection[str], owing: Collection[str], waiting: bool = False) -> None:
         """End servers of nodes that have no reader (`used` have) and whose segments nobody needs: `owing` are the
-        spools of those that somebody does.
+        spools of those that somebody does. `waiting`: some readers have no place yet.
         """
-        now_s = time.monotonic()
+        now_s, linger_s = time.monotonic(), EXPECTING_S if waiting else LINGER_S
         with self._lock:
             for node, server in list(self._servers.items()):
                 needed = node == self._own or node in used or server.address is None or server.address.node in owing
@@ -200,7 +202,7 @@ class RaySpools:
                     server.idle_s = None
                 elif server.idle_s is None:
                     server.idle_s = now_s
-                elif now_s - server.idle_s >= LINGER_S:
+                elif now_s - server.idle_s >= linger_s:
                     ray.kill(server.actor)
                     del self._servers[node]
                     self._wanted.discard(node)

@@ -13,7 +13,7 @@ import ray
 from raycdc.bridge.access import SpoolAddress
 from raycdc.checkpoint.manifest import STATE_NODE
 from raycdc.runtime.ray_nodes import RayNodes, ReaderNeeds
-from raycdc.runtime.ray_spools import LINGER_S, RaySpools, SpoolSettings
+from raycdc.runtime.ray_spools import EXPECTING_S, LINGER_S, RaySpools, SpoolSettings
 from raycdc.testing.ray_cluster import TwoNodes, two_nodes
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.long, pytest.mark.timeout(600)]
@@ -67,6 +67,17 @@ def test_each_node_has_a_server_that_comes_back_in_its_place_and_goes_with_its_n
     spools.give_back(used=(), owing=[other.node])
     assert len(spools.addresses()) == 2
     now_s = time.monotonic()
+    spools.give_back(used=(), owing=())
+    spools._servers[other_id].idle_s = now_s - LINGER_S
+    # A reader that waits may be on its way there, for so long; where it finds no room it keeps nothing for ever.
+    spools.give_back(used=(), owing=(), waiting=True)
+    assert len(spools.addresses()) == 2
+    spools._servers[other_id].idle_s = now_s - EXPECTING_S
+    spools.give_back(used=(), owing=(), waiting=True)
+    assert list(spools.addresses().values()) == [own]
+
+    spools.want(wanted)
+    look_until(spools, lambda up: len(up) == 2)
     spools.give_back(used=(), owing=())
     spools._servers[other_id].idle_s = now_s - LINGER_S
     spools.give_back(used=(), owing=())

@@ -85,3 +85,10 @@ def test_readers_are_not_barred_from_every_node(alive: tuple[RayNode, ...]) -> N
     for node in alive:
         cluster.nodes.avoid(node.node_id)
     assert cluster.nodes.selector() == {}
+
+
+def test_a_node_whose_resource_is_taken_has_no_room() -> None:
+    taken = RayNode("taken", "10.0.0.1", {}, {"CPU": 2.0, "reader": 1.0}, {"CPU": 1.0})
+    free = RayNode("free", "10.0.0.1", {}, {"CPU": 2.0, "reader": 1.0}, {"CPU": 1.0, "reader": 1.0})
+    assert Cluster(taken, free, needs=ReaderNeeds(resources={"reader": 1})).nodes.with_room() == ["free"]
+    assert Cluster(taken, free).nodes.with_room() == ["taken", "free"]

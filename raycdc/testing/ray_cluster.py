@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from raycdc.errors import RaycdcError
 from raycdc.runtime.ray_environment import prepare
@@ -71,14 +71,18 @@ HEAD_ID = "f" * 51 + "00000"
 
 
 @contextmanager
-def scaling_nodes(folder: Path, *, others: int, idle_s: float = 6.0, head_cpus: int = 1) -> Iterator[ScalingNodes]:
-    """Up to `others` come while actors wait for CPUs, and go when nobody has used them for `idle_s`."""
+def scaling_nodes(
+    folder: Path, *, others: int, idle_s: float = 6.0, head_cpus: int = 1, version: Literal["v1", "v2"] = "v2"
+) -> Iterator[ScalingNodes]:
+    """Up to `others` come while actors wait for CPUs, and go when nobody has used them for `idle_s`; `version` is that
+    of Ray's autoscaler.
+    """
     spools, config = folder / "spools", folder / "scaler.json"
     logs = folder / "scaler"
     logs.mkdir(parents=True)
     environment = {
         FOLDER_VARIABLE: str(spools / "head"),
-        "RAY_enable_autoscaler_v2": "1",
+        "RAY_enable_autoscaler_v2": str(int(version == "v2")),
         "RAY_FAKE_CLUSTER": "1",
         "RAY_CLOUD_INSTANCE_ID": HEAD_ID,
         "RAY_OVERRIDE_NODE_ID_FOR_TESTING": HEAD_ID,
@@ -87,7 +91,7 @@ def scaling_nodes(folder: Path, *, others: int, idle_s: float = 6.0, head_cpus: 
     }
     with _environment(environment), _cluster(others=0, head_cpus=head_cpus) as (cluster, _):
         config.write_text(_scaler(str(cluster.address), others=others, idle_s=idle_s, cpus=head_cpus))
-        command = [sys.executable, "-m", "raycdc.testing.ray_scaler", cluster.address, config, logs, spools]
+        command = [sys.executable, "-m", "raycdc.testing.ray_scaler", version, cluster.address, config, logs, spools]
         with (logs / "out.txt").open("wb") as out:
             scaler = subprocess.Popen(list(map(str, command)), stdout=out, stderr=out)
         try:
@@ -111,6 +115,10 @@ def _scaler(address: str, *, others: int, idle_s: float, cpus: int) -> str:
             "launch_multiple": True,
             "head_node_id": HEAD_ID,
             "gcs_address": address,
+            # For v1: the nodes of one machine have one address, and nobody logs in there.
+            "use_node_id_as_ip": True,
+            "disable_node_updaters": True,
+            "disable_launch_config_check": True,
         },
         "auth": {},
         "head_node_type": "ray.head.default",

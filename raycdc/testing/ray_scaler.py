@@ -1,8 +1,9 @@
-"""Ray's autoscaler (v2) in a process of its own, for a cluster of this machine: its nodes are raylets of this machine.
+"""Ray's autoscaler in a process of its own, for a cluster of this machine: its nodes are raylets of this machine.
 
-``python -m raycdc.testing.ray_scaler GCS-ADDRESS CONFIG LOGS SPOOLS`` runs until SIGTERM, and then ends the nodes that
-it has made. Each has a folder below SPOOLS for segments, as machines of their own have. Ray's own helper for such a
-cluster stops every Ray of the machine, and needs a file that no wheel has.
+``python -m raycdc.testing.ray_scaler VERSION GCS-ADDRESS CONFIG LOGS SPOOLS`` runs until SIGTERM, and then ends the
+nodes that it has made. VERSION is v1, which KubeRay has had for long and many clusters still have, or v2. Each node has
+a folder below SPOOLS for segments, as machines of their own have. Ray's own helper for such a cluster stops every Ray
+of the machine, and needs a file that no wheel has.
 """
 
 from __future__ import annotations
@@ -17,11 +18,9 @@ from typing import Any
 from raycdc.runtime.spools import FOLDER_VARIABLE
 
 
-def main(gcs_address: str, config: str, logs: str, spools: str) -> None:
+def main(version: str, gcs_address: str, config: str, logs: str, spools: str) -> None:
     """See the module's docstring."""
     from ray.autoscaler._private.fake_multi_node import node_provider
-    from ray.autoscaler.v2.instance_manager.config import FileConfigReader
-    from ray.autoscaler.v2.monitor import AutoscalerMonitor
 
     from raycdc.runtime.ray_start import lean_nodes
 
@@ -48,7 +47,21 @@ def main(gcs_address: str, config: str, logs: str, spools: str) -> None:
     kind.__init__, kind._next_hex_node_id = first, next_id
     signal.signal(signal.SIGTERM, end)
     with lean_nodes():
-        AutoscalerMonitor(gcs_address, FileConfigReader(config), log_dir=logs).run()  # type: ignore[no-untyped-call]
+        monitor = _monitor(version, gcs_address, config, logs)
+        monitor._signal_handler = end  # What v1 has SIGTERM do.
+        monitor.run()
+
+
+def _monitor(version: str, gcs_address: str, config: str, logs: str) -> Any:
+    """The autoscaler, which is imported only here, as each of the two looks at the environment."""
+    if version == "v1":
+        from ray.autoscaler._private.monitor import Monitor
+
+        return Monitor(gcs_address, config, log_dir=logs)
+    from ray.autoscaler.v2.instance_manager.config import FileConfigReader
+    from ray.autoscaler.v2.monitor import AutoscalerMonitor
+
+    return AutoscalerMonitor(gcs_address, FileConfigReader(config), log_dir=logs)
 
 
 if __name__ == "__main__":

@@ -129,13 +129,13 @@ class CoordinatorHost:
             self._notify()
             return retired
 
-    def status(self) -> JobStatus:
+    def status(self, *, tables: bool = True) -> JobStatus:
         with self._condition:
             self._check()
             calls = self._calls
             standing = calls.board.standing()
             troubles = SourceTroubles(calls.troubles, calls.trouble)
-            return replace(self._core.status(), troubles=troubles, standing=standing)
+            return replace(self._core.status(tables=tables), troubles=troubles, standing=standing)
 
     def stop(self) -> None:
         """Seal what is there; the epoch after that is final."""

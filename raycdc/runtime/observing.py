@@ -88,18 +88,17 @@ class Observer:
         )
 
     def _chunk_seconds(self, status: JobStatus, now_s: float) -> float | None:
-        tables = [t.progress for t in status.tables.values() if t.progress.phase == "snapshot"]
-        rate = self._chunks.of(sum(t.progress.chunks_done for t in status.tables.values()), now_s=now_s)
-        left = sum(max(0, progress.chunks_total - progress.chunks_done) for progress in tables)
+        rate = self._chunks.of(status.counts.chunks_done, now_s=now_s)
+        left = status.counts.chunks_left
         return None if not rate or not left else left / rate
 
 
 def _phase(status: JobStatus) -> Phase:
     if _partitions(status):
         return Phase.PARTITIONS
-    if any(table.progress.phase == "snapshot" for table in status.tables.values()):
+    if status.counts.in_snapshot:
         return Phase.CHUNKS
-    return Phase.LOG if status.tables and status.sealed else Phase.UNKNOWN
+    return Phase.LOG if status.counts.tables and status.sealed else Phase.UNKNOWN
 
 
 def _partitions(status: JobStatus) -> int:

@@ -139,8 +139,8 @@ class RayCoordinator:
     def retire(self, subtask_id: int) -> bool:
         return bool(self._call("retire", subtask_id))
 
-    def status(self) -> JobStatus:
-        status: JobStatus = self._call("status")
+    def status(self, *, tables: bool) -> JobStatus:
+        status: JobStatus = self._call("status", tables=tables)
         return status
 
     def stop(self) -> None:

@@ -266,7 +266,7 @@ class Supervisor:
     def status(self) -> JobStatus | None:
         """The coordinator's status, or None while there is none."""
         try:
-            return self._handle().status()
+            return self._handle().status(tables=True)
         except CoordinatorLostError:
             return None
 
@@ -320,7 +320,7 @@ class Supervisor:
             if self._stopping:
                 coordinator.stop()
             with suppress(RaycdcError):  # The job has failed already, which `_watch` will tell.
-                self._scaler.restart(self._running, coordinator.status())
+                self._scaler.restart(self._running, coordinator.status(tables=False))
             self._news.processes(coordinator, None)
             self._budget(None).started(self._settings.threads.now_s())
             self._launcher.request_readers(self._scaler.policy.readers)
@@ -367,7 +367,7 @@ class Supervisor:
             self._schedule(subtask_id, end)
         for subtask_id, end in running.take_ended():
             self._schedule(subtask_id, end)
-        status = running.coordinator.status()
+        status = running.coordinator.status(tables=False)
         self._launcher.look(status.owing)
         for subtask_id in [s for s, due_s in running.due.items() if due_s <= self._settings.threads.now_s()]:
             self._start_reader(running, subtask_id)

@@ -18,6 +18,7 @@ from raycdc.source.protocol.api import (
     EnumeratorStatistics,
     EpochShare,
     SplitEnumeratorContext,
+    TableCounts,
     TableProgress,
 )
 from raycdc.source.protocol.source_event import SourceEvent
@@ -51,6 +52,20 @@ class FileRead(SourceEvent):
 
     split_id: str
     position: int
+
+
+@dataclass(frozen=True, slots=True)
+class FilesRead:
+    """`TablesProgress` of the one table: of so many files so many are read."""
+
+    done: int
+    total: int
+
+    def counts(self) -> TableCounts:
+        return TableCounts(tables=1)
+
+    def tables(self) -> Mapping[TableId, TableProgress]:
+        return {TABLE: TableProgress("stream", self.done, self.total)}
 
 
 class LineFilesEnumerator:
@@ -118,7 +133,7 @@ class LineFilesEnumerator:
 
     def statistics(self) -> EnumeratorStatistics:
         done = sum(self._read.get(name, self._sealed.get(name, 0)) >= size for name, size in self._sizes.items())
-        return EnumeratorStatistics({TABLE: TableProgress("stream", done, len(self._sizes))})
+        return EnumeratorStatistics(FilesRead(done, len(self._sizes)))
 
     def handle_split_request(self, subtask_id: int) -> None:
         """Files are given, not asked for."""

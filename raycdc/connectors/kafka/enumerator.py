@@ -41,7 +41,7 @@ from raycdc.model.until import Until
 from raycdc.schema import SchemaChangeEvent
 from raycdc.source.parking import Refusal
 from raycdc.source.partitions.assigner import PartitionAssigner
-from raycdc.source.protocol.api import EnumeratorStatistics, EpochShare, SplitEnumeratorContext, TableProgress
+from raycdc.source.protocol.api import EnumeratorStatistics, EpochShare, SplitEnumeratorContext, Streamed
 from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import PartitionSplit, SourceSplit
@@ -231,13 +231,12 @@ class KafkaEnumerator:
         """Problems are what went wrong without ending the run: the last look at the cluster, keys that are not
         compared, positions that were set anew.
         """
-        tables = {table: TableProgress("stream") for table in self._schemas.tables}
         away = {"discovery": "the cluster was away at the last look"} if self._away else {}
         unchecked = {
             f"keys of {table}": "too many to look for all of them in two partitions" for table in self._keys.full
         }
         problems = {**away, **unchecked, **self._partitions.problems()}
-        return EnumeratorStatistics(tables, len(self._assigner.waiting), problems)
+        return EnumeratorStatistics(Streamed(self._schemas.tables), len(self._assigner.waiting), problems)
 
 
 def _tables(

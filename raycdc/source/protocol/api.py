@@ -8,7 +8,7 @@ splits and acts only through its context; readers read splits and know nothing o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Protocol
@@ -116,15 +116,53 @@ class TableProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class TableCounts:
+    """All tables together: how many they are, how many of them are in their snapshot, and the chunks: of all tables
+    those that were read, and of those in their snapshot the ones that are left, as far as is known.
+    """
+
+    tables: int = 0
+    in_snapshot: int = 0
+    chunks_done: int = 0
+    chunks_left: int = 0
+
+
+NO_TABLES = TableCounts()
+
+
+class TablesProgress(Protocol):
+    """How far the tables of an enumerator are, as of now."""
+
+    def counts(self) -> TableCounts:
+        """All together. Asked several times a second: it must not take the longer the more tables there are."""
+
+    def tables(self) -> Mapping[TableId, TableProgress]:
+        """One by one, for people, who ask the less often the more there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """`TablesProgress` of tables without a snapshot."""
+
+    names: Collection[TableId]
+
+    def counts(self) -> TableCounts:
+        return TableCounts(len(self.names))
+
+    def tables(self) -> dict[TableId, TableProgress]:
+        return {table: TableProgress("stream") for table in self.names}
+
+
+@dataclass(frozen=True, slots=True)
 class EnumeratorStatistics:
-    """How far an enumerator is, for people, and for the number of readers.
+    """How far an enumerator is, for the number of readers, and for people.
 
     `chunks_waiting` are bounded splits that nobody reads yet (a lower bound, positive while there are any). `problems`
     went wrong without harm, by place, until it is right again. `owing` are the spools, by name, of segments of bounded
     splits that no report has named yet.
     """
 
-    tables: Mapping[TableId, TableProgress]
+    progress: TablesProgress
     chunks_waiting: int = 0
     problems: Mapping[str, str] = field(default_factory=dict)
     owing: frozenset[str] = frozenset()
@@ -164,7 +202,8 @@ class SplitEnumerator(Protocol):
     def park_tables(self, refusals: Sequence[Refusal]) -> None:
         """The driver commits no more of these tables: where single tables can be parked, their rows need not come."""
 
-    def statistics(self) -> EnumeratorStatistics: ...
+    def statistics(self) -> EnumeratorStatistics:
+        """Asked several times a second: it must not take the longer the more tables there are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,9 @@ from dataclasses import replace
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.errors import FencedError, ProtocolError, RaycdcError, StateError, error_by_name
 from raycdc.failpoints import reach
+from raycdc.model import TableId
 from raycdc.source.parking import Refusal
-from raycdc.source.protocol.api import SplitEnumerator, TableProgress
+from raycdc.source.protocol.api import SplitEnumerator, Streamed, TablesProgress
 from raycdc.source.protocol.coordination import CoordinatorSettings, ManifestWriter, SealTimer, Surroundings
 from raycdc.source.protocol.enumerator_context import EnumeratorContext
 from raycdc.source.protocol.epochs import Epochs, Recovered, Sealing
@@ -169,20 +170,19 @@ class SourceCoordinator:
         """Seal what is there and let the job end after it."""
         self._stopping = True
 
-    def status(self) -> JobStatus:
-        """Progress and readers, for the supervisor, people and tests."""
+    def status(self, *, tables: bool = True) -> JobStatus:
+        """Progress and readers, for the supervisor, people and tests; without `tables` it takes as long as there are
+        readers, not tables.
+        """
         enumerator, epochs = self._enumerator.statistics(), self.epochs
-        progress = {**{table: TableProgress("stream") for table in epochs.rows}, **enumerator.tables}
-        tables = {
-            table: TableStatus(how_far, epochs.rows.get(table), epochs.lost_values.get(table))
-            for table, how_far in progress.items()
-        }
+        counts = enumerator.progress.counts()
         return JobStatus(
             generation=self.readers.generation,
             sealed=epochs.sealed,
             committed=epochs.committed,
-            final=epochs.final,
-            tables=tables,
+            tables=_table_statuses(epochs, enumerator.progress) if tables else {},
+            # Of a log without a snapshot the tables that brought rows are known, and no others.
+            counts=replace(counts, tables=max(counts.tables, len(epochs.rows))),
             chunks_waiting=enumerator.chunks_waiting,
             problems={**enumerator.problems, **self._surroundings.acknowledgements.problems},
             readers=self.readers.statuses(),
@@ -327,3 +327,9 @@ class SourceCoordinator:
     def _put_documents(self, documents: Mapping[str, SchemaDocument]) -> None:
         for fingerprint, document in documents.items():
             self._surroundings.writer.put_document(fingerprint, document.to_json())
+
+
+def _table_statuses(epochs: Epochs, known: TablesProgress) -> dict[TableId, TableStatus]:
+    rows, lost = epochs.rows, epochs.lost_values
+    progress = {**Streamed(rows).tables(), **known.tables()}
+    return {table: TableStatus(how_far, rows.get(table), lost.get(table)) for table, how_far in progress.items()}

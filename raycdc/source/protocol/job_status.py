@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from raycdc.model import TableId
-from raycdc.source.protocol.api import TableProgress
+from raycdc.source.protocol.api import NO_TABLES, TableCounts, TableProgress
 from raycdc.source.protocol.metrics import NO_METRICS, NO_PROCESS_METRICS, ProcessMetrics, ReaderMetrics
 from raycdc.waiting.stages import Standing
 
@@ -63,16 +63,16 @@ class SourceTroubles:
 class JobStatus:
     """See the module's docstring.
 
-    `sealed` and `committed` are the newest epochs of each kind, `final` the run's last, once that is known. `standing`
-    are questions to the source that are not answered. `owing` are the spools, by name, of segments that the sink does
-    not hold yet.
+    `sealed` and `committed` are the newest epochs of each kind. `tables` are empty where they were not asked for:
+    whoever looks several times a second has `counts` of them. `standing` are questions to the source that are not
+    answered. `owing` are the spools, by name, of segments that the sink does not hold yet.
     """
 
     generation: int
     sealed: int
     committed: int
-    final: int | None = None
     tables: Mapping[TableId, TableStatus] = field(default_factory=dict)
+    counts: TableCounts = NO_TABLES
     chunks_waiting: int = 0
     problems: Mapping[str, str] = field(default_factory=dict)
     readers: tuple[ReaderStatus, ...] = ()

@@ -110,6 +110,7 @@ class ChunkAssignments:
         if not out.published:
             out.published = True
             self._count_off(out)
+            self._planning.news.counted.published(out.split.table, +1)
 
     @property
     def owing(self) -> frozenset[str]:
@@ -185,6 +186,8 @@ class ChunkAssignments:
         del self._out[out.split.split_id]
         if not out.published:
             self._count_off(out)
+        else:
+            self._planning.news.counted.published(out.split.table, -1)
         if out.published or out.owner is None:
             self.discard(out.segments)
         self._planning.put_back(out.split)
@@ -200,6 +203,8 @@ class ChunkAssignments:
         out = self._out.pop(split_id)
         if not out.published:
             self._count_off(out)
+        else:
+            self._planning.news.counted.published(out.split.table, -1)
         return out.split.table
 
     def discard(self, segments: Sequence[Segment] = ()) -> None:

@@ -199,8 +199,8 @@ class IncrementalSnapshotEnumerator:
         self._stream.change(self._as_it_goes_on)
 
     def statistics(self) -> EnumeratorStatistics:
-        progress = self._planning.progress([out.split for out in self._chunks.out if out.published])
-        return EnumeratorStatistics(progress, self._planning.chunks_waiting, owing=self._chunks.owing)
+        planning = self._planning
+        return EnumeratorStatistics(planning.news.counted, planning.chunks_waiting, owing=self._chunks.owing)
 
     def _on_start_point(self, start: StartPoint) -> None:
         self._started = True

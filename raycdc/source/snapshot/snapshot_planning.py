@@ -6,7 +6,7 @@ is parked, gone, or *over* (its log reader refuses its chunks, and the next mani
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +20,7 @@ from raycdc.source.snapshot.chunk_key import ChunkKey
 from raycdc.source.snapshot.enumerator_state import SealedPlanning, WrittenTables
 from raycdc.source.snapshot.snapshot_plan import PLANNED_AHEAD, EnumeratorDialect, PlannedChunks, StartPoint
 from raycdc.source.snapshot.stream_state import StreamState
+from raycdc.source.snapshot.table_progress import CountedTables
 from raycdc.source.split import SnapshotSplit
 from raycdc.source.table_life import AsOf, InSnapshot, Parked
 
@@ -36,6 +37,28 @@ class TablePlanning:
     incarnation: int = 0
     #: Why the table is not followed, as the stream's state has it.
     parked: Parked | None = None
+
+    def progress(self, published: int) -> TableProgress:
+        """How far it is, with chunks that are `published` and in no manifest yet."""
+        if self.parked is not None:
+            return TableProgress(str(self.parked.phase), parked=self.parked)
+        done = self.finished + published
+        complete = self.planner is None and done >= self.planned
+        total = self.planned if self.planner is None else max(self.estimate, self.planned)
+        return TableProgress("stream" if complete else "snapshot", done, total)
+
+
+class TableNews:
+    """Tables that are others than before, for those who look at no others: see their classes."""
+
+    def __init__(self, progress_of: Callable[[TableId, int], TableProgress]) -> None:
+        self.written = WrittenTables()
+        self.counted = CountedTables(progress_of)
+
+    def note(self, table: TableId) -> None:
+        """Something of the table is another one, or may be."""
+        self.written.note(table)
+        self.counted.note(table)
 
 
 class SnapshotPlanning:
@@ -58,7 +81,7 @@ class SnapshotPlanning:
         self._to_plan: dict[TableId, None] = {}
         self._to_begin: set[TableId] = set()
         self._documents: dict[str, SchemaDocument] = {}
-        self._written = WrittenTables()
+        self.news = TableNews(lambda table, published: self._tables[table].progress(published))
         self._asked = False
         self.pending: deque[SnapshotSplit] = deque()
         #: Tables whose chunks the log reader refuses: the next manifest says why.
@@ -145,7 +168,7 @@ class SnapshotPlanning:
     def _put(self, table: TableId, planning: TablePlanning) -> None:
         """The only place where the planning of a table becomes another."""
         self._tables[table] = planning
-        self._written.note(table)
+        self.news.note(table)
         if planning.planner is None:
             self._to_plan.pop(table, None)
         else:
@@ -185,7 +208,7 @@ class SnapshotPlanning:
     def finished(self, table: TableId) -> None:
         """A chunk of the table is in a sealed manifest."""
         self._tables[table].finished += 1
-        self._written.note(table)
+        self.news.note(table)
 
     @property
     def is_done(self) -> bool:
@@ -197,16 +220,11 @@ class SnapshotPlanning:
         """Chunks nobody reads yet; how many readers the phase needs follows from it."""
         return len(self.pending) + len(self._to_plan)
 
-    def progress(self, published: Iterable[SnapshotSplit]) -> dict[TableId, TableProgress]:
-        """How far each table is, with chunks that are `published` and in no manifest yet."""
-        counts = Counter(split.table for split in published)
-        return {table: _progress(state, counts[table]) for table, state in self._tables.items()}
-
     def sealed(self) -> Mapping[str, Json]:
         """The tables of an enumerator's state, as a manifest has them. Those of which nothing was heard since the call
         before are the same objects as then.
         """
-        return self._written.written(self.sealed_planning)
+        return self.news.written.written(self.sealed_planning)
 
     def sealed_planning(self, table: TableId) -> SealedPlanning | None:
         """How far the table is; None for one that is parked."""
@@ -227,12 +245,3 @@ class SnapshotPlanning:
 def _cut_by(key: ChunkKey | None) -> PlannerState:
     """The planner's state of a table that is not cut yet."""
     return PlannerState.from_json({"key": key})
-
-
-def _progress(state: TablePlanning, published: int) -> TableProgress:
-    if state.parked is not None:
-        return TableProgress(str(state.parked.phase), parked=state.parked)
-    done = state.finished + published
-    complete = state.planner is None and done >= state.planned
-    total = state.planned if state.planner is None else max(state.estimate, state.planned)
-    return TableProgress("stream" if complete else "snapshot", done, total)

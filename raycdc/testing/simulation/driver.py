@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from raycdc.checkpoint.manifest import Manifest
@@ -11,6 +11,7 @@ from raycdc.epochs.parked_targets import ParkedTargets, Parks
 from raycdc.errors import TargetTouchedError
 from raycdc.model import TableId, TableSchema
 from raycdc.source.parking import TableRequest
+from raycdc.source.protocol.api import TableCounts, TableProgress
 from raycdc.source.table_requests import refusals_of, stream_state
 from raycdc.testing.simulation.cluster import Cluster
 from raycdc.testing.simulation.sinks import ModelSink
@@ -62,6 +63,10 @@ class SimDriver:
             self._state.maybe_crash()
             cluster.coordinator.park_tables(refusals_of(new))
         cluster.coordinator.epoch_committed(epoch)
+        assert cluster.enumerator is not None
+        progress = cluster.enumerator.statistics().progress
+        counts, tables = progress.counts(), progress.tables()
+        assert counts == _counted(tables.values()), f"the tables are counted as {counts}: {tables}"
         return True
 
     def _record(self, manifest: Manifest) -> None:
@@ -123,3 +128,13 @@ class SimDriver:
             self._parked.park(table, [table], manifest, error, None)
             return
         self._sink.commit(manifest, table, schema)
+
+
+def _counted(tables: Collection[TableProgress]) -> TableCounts:
+    reading = [progress for progress in tables if progress.phase == "snapshot"]
+    return TableCounts(
+        len(tables),
+        len(reading),
+        sum(progress.chunks_done for progress in tables),
+        sum(max(0, progress.chunks_total - progress.chunks_done) for progress in reading),
+    )

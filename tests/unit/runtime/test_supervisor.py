@@ -32,6 +32,7 @@ class Coordinator:
         self.told: list[ReaderStatus] = []
         self.retired: list[int] = []
         self.lost: list[tuple[int, int, str]] = []
+        self.asked_for_tables = False
         self._error = error
 
     def _check(self) -> None:
@@ -42,8 +43,9 @@ class Coordinator:
         self._check()
         return self.generation, None
 
-    def status(self) -> JobStatus:
+    def status(self, *, tables: bool) -> JobStatus:
         self._check()
+        self.asked_for_tables |= tables
         return JobStatus(self.generation, sealed=0, committed=0, readers=tuple(self.told))
 
     def take_lost(self) -> list[tuple[int, int, str]]:
@@ -221,6 +223,16 @@ def test_listeners_are_called_without_the_supervisors_lock() -> None:
         assert len(answers) > heard or answers[-1] == (1, None)
     finally:
         supervisors[0].close()
+
+
+def test_looking_at_processes_asks_for_no_tables_but_people_do() -> None:
+    processes = Processes({})
+    with supervised(processes) as supervisor:
+        (coordinator,) = processes.coordinators
+        supervisor._step()
+        assert not coordinator.asked_for_tables
+        supervisor.status()
+        assert coordinator.asked_for_tables
 
 
 def test_starting_over_ends_everything_before_it_recovers_and_raises_the_generation() -> None:

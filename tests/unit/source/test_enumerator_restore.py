@@ -63,7 +63,7 @@ def test_a_table_left_out_meanwhile_has_ended_and_its_chunks_are_forgotten() -> 
     streams = [split for split in context.assigned if isinstance(split, StreamSplit)]
     assert [list(split.state.followed) for split in streams] == [[KEPT]]
     assert [split.table for split in context.assigned if isinstance(split, SnapshotSplit)] == [KEPT]
-    assert {table: progress.phase for table, progress in enumerator.statistics().tables.items()} == {
+    assert {table: progress.phase for table, progress in enumerator.statistics().progress.tables().items()} == {
         KEPT: "snapshot",
         LEFT_OUT: "ended",
     }

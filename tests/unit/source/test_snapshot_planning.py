@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from raycdc.model import TableId
+from raycdc.source.protocol.api import TableCounts
 from raycdc.source.snapshot.enumerator_state import SealedPlanning
 from raycdc.source.snapshot.snapshot_planning import SnapshotPlanning
 from raycdc.source.split import SnapshotSplit
@@ -47,3 +48,21 @@ def test_a_chunk_of_an_earlier_beginning_that_found_no_table_ends_no_chunk_of_th
     assert planning.pending
     planning.table_gone(chunk(2))
     assert not planning.pending
+
+
+def test_all_tables_together_are_counted_as_their_chunks_come_and_go() -> None:
+    planning = planning_of(incarnation=2)
+    told = [planning.news.counted.counts()]
+    for count in (+1, -1, +2):
+        planning.news.counted.published(TABLE, count)
+        told.append(planning.news.counted.counts())
+    planning.news.counted.published(TABLE, -1)
+    planning.finished(TABLE)
+    told.append(planning.news.counted.counts())
+    assert told == [
+        TableCounts(1, 1, 0, 2),
+        TableCounts(1, 1, 1, 1),
+        TableCounts(1, 1, 0, 2),
+        TableCounts(1, 0, 2, 0),
+        TableCounts(1, 0, 2, 0),
+    ]

@@ -140,15 +140,16 @@ class SimCoordinator:
         self.readers.pop(subtask_id, None)
         return True
 
-    def status(self) -> JobStatus:
+    def status(self, *, tables: bool) -> JobStatus:
         self._check()
         readers = tuple(ReaderStatus(s, incarnation, 0, STATE_NODE) for s, incarnation in self.readers.items())
         states = {table: self._stream[table] for table in self._source.tables}
-        tables = {
+        found = {
             table: TableStatus(TableProgress("snapshot" if _is_to_be_read(state) else "stream"))
             for table, state in states.items()
+            if tables
         }
-        return JobStatus(self.generation, self._next - 1, self._committed, self._final, tables, readers=readers)
+        return JobStatus(self.generation, self._next - 1, self._committed, found, readers=readers)
 
     def stop(self) -> None:
         self._until_caught_up = True

@@ -1,0 +1,58 @@
+"""How far tables are, one by one and all together, where only tables of which there was news are looked at again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from raycdc.model import TableId
+from raycdc.source.protocol.api import TableCounts, TableProgress
+
+
+class CountedTables:
+    """`TablesProgress`: see the module's docstring. `progress_of` says how far a table is, with so many chunks that are
+    published and in no manifest yet. Not thread-safe.
+    """
+
+    def __init__(self, progress_of: Callable[[TableId, int], TableProgress]) -> None:
+        self._progress_of = progress_of
+        self._published: Counter[TableId] = Counter()
+        self._progress: dict[TableId, TableProgress] = {}
+        self._news: dict[TableId, None] = {}
+        self._in_snapshot = self._chunks_done = self._chunks_left = 0
+
+    def __repr__(self) -> str:
+        return f"CountedTables({self.counts()})"
+
+    def note(self, table: TableId) -> None:
+        """There is news of the table, or may be."""
+        self._news[table] = None
+
+    def published(self, table: TableId, count: int) -> None:
+        """So many more of its chunks, or fewer, are published and in no manifest."""
+        self._published[table] += count
+        self._news[table] = None
+
+    def tables(self) -> Mapping[TableId, TableProgress]:
+        """One by one; whoever keeps it sees it change."""
+        self._look()
+        return self._progress
+
+    def counts(self) -> TableCounts:
+        """All together."""
+        self._look()
+        return TableCounts(len(self._progress), self._in_snapshot, self._chunks_done, self._chunks_left)
+
+    def _look(self) -> None:
+        for table in self._news:
+            if (before := self._progress.get(table)) is not None:
+                self._count(before, -1)
+            now = self._progress[table] = self._progress_of(table, self._published[table])
+            self._count(now, +1)
+        self._news.clear()
+
+    def _count(self, progress: TableProgress, times: int) -> None:
+        self._chunks_done += times * progress.chunks_done
+        if progress.phase == "snapshot":
+            self._in_snapshot += times
+            self._chunks_left += times * max(0, progress.chunks_total - progress.chunks_done)

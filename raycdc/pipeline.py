@@ -24,6 +24,7 @@ from raycdc.checkpoint.store import CheckpointStore
 from raycdc.checkpoint.term import DriverTerm
 from raycdc.config import PipelineConfig, PipelineOptions, SinkConfig, SourceConfig
 from raycdc.consumer import Epoch, Ledger
+from raycdc.control.beside import Control
 from raycdc.data_side import DataSide, bad_records
 from raycdc.driver.start_patience import StartPatience
 from raycdc.driver.succession import StoppedWaitingError, Tenure, take
@@ -121,15 +122,21 @@ class Pipeline:
         same state is waited for, until it ends or is silent; `FencedError` ends a run whose state another one took
         over. `listener` gets the events of `raycdc.run_events`, from threads of the pipeline.
         """
-        reporter = ProgressReporter(listener, driver_pid=os.getpid())
+        control = Control(self.config, listener, local=local)
+        reporter = ProgressReporter(control.listen, driver_pid=os.getpid())
+        reporter.on_status.append(control.heard)
         start = Start(self.config, local, self._has_sink)
         try:
-            self._run(start, reporter, _end_of(until), standby=standby)
+            self._run(start, reporter, control, _end_of(until), standby=standby)
         except StoppedWaitingError:
             reporter.finished(stopped=True)
 
-    def _run(self, start: Start, reporter: ProgressReporter, until: Until | None, *, standby: bool) -> None:
+    def _run(
+        self, start: Start, reporter: ProgressReporter, control: Control, until: Until | None, *, standby: bool
+    ) -> None:
         with self._one_run(start, reporter, standby=standby) as run:
+            control.take(run.tenure, reporter.warning)
+            run.stack.callback(control.close)
             ended = self._commit_all(run, start, until)
             last, record = (run.store.last_manifest(), run.store.last_commit()) if ended else (None, None)
             run.stack.close()
@@ -252,7 +259,7 @@ class Pipeline:
         watchdog = Watchdog(config.pipeline.watchdog.total_seconds(), reporter.tell)
         watchdog.board.around = partial(activity, session)
         run.stack.enter_context(watchdog.watching())
-        reporter.on_status = watchdog.heard
+        reporter.on_status.append(watchdog.heard)
         if session is not None and not config.spark.is_here:
             from raycdc.spark.executors import probe  # Only here, because most runs have no executors elsewhere.
 

@@ -44,8 +44,8 @@ class ProgressReporter:
 
     def __init__(self, listener: Listener, *, driver_pid: int) -> None:
         self._listener = listener
-        #: Hears each status of the source side that is looked at.
-        self.on_status: Callable[[JobStatus | None], None] = lambda _: None
+        #: Each hears every status of the source side that is looked at.
+        self.on_status: list[Callable[[JobStatus | None], None]] = []
         self._driver_pid = driver_pid
         self._lock = threading.Lock()
         self._parked: dict[str, int] = {}
@@ -120,7 +120,8 @@ class ProgressReporter:
             now = status()
         except RaycdcError:
             return False
-        self.on_status(now)
+        for hear in self.on_status:
+            hear(now)
         if now is not None:
             self._tell_parked(now.tables)
             self._tell_problems(now.problems)

@@ -12,6 +12,7 @@ what a run would refuse is what `check` has said, and a refusal that only a run 
 | java, spark | Spark's start takes seconds until it says so |
 | state, sink folder or store | what cannot be written is not worth reading a server for |
 | pipeline | what another pipeline's state, or a damaged one, says is of no use |
+| control | a port that another program has does not get free by itself |
 
 The questions to the source, its tables, transforms, lookups and the sink's server follow (`raycdc.preflight`,
 `raycdc.cli`). All of these together take milliseconds: `run --local` starts in about a second.
@@ -20,6 +21,7 @@ The questions to the source, its tables, transforms, lookups and the sink's serv
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,7 +32,7 @@ from typing import Any
 
 from raycdc.checkpoint.place import StatePlace, state_of
 from raycdc.checkpoint.store import CheckpointStore
-from raycdc.config import PipelineConfig
+from raycdc.config import ControlOptions, PipelineConfig
 from raycdc.epochs.known_slots import KNOWN
 from raycdc.errors import ConfigError, RaycdcError, SinkError, StateError
 from raycdc.model.names import misread
@@ -41,6 +43,8 @@ from raycdc.stores.api import StoreError
 from raycdc.stores.url import FolderPlace, ObjectPlace, place_of
 from raycdc.transform.plain import is_plain
 
+#: Of the control door at once: the page, a scraper and a few commands are far fewer.
+CONNECTIONS_MAX = 64
 #: Where a kernel shows itself as files, and nobody may make any, whatever the permissions say.
 _KERNELS = (Path("/proc"), Path("/sys"))
 
@@ -252,6 +256,46 @@ def _pipeline(start: Start) -> Iterator[CheckResult]:
     yield CheckResult("pipeline", text, ok=True)
 
 
+def listen(options: ControlOptions) -> socket.socket:
+    """A socket that listens where the options of the control door say. `ConfigError` where none can."""
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((options.host, options.port))
+        listening.listen(CONNECTIONS_MAX)
+    except OSError as cause:
+        listening.close()
+        raise ConfigError(
+            f"control: nothing can listen on port {options.port} of {options.host} ({cause.strerror}). Choose another "
+            "control.port (0 takes a free one) or control.host, or set control.enabled = false."
+        ) from cause
+    return listening
+
+
+def _control(start: Start) -> Iterator[CheckResult]:
+    """A free port of this machine is there; any other place may be taken, or none of ours."""
+    options = start.config.control
+    if not options.enabled or (options.is_loopback and not options.port):
+        return
+    if not _open_already(start):
+        listen(options).close()
+    yield CheckResult("control", f"The control door can be at port {options.port} of {options.host}.", ok=True)
+
+
+def _open_already(start: Start) -> bool:
+    """Whether it is the door of the run that has this state: it is asked for beside that run, and by a standby."""
+    place = state_of(start.config)
+    if start.state_on_store is not None and not start.state_on_store.ok:
+        return False
+    store = CheckpointStore.there(place)
+    newest = 0 if store is None else store.generations.newest()
+    holder = None if store is None or not newest else store.generations.holder(newest)
+    if holder is None or holder.ended or holder.door is None or not holder.is_here:
+        return False
+    return holder.door.url.endswith(f":{start.config.control.port}")
+
+
 def _sink_folder(start: Start) -> Iterator[CheckResult]:
     if start.has_sink and start.config.sink.store:
         yield _sink_store(start.config)
@@ -316,6 +360,7 @@ START_CHECKS: tuple[StartCheck, ...] = (
     StartCheck("state", _state),
     StartCheck("sink folder", _sink_folder),
     StartCheck("pipeline", _pipeline),
+    StartCheck("control", _control),
 )
 #: The checks without which nothing more can be asked.
 DECISIVE = frozenset({"plug-ins", "pipeline"})

@@ -10,6 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import NotRequired, TypedDict
 
+from raycdc.checkpoint.door import Door, DoorJson
+
 
 class HolderJson(TypedDict):
     """`Holder` on disk."""
@@ -21,6 +23,7 @@ class HolderJson(TypedDict):
     locked: bool
     ended: bool
     lock: NotRequired[str]
+    door: NotRequired[DoorJson]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class Holder:
     locked: bool = False
     ended: bool = False
     lock: str = ""
+    door: Door | None = None
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -46,6 +50,11 @@ class Holder:
         if self.lock or lock:
             return self.lock == lock
         return self.host == socket.gethostname() or bool(self.machine and self.machine == machine_identity())
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it runs, or ran, on this machine, and in this container."""
+        return self.host == socket.gethostname() and self.machine in ("", machine_identity())
 
     def to_json(self) -> HolderJson:
         document = HolderJson(
@@ -58,12 +67,15 @@ class Holder:
         )
         if self.lock:
             document["lock"] = self.lock
+        if self.door is not None:
+            document["door"] = self.door.to_json()
         return document
 
     @classmethod
     def from_json(cls, data: HolderJson) -> Holder:
         said = data["host"], data["machine"], data["pid"], data["beat"], data["locked"], data["ended"]
-        return cls(*said, data.get("lock", ""))
+        door = Door.from_json(data["door"]) if "door" in data else None
+        return cls(*said, data.get("lock", ""), door)
 
     @classmethod
     def myself(cls) -> Holder:

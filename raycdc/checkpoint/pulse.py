@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from raycdc.checkpoint.door import Door
 from raycdc.checkpoint.holder import Holder, machine_identity
 from raycdc.errors import FencedError, RaycdcError, StateError
 from raycdc.threads import THREADS, Threads
@@ -65,6 +66,8 @@ class Pulse:
         self._threads = threads
         self._closed = threading.Event()
         self._holder = replace(Holder.myself(), locked=self._held is not None, lock=lock)
+        #: Where its run can be asked; told with the next sign of life.
+        self.door: Door | None = None
         self.lost: FencedError | None = None
         self._renew()
         self._thread = threads.start(self._run, "pulse")
@@ -87,7 +90,7 @@ class Pulse:
         """Say that this driver has ended, and let go of the lock."""
         self._closed.set()
         self._thread.join(timeout=RENEW_S)
-        self._holder = replace(self._holder, ended=True)
+        self._holder, self.door = replace(self._holder, ended=True), None
         if self.lost is None:
             with suppress(StateError):
                 self._renew()
@@ -108,7 +111,7 @@ class Pulse:
                 self._renew()
 
     def _renew(self) -> None:
-        self._holder = replace(self._holder, beat=self._holder.beat + 1)
+        self._holder = replace(self._holder, beat=self._holder.beat + 1, door=self.door)
         self._generations.show(self._generation(), self._holder)
 
     def _replaced_by(self, newest: int, own: int) -> FencedError:

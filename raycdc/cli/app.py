@@ -98,6 +98,20 @@ def run(
     return run_pipeline(config, Way(until, local, standby), as_json=json, verbose=verbose)
 
 
+@app.command(short_help="Print how far the pipeline of CONFIG is, running or not.")
+def status(
+    config: ConfigPath,
+    watch: Annotated[bool, typer.Option("--watch", help="Print it again every second, until Ctrl-C.")] = False,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> int:
+    """Print how far each table and the pipeline as a whole is: of a running pipeline, else of its state."""
+    _configure_logging(verbose)
+    from raycdc.cli.status import print_status
+
+    return print_status(config, as_json=json, watch=watch)
+
+
 @app.command(short_help="Print what is missing for CONFIG to run, with its remedy.")
 def check(
     config: ConfigPath,

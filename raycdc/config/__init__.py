@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from raycdc.config.control import ControlOptions
 from raycdc.config.fields import (
     Duration,
     FilePath,
@@ -33,6 +34,7 @@ from raycdc.config.storage import StorageOptions
 from raycdc.config.transforms import TransformOptions
 
 __all__ = [
+    "ControlOptions",
     "Duration",
     "FilePath",
     "Folder",

@@ -53,6 +53,7 @@ _SECTIONS: Mapping[str, Mapping[Change, str]] = {
         Change.FREE: "endpoint region access_key_id secret_access_key session_token profile path_style account "
         "account_key sas_token service_account anonymous allow_http"
     },
+    "control": {Change.FREE: "enabled host port token hosts"},
     "mask": {Change.JUDGED: "columns method key length"},
     "transform": {
         Change.JUDGED: "table projection filter primary_keys partition_by table_options on_delete deleted_column udf"

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from raycdc.config.control import ControlOptions
 from raycdc.config.fields import Options, Secret
 from raycdc.config.model import (
     COMMON_SECTIONS,
@@ -31,7 +32,7 @@ from raycdc.plugins import PluginGroup, did_you_mean, load_plugin
 CONFIG_BYTES_MAX = 4 << 20
 
 _PLUGIN_SECTIONS = {"source": PluginGroup.SOURCES, "sink": PluginGroup.SINKS}
-_SECTIONS = ("pipeline", "source", "readers", *REPEATED_SECTIONS, "sink", "ray", "spark", "storage")
+_SECTIONS = ("pipeline", "source", "readers", *REPEATED_SECTIONS, "sink", "ray", "spark", "storage", "control")
 
 
 def load_config(path: str | Path, *, environment: Mapping[str, str] | None = None) -> PipelineConfig:
@@ -78,6 +79,12 @@ def state_sections(
     return _Loader(data, os.environ if environment is None else environment).state_sections()
 
 
+def control_section(data: TomlTable, *, environment: Mapping[str, str] | None = None) -> ControlOptions:
+    """The section ``[control]``; the rest need not be valid. Raises `ConfigError`."""
+    alone: TomlTable = {"control": data.get("control", {})}
+    return _Loader(alone, os.environ if environment is None else environment).control_section()
+
+
 class _Loader:
     def __init__(self, data: TomlTable, environment: Mapping[str, str]) -> None:
         self._resolver = Resolver(environment)
@@ -114,6 +121,12 @@ class _Loader:
         if not isinstance(pipeline, PipelineOptions) or not isinstance(storage, StorageOptions) or self._problems:
             raise ConfigError(*self._problems)
         return pipeline, storage
+
+    def control_section(self) -> ControlOptions:
+        control = self._section("control", ControlOptions)
+        if not isinstance(control, ControlOptions) or self._problems:
+            raise ConfigError(*self._problems)
+        return control
 
     def _check_sections(self) -> None:
         for name in self._data:

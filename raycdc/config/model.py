@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 
 from pydantic import ValidationInfo, field_validator, model_validator
 
+from raycdc.config.control import ControlOptions
 from raycdc.config.fields import (
     Duration,
     Folder,
@@ -485,6 +486,7 @@ class PipelineConfig:
     ray: RayOptions = field(default_factory=RayOptions)
     spark: SparkOptions = field(default_factory=SparkOptions)
     storage: StorageOptions = field(default_factory=StorageOptions)
+    control: ControlOptions = field(default_factory=ControlOptions)
     masks: tuple[MaskOptions, ...] = ()
     transforms: tuple[TransformOptions, ...] = ()
     lookups: tuple[LookupOptions, ...] = ()
@@ -556,6 +558,7 @@ COMMON_SECTIONS: dict[str, type[Options]] = {
     "ray": RayOptions,
     "spark": SparkOptions,
     "storage": StorageOptions,
+    "control": ControlOptions,
 }
 
 #: Sections that may come several times, and the fields of `PipelineConfig` that hold them.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
 
+from raycdc.checkpoint.door import Door
 from raycdc.checkpoint.folder import Lease
 from raycdc.checkpoint.generations import OwnGeneration
 from raycdc.checkpoint.pulse import LOOK_S, SILENT_S, Pulse, Vacancy, Watch
@@ -51,6 +52,10 @@ class Tenure:
     def require_held(self) -> None:
         """`FencedError` where another driver took over."""
         self._pulse.require_held()
+
+    def announce(self, door: Door) -> None:
+        """Have the next sign of life say where this run can be asked."""
+        self._pulse.door = door
 
     def close(self) -> None:
         """Leave the state to others."""

@@ -1,0 +1,174 @@
+"""The HTTP API of a running pipeline, under ``/v1``. Every answer needs the token; none has a secret or a row's value.
+
+| request | answer |
+|---|---|
+| ``GET /v1/status`` | `raycdc.control.model.Status` |
+| ``GET /v1/tables`` | its tables; ``?table=DB.TABLE`` and ``?phase=…`` choose, ``?limit=…&after=DB.TABLE`` page |
+| ``POST /v1/commands`` | takes a `TableCommand`, answers with its id |
+| ``GET /v1/commands/ID`` | what became of it |
+| ``GET /v1/events`` | the events of `raycdc.run_events`, as server-sent events |
+| ``GET /v1/openapi.json`` | all of this for programs |
+
+A browser that a foreign page has under its command finds nothing here: a request needs the token in its
+``Authorization``, which no page can add for another's, its ``Host`` must be one of the door's own names (a name that
+was bound anew to this address is none), and its ``Origin``, where there is one, the door itself.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from raycdc.control.commands import CommandId, ControlCommands, TableAction, TableCommand
+from raycdc.control.events import EventHub
+from raycdc.control.model import Status
+from raycdc.control.openapi import description
+from raycdc.errors import RaycdcError
+
+#: A command is a few names; nobody has more to say.
+BODY_MAX = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Where answers come from. `status` may take a while with many tables; without `commands` (None) none are taken."""
+
+    status: Callable[[], Status]
+    commands: ControlCommands | None
+    events: EventHub
+
+
+@dataclass(frozen=True, slots=True)
+class Guarding:
+    """Who is let in. `hosts` are the names with ports that a request may have called us by."""
+
+    token: str
+    hosts: frozenset[str]
+
+
+def application(answers: Answers, guarding: Guarding) -> Starlette:
+    """The ASGI application."""
+    api = _Api(answers)
+    routes = [
+        Route("/v1/status", api.status),
+        Route("/v1/tables", api.tables),
+        Route("/v1/commands", api.submit, methods=["POST"]),
+        Route("/v1/commands/{id}", api.command),
+        Route("/v1/events", api.events),
+        Route("/v1/openapi.json", api.openapi),
+    ]
+    return Starlette(routes=routes, middleware=[Middleware(_Guard, guarding)])
+
+
+class _Guard:
+    """Lets in who has the token, and nobody whom a browser may have sent."""
+
+    def __init__(self, app: ASGIApp, guarding: Guarding) -> None:
+        self._app = app
+        self._guarding = guarding
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        refused = self._refusal(Request(scope))
+        await (self._app if refused is None else refused)(scope, receive, send)
+
+    def _refusal(self, request: Request) -> Response | None:
+        host, origin = request.headers.get("host", ""), request.headers.get("origin")
+        if host.lower() not in self._guarding.hosts:
+            return _error(421, "The Host of the request is none of this door's names (control.hosts).")
+        if origin is not None and origin.lower() != f"http://{host.lower()}":
+            return _error(403, "The Origin of the request is another one.")
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        known = hmac.compare_digest(token.strip().encode(), self._guarding.token.encode())
+        if scheme.lower() != "bearer" or not known:
+            refused = _error(401, "The request has not the token of this run (Authorization: Bearer …).")
+            refused.headers["WWW-Authenticate"] = "Bearer"
+            return refused
+        return None
+
+
+class _Api:
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+
+    def status(self, _: Request) -> Response:
+        return _json(self._answers.status().to_json())
+
+    def tables(self, request: Request) -> Response:
+        asked = request.query_params
+        tables = json.loads(self._answers.status().to_json())["tables"]
+        for key in ("table", "phase"):
+            if key in asked:
+                tables = [table for table in tables if table[key] == asked[key]]
+        if "after" in asked:
+            tables = [table for table in tables if table["table"] > asked["after"]]
+        limit = asked.get("limit", "")
+        return JSONResponse({"tables": tables[: int(limit)] if limit.isdecimal() else tables}, headers=_HEADERS)
+
+    async def submit(self, request: Request) -> Response:
+        commands = self._answers.commands
+        if commands is None:
+            return _error(501, "This run takes no commands.")
+        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+            return _error(415, "A command is JSON (Content-Type: application/json).")
+        body = bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > BODY_MAX:
+                return _error(413, f"A command has at most {BODY_MAX} bytes.")
+        try:
+            command = _command(json.loads(bytes(body)))
+        except (ValueError, TypeError) as wrong:
+            return _error(400, f"The request is no command: {wrong}")
+        try:
+            command_id = commands.submit(command)
+        except RaycdcError as refused:
+            return _error(409, str(refused), type(refused).__name__)
+        return JSONResponse({"id": command_id}, 202, headers=_HEADERS)
+
+    def command(self, request: Request) -> Response:
+        commands = self._answers.commands
+        state = None if commands is None else commands.command(CommandId(request.path_params["id"]))
+        if state is None:
+            return _error(404, "This run has no command of that id.")
+        return JSONResponse(asdict(state), headers=_HEADERS)
+
+    async def events(self, _: Request) -> Response:
+        if self._answers.events.full:
+            return _error(503, "As many follow the events as may; try again later.")
+        headers = _HEADERS | {"X-Accel-Buffering": "no"}
+        return StreamingResponse(self._answers.events.follow(), media_type="text/event-stream", headers=headers)
+
+    def openapi(self, _: Request) -> Response:
+        return JSONResponse(description(), headers=_HEADERS)
+
+
+_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+
+
+def _json(document: bytes) -> Response:
+    return Response(document, media_type="application/json", headers=_HEADERS)
+
+
+def _error(code: int, text: str, error: str = "") -> Response:
+    return JSONResponse({"error": error, "text": text}, code, headers=_HEADERS)
+
+
+def _command(data: object) -> TableCommand:
+    """ValueError or TypeError for what is none."""
+    if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):
+        raise TypeError("it must be an object of texts")
+    unknown = data.keys() - {"action", "table", "where", "request"}
+    if unknown or not data.get("table") or "action" not in data:
+        raise ValueError("it has action and table, and may have where and request")
+    return TableCommand(TableAction(data["action"]), data["table"], data.get("where", ""), data.get("request", ""))

@@ -1,0 +1,75 @@
+"""The status of a pipeline that nobody runs, as its state has it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import assert_never
+
+from raycdc.checkpoint.bad_rows import bad_rows
+from raycdc.checkpoint.opaque import Position
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.control.model import VERSION, Commit, JobReport, ParkedReport, Status, TableReport
+from raycdc.source.parking import with_refusals
+from raycdc.source.table_life import AsOf, Behind, Gone, InSnapshot, Live, Parked, TableState, Unknown
+from raycdc.source.table_requests import refusals_of, requests_of, stream_state
+
+
+def status_at_rest(store: CheckpointStore, said: str, place_text: Callable[[Position], str]) -> Status:
+    """The document; `said` are the words for who says so."""
+    manifest, record = store.last_manifest(), store.last_commit()
+    state, requests = stream_state(manifest), requests_of(store)
+    if record is not None:
+        state = with_refusals(state, refusals_of(record.parked))
+    left_out = bad_rows(store, record.epoch if record else 0)
+    lost = {} if manifest is None else {str(table): count for table, count in manifest.lost.items()}
+    tables = []
+    for name in sorted({*state.names, *requests.tables}):
+        table, asked = state.named(name), requests.acts_on(name, state)
+        if isinstance(table, Unknown) and not asked:
+            continue
+        routed = {} if record is None else record.routes
+        tables.append(
+            TableReport(
+                table=name,
+                phase=phase_of(table),
+                targets=tuple(target for target, each in sorted(routed.items()) if name in each.sources) or (name,),
+                parked=_parked(table, place_text),
+                rows_left_out=left_out.get(name),
+                values_lost=lost.get(name, 0),
+                asked=str(requests.tables[name]) if asked else None,
+            )
+        )
+    commit = None if record is None else Commit(record.epoch, record.committed_ms)
+    return Status(
+        version=VERSION,
+        at_ms=time.time_ns() // 1_000_000,
+        pipeline=store.pipeline,
+        running=False,
+        said=said,
+        sink=None,
+        run=None,
+        job=JobReport(last_commit=commit),
+        tables=tuple(tables),
+    )
+
+
+def phase_of(table: TableState) -> str:
+    """The phase of a table, as `TableReport.phase` has it."""
+    match table:
+        case Parked(phase=phase):
+            return str(phase)
+        case InSnapshot() | AsOf():
+            return "snapshot"
+        case Behind() | Live() | Gone():
+            return "stream"
+        case Unknown():
+            return "new"
+        case _:
+            assert_never(table)
+
+
+def _parked(table: TableState, place_text: Callable[[Position], str]) -> ParkedReport | None:
+    if not isinstance(table, Parked):
+        return None
+    return ParkedReport(table.reason, table.again, table.ts_ms, place_text(table.position))

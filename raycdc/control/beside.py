@@ -1,0 +1,60 @@
+"""The control of one run: what it tells is collected, and its door opens once its processes are up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from raycdc.checkpoint.door import Door
+from raycdc.config import PipelineConfig
+from raycdc.control.collect import About, Collector
+from raycdc.control.commands import ControlCommands
+from raycdc.control.server import ControlDoor, Threshold
+from raycdc.driver.succession import Tenure
+from raycdc.run_events import Listener, RunEvent, Started
+from raycdc.source.protocol.job_status import JobStatus
+
+
+class Control:
+    """Hears a run's events and statuses on their way to `listener`. `take` comes before the first process, in order."""
+
+    def __init__(self, config: PipelineConfig, listener: Listener, *, local: bool) -> None:
+        self._config = config
+        self._listener = listener
+        router = config.router()
+        place = config.sink.store or config.sink.folder
+        self._collector = Collector(
+            About(config.pipeline.name, f"{config.sink.type} {place}".strip(), local, router.targets)
+        )
+        self._door: ControlDoor | None = None
+        self._opened = False
+
+    def __repr__(self) -> str:
+        return f"Control({self._collector!r}, {self._door!r})"
+
+    def listen(self, event: RunEvent) -> None:
+        """An event of the run; one at a time."""
+        self._collector.listen(event)
+        if self._door is not None:
+            self._door.events.tell(event)
+            if isinstance(event, Started) and not self._opened:
+                self._opened = True
+                self._door.open()
+        self._listener(event)
+
+    def heard(self, status: JobStatus | None) -> None:
+        """A status of the source side."""
+        self._collector.heard(status)
+
+    def take(self, tenure: Tenure, warn: Callable[[str], None], commands: ControlCommands | None = None) -> None:
+        """The state is this run's. `warn` hears of a door that does not work."""
+        options = self._config.control
+        if not options.enabled:
+            tenure.announce(Door(problem="control.enabled is false in its configuration."))
+            return
+        threshold = Threshold(options, tenure.store.path / "private", tenure.announce, warn)
+        self._door = ControlDoor(threshold, self._collector, commands)
+
+    def close(self) -> None:
+        """The run ends."""
+        if self._door is not None:
+            self._door.close()

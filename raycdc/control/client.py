@@ -1,0 +1,186 @@
+"""Finds the running pipeline of a state, and asks it. Nothing here loads the API's libraries."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from raycdc.checkpoint.door import VERSION, Door
+from raycdc.checkpoint.holder import Holder
+from raycdc.checkpoint.pulse import RENEW_S, Vacancy, Watch
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.config.control import is_loopback
+from raycdc.control.commands import CommandId, CommandPhase, CommandState, TableAction, TableCommand
+from raycdc.control.model import Status
+from raycdc.errors import RaycdcError, StateError, error_by_name
+
+#: A door that says nothing for so long is none.
+ANSWERS_S = 10.0
+#: A run says where its door is with its next sign of life, after its libraries are loaded.
+OPENS_WITHIN_S = RENEW_S + 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class NoRun:
+    """Nobody runs the pipeline; `why` says how that is known."""
+
+    why: str
+
+
+def find(
+    store: CheckpointStore,
+    token: str = "",
+    *,
+    patience_s: float = OPENS_WITHIN_S,
+    wait: Callable[[str], None] | None = None,
+) -> ControlClient | NoRun:
+    """The door of the driver that has the state, or that none has it. `token` is ``control.token``, if there is one.
+
+    A run that has just begun opens its door after a while: it is waited for, and `wait` hears what for. `StateError`
+    where there is a run that cannot be asked from here, with what to do.
+    """
+    deadline = time.monotonic() + patience_s
+    told = False
+    while True:
+        newest = store.generations.newest()
+        holder = store.generations.holder(newest) if newest else None
+        if holder is None:
+            return NoRun("nobody has run it yet")
+        if holder.ended:
+            return NoRun(f"{holder}, which ran it last, has ended")
+        watch = Watch(store.generations, store.lock.holder, lock=store.lock.identity)
+        if isinstance(found := watch.look(), Vacancy):
+            return NoRun(found.why)
+        if holder.door is not None:
+            return _client(store, holder, holder.door, token)
+        if time.monotonic() > deadline:
+            raise StateError(
+                f"{holder} has the state in {store.place} and has no door to ask at: it is a raycdc without one, "
+                "it is just starting, or it is gone without a word. Try again in a minute; look at that process."
+            )
+        if wait is not None and not told:
+            told = True
+            wait(f"waiting for {holder} to open its door")
+        time.sleep(0.2)
+
+
+def _client(store: CheckpointStore, holder: Holder, door: Door, token: str) -> ControlClient:
+    if door.version > VERSION:
+        raise StateError(
+            f"{holder} runs a newer raycdc, whose door (version {door.version}) this one does not know. Use that one."
+        )
+    if door.problem:
+        raise StateError(f"{holder} runs the pipeline and cannot be asked: {door.problem}")
+    host = urlsplit(door.url).hostname or ""
+    if is_loopback(host) and not holder.is_here:
+        raise StateError(
+            f"{holder} runs the pipeline, and its door ({door.url}) is open to its own machine only. Ask there, or set "
+            "control.host to an address that others reach, and start the run again."
+        )
+    return ControlClient(door.url, token or _token(store, holder, door), str(holder))
+
+
+def _token(store: CheckpointStore, holder: Holder, door: Door) -> str:
+    path = door.token_path(store.path / "private")
+    try:
+        return path.read_text(encoding="utf-8")
+    except PermissionError as cause:
+        raise StateError(
+            f"{path}, the token of {holder}, cannot be read by this user: ask as the user who runs the pipeline, or "
+            "set control.token."
+        ) from cause
+    except OSError as cause:
+        raise StateError(
+            f"{path}, the token of {holder}, is not here. Ask on the machine that runs the pipeline, or set "
+            "control.token (from a variable of the environment) for both and start the run again."
+        ) from cause
+
+
+class ControlClient:
+    """One running pipeline. `StateError` where it does not answer, or not as it should; `who` is the run, in words."""
+
+    def __init__(self, url: str, token: str, who: str) -> None:
+        self._url = urlsplit(url)
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._who = who
+
+    def __repr__(self) -> str:
+        return f"ControlClient({self._url.geturl()!r}, {self._who!r})"
+
+    def status(self) -> Status:
+        return Status.from_json(self._ask("GET", "/v1/status"))
+
+    def submit(self, command: TableCommand) -> CommandId:
+        """Hand in a command; its refusal has the job's own error and text."""
+        asked = {"action": str(command.action), "table": command.table}
+        asked |= {"where": command.where} if command.where else {}
+        asked |= {"request": command.request} if command.request else {}
+        return CommandId(json.loads(self._ask("POST", "/v1/commands", asked))["id"])
+
+    def command(self, command_id: CommandId) -> CommandState:
+        """What became of it."""
+        data = json.loads(self._ask("GET", f"/v1/commands/{command_id}"))
+        command = TableCommand(**{**data["command"], "action": TableAction(data["command"]["action"])})
+        return CommandState(CommandId(data["id"]), command, CommandPhase(data["phase"]), data["text"])
+
+    def events(self) -> Iterator[str]:
+        """The run's events, a JSON text each, until it ends."""
+        connection, answer = self._answer("GET", "/v1/events", None, timeout_s=60.0)
+        with closing(connection):
+            for line in answer:
+                if line.startswith(b"data: "):
+                    yield line[6:].decode()
+
+    def _ask(self, method: str, path: str, document: Mapping[str, str] | None = None) -> bytes:
+        connection, answer = self._answer(method, path, document, timeout_s=ANSWERS_S)
+        try:
+            return answer.read()
+        except (OSError, http.client.HTTPException) as cause:
+            raise self._away(cause) from cause
+        finally:
+            connection.close()
+
+    def _answer(
+        self, method: str, path: str, document: Mapping[str, str] | None, *, timeout_s: float
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        connection = http.client.HTTPConnection(self._url.hostname or "", self._url.port or 80, timeout=timeout_s)
+        body, headers = None, dict(self._headers)
+        if document is not None:
+            body, headers["Content-Type"] = json.dumps(document), "application/json"
+        try:
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            if answer.status < 300:
+                return connection, answer
+            said = answer.read()
+        except (OSError, http.client.HTTPException) as cause:
+            connection.close()
+            raise self._away(cause) from cause
+        connection.close()
+        raise self._refused(answer.status, said)
+
+    def _refused(self, code: int, said: bytes) -> RaycdcError:
+        try:
+            data = json.loads(said)
+            text, error = str(data["text"]), str(data["error"])
+        except (ValueError, KeyError, TypeError):
+            text, error = said[:200].decode(errors="replace"), ""
+        if error:
+            return error_by_name(error)(text)
+        if code == 401:
+            return StateError(
+                f"{self._who} refuses the token that is in the state: the run may have just begun anew. Try again; "
+                "where control.token is set, it must be the one that the run was started with."
+            )
+        return StateError(f"{self._who} answers with {code}: {text}")
+
+    def _away(self, cause: Exception) -> StateError:
+        return StateError(
+            f"{self._who} runs the pipeline, and its door at {self._url.geturl()} does not answer ({cause}). If it is "
+            "on another machine, a firewall may be between; if it has just ended, try again."
+        )

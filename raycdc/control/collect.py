@@ -1,0 +1,265 @@
+"""Keeps what a running pipeline tells of itself, and makes its `Status` for whoever asks.
+
+The events of a run (`raycdc.run_events`) and the statuses of its source side come in; what is done with each follows
+what changed, and the document is made when somebody asks for it. Memory is one small record per table, and the last
+warnings and errors.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from raycdc.control.model import (
+    VERSION,
+    Backlog,
+    Commit,
+    JobReport,
+    Note,
+    ParkedReport,
+    ReaderReport,
+    Run,
+    SnapshotReport,
+    Status,
+    TableReport,
+)
+from raycdc.control.rates import Speed
+from raycdc.model import TableId
+from raycdc.run_events import (
+    CaughtUp,
+    Committed,
+    Failed,
+    Progress,
+    RunEvent,
+    Started,
+    Starting,
+    StoodStill,
+    TableFigures,
+    TableParked,
+    TookOver,
+    Waiting,
+    Warned,
+    WentOn,
+)
+from raycdc.source.protocol.job_status import JobStatus, ReaderStatus
+from raycdc.source.split import STREAM_SPLIT_ID
+from raycdc.source.table_life import Parked
+
+#: So many warnings and errors are remembered.
+NOTES_MAX = 50
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What is known of a run before it begins. `place_text` writes a parked table's position for people."""
+
+    pipeline: str
+    sink: str
+    local: bool
+    targets: Callable[[TableId], tuple[TableId, ...]]
+    place_text: Callable[[Parked], str] = lambda _: ""
+
+
+class Collector:
+    """See the module's docstring. `listen` and `heard` are called by one thread at a time, `status` by any."""
+
+    def __init__(
+        self,
+        about: About,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._about = about
+        self._clock, self._wall_ms = clock, wall_ms
+        self._lock = threading.Lock()
+        self._run = Run(socket.gethostname(), os.getpid(), wall_ms(), "starting", about.local)
+        self._job: JobStatus | None = None
+        self._tables = Tables()
+        self._last_commit: Commit | None = None
+        self._notes: tuple[deque[Note], deque[Note]] = (deque(maxlen=NOTES_MAX), deque(maxlen=NOTES_MAX))
+
+    def __repr__(self) -> str:
+        return f"Collector({self._about.pipeline!r}, {self._run.step!r})"
+
+    def heard(self, status: JobStatus | None) -> None:
+        """The newest status of the source side; while there is none, the last one stays."""
+        if status is not None:
+            self._job = status
+
+    def listen(self, event: RunEvent) -> None:
+        """An event of the run."""
+        with self._lock:
+            self._heed(event)
+
+    def _heed(self, event: RunEvent) -> None:
+        warnings, errors = self._notes
+        match event:
+            case Starting(step):
+                self._step(step)
+            case Waiting() | TookOver():
+                self._step(str(event))
+            case Started():
+                self._step("running")
+            case CaughtUp():
+                self._step("ended")
+            case Progress(tables):
+                self._tables.progress(tables, now_s=self._clock())
+            case Committed(epoch, by_table, rows):
+                self._last_commit = Commit(epoch, self._wall_ms(), rows)
+                self._tables.committed(epoch, by_table.items(), at_ms=self._last_commit.at_ms)
+            case Warned(text):
+                warnings.append(Note(self._wall_ms(), text))
+            case StoodStill() | WentOn():
+                warnings.append(Note(self._wall_ms(), str(event)))
+            case TableParked(table, parked):
+                warnings.append(Note(self._wall_ms(), f"{table} is {parked.phase}: {parked.reason}"))
+            case Failed(_, text):
+                errors.append(Note(self._wall_ms(), text))
+            case _:
+                pass
+
+    def _step(self, step: str) -> None:
+        run = self._run
+        self._run = Run(run.host, run.pid, run.started_ms, step, run.local)
+
+    def status(self) -> Status:
+        """The document of now."""
+        job, about, now_s = self._job, self._about, self._clock()
+        with self._lock:
+            tables = self._tables.reports(self._report, now_s=now_s)
+            speed = self._tables.speed.now(now_s)
+            warnings, errors = (tuple(notes) for notes in self._notes)
+        readers = tuple(map(_reader, job.readers)) if job is not None else ()
+        return Status(
+            version=VERSION,
+            at_ms=self._wall_ms(),
+            pipeline=about.pipeline,
+            running=True,
+            said=f"process {self._run.pid} on {self._run.host}, which runs the pipeline",
+            sink=about.sink,
+            run=self._run,
+            job=JobReport(
+                readers=readers,
+                nodes=dict(Counter(reader.node for reader in readers)),
+                chunks_waiting=None if job is None else job.chunks_waiting,
+                rows_per_second=_rounded(speed),
+                last_commit=self._last_commit,
+                lag_ms=None,
+                backlog=_backlog(job),
+                warnings=warnings,
+                errors=errors,
+            ),
+            tables=tables,
+        )
+
+    def _report(self, figures: TableFigures, commit: Commit | None, speeds: Speeds, now_s: float) -> TableReport:
+        parked = figures.parked
+        return TableReport(
+            table=figures.table,
+            phase=figures.phase,
+            targets=tuple(map(str, self._about.targets(TableId.parse(figures.table)))),
+            snapshot=_snapshot(figures, speeds, now_s) if figures.phase in ("snapshot", "pending") else None,
+            rows=figures.rows,
+            rows_per_second=_rounded(speeds.rows.now(now_s)),
+            last_commit=commit,
+            parked=None
+            if parked is None
+            else ParkedReport(parked.reason, parked.again, parked.ts_ms, self._about.place_text(parked)),
+            rows_left_out=figures.bad_rows,
+            values_lost=figures.lost_values,
+        )
+
+
+@dataclass(slots=True)
+class Speeds:
+    """How fast a table's rows and chunks are read."""
+
+    rows: Speed
+    chunks: Speed
+
+
+class Tables:
+    """The newest figures of every table. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._figures: dict[str, TableFigures] = {}
+        self._speeds: dict[str, Speeds] = {}
+        self._commits: dict[str, Commit] = {}
+        self._rows = 0
+        self.speed = Speed(0.0, 0)
+
+    def progress(self, tables: tuple[TableFigures, ...], *, now_s: float) -> None:
+        for figures in tables:
+            before = self._figures.get(figures.table)
+            self._figures[figures.table] = figures
+            if before is None:
+                self._speeds[figures.table] = Speeds(Speed(now_s, figures.rows), Speed(now_s, figures.chunks_done))
+                continue
+            if (figures.rows, figures.chunks_done) != (before.rows, before.chunks_done):
+                speeds = self._speeds[figures.table]
+                speeds.rows.saw(figures.rows, now_s=now_s)
+                speeds.chunks.saw(figures.chunks_done, now_s=now_s)
+                self._rows += max(0, figures.rows - before.rows)
+        if not self.speed.at_s:
+            self.speed.at_s = now_s
+        self.speed.saw(self._rows, now_s=now_s)
+
+    def committed(self, epoch: int, rows: object, *, at_ms: int) -> None:
+        for table, count in rows:  # type: ignore[attr-defined]
+            if count:
+                self._commits[table] = Commit(epoch, at_ms, count)
+
+    def reports(
+        self, report: Callable[[TableFigures, Commit | None, Speeds, float], TableReport], *, now_s: float
+    ) -> tuple[TableReport, ...]:
+        return tuple(
+            report(figures, self._commits.get(name), self._speeds[name], now_s)
+            for name, figures in sorted(self._figures.items())
+        )
+
+
+def _snapshot(figures: TableFigures, speeds: Speeds, now_s: float) -> SnapshotReport:
+    done, total = figures.chunks_done, figures.chunks_total
+    per_s = speeds.chunks.now(now_s)
+    return SnapshotReport(
+        chunks_done=done,
+        chunks_total=total or None,
+        percent=round(100 * done / total, 1) if total else None,
+        eta_seconds=round((total - done) / per_s, 1) if per_s and total else None,
+    )
+
+
+def _reader(reader: ReaderStatus) -> ReaderReport:
+    return ReaderReport(
+        reader=reader.subtask,
+        node=reader.node,
+        pid=reader.pid,
+        reads_log=STREAM_SPLIT_ID in reader.splits,
+        chunks=reader.chunks,
+        partitions=reader.partitions,
+        open_bytes=reader.open_bytes,
+    )
+
+
+def _backlog(job: JobStatus | None) -> Backlog:
+    partitions = [] if job is None else [r.metrics.partitions for r in job.readers if r.metrics.partitions is not None]
+    if not partitions:
+        return Backlog()
+    known = [each.pending_records for each in partitions if each.pending_records is not None]
+    loads = [load for each in partitions for load in each.loads.values()]
+    size, rate = sum(load.backlog_bytes for load in loads), sum(load.bytes_per_s for load in loads)
+    return Backlog(
+        bytes=round(size) if loads else None,
+        records=sum(known) if known else None,
+        seconds=round(size / rate, 1) if rate else None,
+    )
+
+
+def _rounded(per_s: float | None) -> float | None:
+    return None if per_s is None else round(per_s, 1)

@@ -1,0 +1,190 @@
+"""The status of a pipeline as one document: what ``raycdc status --json`` prints and ``GET /v1/status`` answers.
+
+Keys are in snake case with their units, times are milliseconds since 1970 in UTC. None is a figure that nobody knows;
+none is made up. `VERSION` goes up when a key changes its meaning or goes away; new keys come without. Names of tables
+are as the state has them. No text holds a secret or a value of a row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from raycdc.errors import StateError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+    from pydantic.json_schema import JsonSchemaValue
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """An epoch that is in the sink."""
+
+    epoch: int
+    at_ms: Annotated[int, Field(description="When it was recorded.")]
+    rows: Annotated[int | None, Field(description="Its rows: of the table, or of all tables.")] = None
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedReport:
+    """Why a table is not followed, or begins again, and where in the log it stopped."""
+
+    reason: str
+    again: Annotated[bool, Field(description="Whether it begins again with a new snapshot, by itself.")]
+    at_ms: Annotated[int, Field(description="Since when.")]
+    place: Annotated[str, Field(description="The place in the log, as the source writes it.")] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotReport:
+    """How far the snapshot of a table is. Estimates are the source's own, made when the table was found."""
+
+    chunks_done: int
+    chunks_total: Annotated[int | None, Field(description="Chunks that are known so far; more may come.")]
+    rows_done: Annotated[int | None, Field(description="Rows that its chunks had, in all runs.")] = None
+    rows_estimated: Annotated[int | None, Field(description="Rows of the table, as the source estimates.")] = None
+    bytes_done: int | None = None
+    bytes_estimated: int | None = None
+    percent: Annotated[float | None, Field(description="By rows where they are known, else by chunks.")] = None
+    eta_seconds: Annotated[float | None, Field(description="How long it will still take at the rate of now.")] = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableReport:
+    """One table."""
+
+    table: str
+    phase: Annotated[str, Field(description="pending, snapshot, stream, paused, removed, parked or new")]
+    targets: Annotated[tuple[str, ...], Field(description="Where its rows go.")] = ()
+    snapshot: Annotated[SnapshotReport | None, Field(description="While there is one.")] = None
+    rows: Annotated[int | None, Field(description="Rows sealed in this run, of chunks and of the log.")] = None
+    rows_per_second: float | None = None
+    last_commit: Commit | None = None
+    lag_ms: Annotated[
+        int | None,
+        Field(description="Now minus the time up to which the source is in the target; also while idle."),
+    ] = None
+    parked: ParkedReport | None = None
+    rows_left_out: Annotated[int | None, Field(description="By pipeline.on_bad_record, in all runs.")] = None
+    values_lost: Annotated[int | None, Field(description="Values that the target cannot hold, in all runs.")] = None
+    asked: Annotated[str | None, Field(description="A request that acts at the next start.")] = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderReport:
+    """A process (or thread, with ``--local``) that reads."""
+
+    reader: int
+    node: Annotated[str, Field(description="'state' is the node of the driver.")]
+    pid: int
+    reads_log: bool
+    chunks: Annotated[int, Field(description="Chunks that it reads now.")]
+    partitions: int
+    open_bytes: Annotated[int, Field(description="Read, and not sealed yet.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What is still to be read of the log, and how long the source keeps it."""
+
+    bytes: int | None = None
+    records: Annotated[int | None, Field(description="Of topics.")] = None
+    seconds: Annotated[float | None, Field(description="How long it will take at the rate of now.")] = None
+    retention_headroom_seconds: Annotated[
+        float | None, Field(description="How long until the source deletes what is not read yet.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bottleneck:
+    """The stage that the run waits for most."""
+
+    stage: Annotated[str, Field(description="source, decode, hand_off, bridge, spark or commit")]
+    share: Annotated[float, Field(description="Its part of the time, 0 to 1.")]
+    why: str
+    shares: Annotated[Mapping[str, float], Field(description="Of every stage that is known.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A warning or an error of the run."""
+
+    at_ms: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The process that runs the pipeline."""
+
+    host: str
+    pid: int
+    started_ms: int
+    step: Annotated[str, Field(description="starting, waiting, running, stopping or ended; or the step of its start.")]
+    local: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """The pipeline as a whole."""
+
+    readers: tuple[ReaderReport, ...] = ()
+    nodes: Annotated[Mapping[str, int], Field(description="Readers by node.")] = field(default_factory=dict)
+    chunks_waiting: Annotated[int | None, Field(description="That no reader has yet; at least so many.")] = None
+    rows_per_second: float | None = None
+    last_commit: Commit | None = None
+    lag_ms: int | None = None
+    backlog: Backlog = field(default_factory=Backlog)
+    bottleneck: Bottleneck | None = None
+    warnings: tuple[Note, ...] = ()
+    errors: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """See the module's docstring."""
+
+    version: int
+    at_ms: Annotated[int, Field(description="When it was so.")]
+    pipeline: str
+    running: Annotated[bool, Field(description="Whether a run told it; otherwise the state did.")]
+    said: Annotated[str, Field(description="Who told it, in words.")]
+    sink: Annotated[str | None, Field(description="Type and place; None where the state alone answers.")]
+    run: Run | None
+    job: JobReport
+    tables: tuple[TableReport, ...]
+
+    def to_json(self) -> bytes:
+        """The document, in UTF-8."""
+        return _adapter().dump_json(self)
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Status:
+        """`StateError` where a newer raycdc wrote it."""
+        version = json.loads(data).get("version", 0)
+        if version > VERSION:
+            raise StateError(
+                f"The run tells its status in version {version}, and this raycdc reads {VERSION}: ask with the raycdc "
+                "that runs the pipeline, or a newer one."
+            )
+        return _adapter().validate_json(data)
+
+
+def schema() -> JsonSchemaValue:
+    """The JSON Schema of `Status`; its parts are referred to as OpenAPI wants it."""
+    return _adapter().json_schema(ref_template="#/components/schemas/{model}", mode="serialization")
+
+
+@cache
+def _adapter() -> TypeAdapter[Status]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Status)

@@ -1,0 +1,142 @@
+"""The door beside a run: a thread that serves the API, and says in the signs of life where it is.
+
+It opens a while after the run has begun, because the first rows come first. Whatever goes wrong with it is a warning of
+the run, and never its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from raycdc.checkpoint.door import Door
+from raycdc.checkpoint.folder import private_file
+from raycdc.config.control import ControlOptions
+from raycdc.control.collect import Collector
+from raycdc.control.commands import ControlCommands
+from raycdc.control.events import EventHub
+from raycdc.startup_checks import CONNECTIONS_MAX, listen
+
+if TYPE_CHECKING:
+    import uvicorn
+
+#: After this long the API's libraries are loaded: not before rows are on their way, and never by a run that has ended.
+OPENS_AFTER_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """What a door needs of its run. `private` is the folder for its token, `announce` tells others where it is."""
+
+    options: ControlOptions
+    private: Path
+    announce: Callable[[Door], None]
+    warn: Callable[[str], None]
+
+
+class ControlDoor:
+    """Opens by itself after `open` was called; `close` may come at any time."""
+
+    def __init__(self, threshold: Threshold, collector: Collector, commands: ControlCommands | None = None) -> None:
+        self._threshold = threshold
+        self._collector = collector
+        self._commands = commands
+        self.events = EventHub()
+        self._closed = threading.Event()
+        self._server: uvicorn.Server | None = None
+        self._thread = threading.Thread(target=self._run, name="control door", daemon=True)
+        self._token_file: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"ControlDoor({self._threshold.options!r}, open={self._server is not None})"
+
+    def open(self) -> None:
+        """Begin; returns at once."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End, within a few seconds. Harmless where it was never opened."""
+        self._closed.set()
+        if self._server is not None:
+            self._server.should_exit = True
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+        if self._token_file is not None:
+            self._token_file.unlink(missing_ok=True)
+
+    def _run(self) -> None:
+        if self._closed.wait(OPENS_AFTER_S):
+            return
+        try:
+            self._serve()
+        except Exception as cause:  # noqa: BLE001 - the run goes on, whatever a library has met
+            text = f"The control door of this run does not work ({type(cause).__name__}: {cause}); the run goes on."
+            self._threshold.announce(Door(problem=text))
+            self._threshold.warn(text)
+
+    def _serve(self) -> None:
+        import uvicorn
+
+        from raycdc.control.api import Answers, Guarding, application
+
+        options = self._threshold.options
+        listening = listen(options)
+        with listening:
+            host, port = listening.getsockname()[:2]
+            token = options.token.reveal() or secrets.token_urlsafe(32)
+            name = "" if options.token else self._write(token)
+            app = application(
+                Answers(self._collector.status, self._commands, self.events),
+                Guarding(token, names_of(options, host, port)),
+            )
+            config = uvicorn.Config(
+                app,
+                loop="asyncio",
+                http="h11",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                limit_concurrency=CONNECTIONS_MAX,
+                timeout_graceful_shutdown=1,
+            )
+            self._server = uvicorn.Server(config)
+            if self._closed.is_set():
+                return
+            self._threshold.announce(Door(_url(options, host, port), name))
+            asyncio.run(self._server.serve(sockets=[listening]))
+
+    def _write(self, token: str) -> str:
+        path = private_file(self._threshold.private, token)
+        self._token_file = path
+        return path.name
+
+
+def names_of(options: ControlOptions, host: str, port: int) -> frozenset[str]:
+    """The values of ``Host`` that are ours."""
+    names = {options.host, host, "localhost", "127.0.0.1", "[::1]", *options.hosts}
+    if not options.is_loopback:
+        names |= {socket.gethostname(), socket.getfqdn()}
+        with suppress(OSError):
+            names |= {str(found[4][0]) for found in socket.getaddrinfo(socket.gethostname(), None)}
+    return frozenset(f"{_bracketed(str(name)).lower()}:{port}" for name in names)
+
+
+def _url(options: ControlOptions, host: str, port: int) -> str:
+    """Where others find it: an address that stands for all of a machine's is none that they can call."""
+    name = socket.getfqdn() if ip_address(host).is_unspecified else host
+    return f"http://{_bracketed(options.hosts[0] if options.hosts else name)}:{port}"
+
+
+def _bracketed(name: str) -> str:
+    return f"[{name}]" if ":" in name and not name.startswith("[") else name

@@ -1,0 +1,133 @@
+"""A running pipeline is asked at its control door: by the command, and by whoever has its token; by nobody else."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raycdc.testing.servers.process import wait_until
+
+CONFIG = """
+pipeline = { name = "asked", state = "state", epoch_interval = "200ms" }
+source = { type = "datagen", tables = ["shop.orders", "shop.items"], rows = 500, per_second = 20 }
+sink = { type = "jsonl", path = "out" }
+"""
+
+
+def raycdc(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "raycdc.cli", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+
+
+def status(folder: Path) -> Any:
+    said = raycdc(folder, "status", "pipeline.toml", "--json")
+    assert said.returncode == 0, said.stderr
+    return json.loads(said.stdout)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A pipeline that runs, with something committed."""
+    path = tmp_path_factory.mktemp("door")
+    (path / "pipeline.toml").write_text(CONFIG)
+    command = [sys.executable, "-m", "raycdc.cli", "run", "pipeline.toml", "--local", "--json"]
+    with (path / "run.log").open("w") as log:
+        run = subprocess.Popen(command, cwd=path, stdout=log, stderr=log)
+    try:
+        commits = path / "state" / "commits"
+        wait_until(lambda: bool(list(commits.glob("*.json"))) or run.poll() is not None, timeout_s=60, what="a commit")
+        assert run.poll() is None, (path / "run.log").read_text()
+        yield path
+    finally:
+        run.send_signal(signal.SIGTERM)
+        run.wait(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def door(folder: Path) -> tuple[str, str]:
+    """The door's address, and its token."""
+    status(folder)  # Waits for it.
+    [pulse] = (folder / "state" / "generations").glob("*.pulse.json")
+    said = json.loads(pulse.read_text())["holder"]["door"]
+    file = folder / "state" / "private" / said["token"]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    return said["url"].removeprefix("http://"), file.read_text()
+
+
+def ask(door: tuple[str, str], path: str, method: str = "GET", **headers: str) -> tuple[int, Any]:
+    address, token = door
+    with closing(http.client.HTTPConnection(address, timeout=30)) as connection:
+        connection.request(method, path, headers={"Authorization": f"Bearer {token}"} | headers)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+
+
+def test_status_of_a_running_pipeline(folder: Path) -> None:
+    said = status(folder)
+    assert (said["version"], said["running"], said["pipeline"]) == (1, True, "asked")
+    assert [table["table"] for table in said["tables"]] == ["shop.items", "shop.orders"]
+    assert all(table["rows"] >= 500 and table["last_commit"]["epoch"] for table in said["tables"])
+    [reader] = said["job"]["readers"]
+    assert (reader["reads_log"], reader["pid"]) == (True, said["run"]["pid"])
+
+
+def test_only_who_has_the_token_and_calls_the_door_by_its_name_is_answered(door: tuple[str, str]) -> None:
+    address, _ = door
+    assert ask(door, "/v1/status")[0] == 200
+    assert ask((address, "x" * 43), "/v1/status")[0] == 401
+    assert ask(door, "/v1/status", Authorization="Basic eDp5")[0] == 401
+    # A foreign page: under a name that was bound to this address, and from its own.
+    assert ask(door, "/v1/status", Host="evil.example")[0] == 421
+    assert ask(door, "/v1/status", Origin="http://evil.example")[0] == 403
+    assert ask(door, "/v1/status", Origin=f"http://{address}")[0] == 200
+
+
+def test_the_description_names_every_key_of_the_status(door: tuple[str, str]) -> None:
+    code, described = ask(door, "/v1/openapi.json")
+    parts = described["components"]["schemas"]
+    _, said = ask(door, "/v1/status")
+    assert code == 200
+    assert said.keys() == parts["Status"]["properties"].keys()
+    assert said["job"].keys() == parts["JobReport"]["properties"].keys()
+    assert said["tables"][0].keys() == parts["TableReport"]["properties"].keys()
+
+
+def test_tables_are_chosen_and_paged(door: tuple[str, str]) -> None:
+    def names(query: str) -> list[str]:
+        return [table["table"] for table in ask(door, f"/v1/tables?{query}")[1]["tables"]]
+
+    assert names("table=shop.orders") == ["shop.orders"]
+    assert names("limit=1") == ["shop.items"]
+    assert names("after=shop.items") == ["shop.orders"]
+    assert names("phase=parked") == []
+
+
+def test_after_the_run_the_state_answers(tmp_path: Path) -> None:
+    (tmp_path / "pipeline.toml").write_text(CONFIG.replace("per_second = 20", "events = 0"))
+    assert raycdc(tmp_path, "run", "pipeline.toml", "--local").returncode == 0
+    said = status(tmp_path)
+    assert (said["running"], said["run"], said["job"]["readers"]) == (False, None, [])
+    assert "which ran it last, has ended" in said["said"]
+    assert [table["phase"] for table in said["tables"]] == ["stream", "stream"]
+
+
+def test_a_port_that_is_taken_is_refused_before_anything_starts(
+    door: tuple[str, str], folder: Path, tmp_path: Path
+) -> None:
+    port = door[0].rpartition(":")[2]
+    (tmp_path / "pipeline.toml").write_text(CONFIG + f"control = {{ port = {port} }}\n")
+    run = raycdc(tmp_path, "run", "pipeline.toml", "--local")
+    assert run.returncode == 2
+    assert f"control: nothing can listen on port {port} of 127.0.0.1" in run.stderr
+    checked = raycdc(tmp_path, "check", "pipeline.toml", "--local")
+    assert f"control: nothing can listen on port {port} of 127.0.0.1" in checked.stdout

@@ -24,6 +24,8 @@ class ExitCode(IntEnum):
     SINK = 5
     STATE = 6
     CLUSTER = 7
+    DIFFERENT = 8
+    UNVERIFIED = 9
     INTERRUPTED = 130
 
 

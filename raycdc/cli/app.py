@@ -135,6 +135,31 @@ def plan(config: ConfigPath, json: Json = False, verbose: Verbose = False) -> in
     return plan_config(config, as_json=json)
 
 
+@app.command(short_help="Compare the targets of CONFIG with the source, beside a run.")
+def verify(
+    config: ConfigPath,
+    tables: Annotated[
+        list[str] | None, typer.Argument(metavar="[TABLE]...", help="The tables, as DB.TABLE; all without any.")
+    ] = None,
+    wait: Annotated[
+        float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for the run's next commit.", min=0)
+    ] = 60.0,
+    show_keys: Annotated[
+        bool, typer.Option("--show-keys", help="Print the keys of up to 20 rows of each kind that differ.")
+    ] = False,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> int:
+    """Compare the rows of targets with those of their source, while a run goes on or while none does.
+
+    Exit code 8 says that rows differ; 9 that none does, but a table could not be compared.
+    """
+    _configure_logging(verbose)
+    from raycdc.cli.verify import Asked, verify_config
+
+    return verify_config(config, Asked(tuple(tables or ()), wait, show_keys, json))
+
+
 @app.command(short_help="Write a commented configuration by asking the source.")
 def init(  # noqa: PLR0913, PLR0917 - each is an option of the command line
     path: Annotated[Path, typer.Argument(metavar="CONFIG", help="The file to write.")] = Path("pipeline.toml"),

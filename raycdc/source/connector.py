@@ -58,7 +58,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Generic, TypeVar
 
 from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.opaque import Position
+from raycdc.checkpoint.opaque import PlannerState, Position
 from raycdc.config import SourceConfig
 from raycdc.model import TableId, TableSchema
 from raycdc.schema.events import SchemaChangeEvent
@@ -73,6 +73,7 @@ from raycdc.source.protocol.api import (
 )
 from raycdc.source.reader.context import FetcherThreads, ReaderContext
 from raycdc.source.reader.fetcher_manager import MultiThreaded, Sequential, ThreadingModel
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.selection import Selection
 from raycdc.source.snapshot.enumerator import restore_or_create
 from raycdc.source.snapshot.fetched_log import FetchedLog
@@ -267,6 +268,12 @@ class IncrementalSource(Source[ConfigT]):
     @abstractmethod
     def key_order(self, split: StreamSplit) -> KeyOrder:
         """How keys of rows of the log are compared with bounds of chunks."""
+
+    def planner(self, table: TableId, document: SchemaDocument) -> PlannerState | None:
+        """How `table`, which is followed and has the shape of `document`, is cut when it is read beside its log; None:
+        in one piece. Blocks.
+        """
+        return None
 
     def create_enumerator(self, context: SplitEnumeratorContext, start: EnumeratorStart) -> SplitEnumerator:
         return restore_or_create(context, self.enumerator_dialect(), start)

@@ -37,6 +37,7 @@ LARGE_CLASSES: dict[str, str] = {
     "connectors/mysql/values/columns.py:ArenaView": "arrays as compiled loops take them",
     "formats/envelope.py:EnvelopeSpec": "a description of an envelope, one value per part",
     "model/names.py:NameRules": "a list of what a target does to names",
+    "verify/results.py:TableJson": "keys of a line of JSON",
     "stores/settings.py:StorageSettings": "keys of a section of the configuration, as libraries get them",
 }
 

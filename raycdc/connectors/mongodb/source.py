@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.opaque import PlannerState
 from raycdc.connectors.mongodb.captured import captured_collections, findings
 from raycdc.connectors.mongodb.catalog import (
     discover,
@@ -23,7 +24,7 @@ from raycdc.connectors.mongodb.client import MONGOS, VERSION_PLACES, Client, con
 from raycdc.connectors.mongodb.enumerator_dialect import MongoDbEnumeratorDialect
 from raycdc.connectors.mongodb.hidden import require_hidden
 from raycdc.connectors.mongodb.large import LargeDocuments
-from raycdc.connectors.mongodb.layout import COLLECTION, Layout
+from raycdc.connectors.mongodb.layout import COLLECTION, ID, Layout
 from raycdc.connectors.mongodb.log_reader import ChangeStreamReader
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
 from raycdc.connectors.mongodb.quiet_log import QuietLog
@@ -46,7 +47,9 @@ from raycdc.model import TableId
 from raycdc.source.as_begun import require_as_begun
 from raycdc.source.connector import IncrementalSource, Restart, SourceContext, SourceFindings, SourceTable
 from raycdc.source.parked_tables import ParkingTerms
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.selection import Selection
+from raycdc.source.snapshot.snapshot_plan import uncut
 from raycdc.source.snapshot.stream_state import stream_of
 from raycdc.source.split import StreamSplit
 
@@ -182,6 +185,9 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
     def chunk_reader(self) -> MongoDbChunkReader:
         selection_of = self.config.snapshot.selection_of
         return MongoDbChunkReader(connect(self.config.uri), self._large, selection_of=selection_of)
+
+    def planner(self, table: TableId, document: SchemaDocument) -> PlannerState:
+        return uncut(ID)
 
     def require_as_begun(self, split: StreamSplit) -> None:
         options = "source.schema, source.columns, source.snapshot"

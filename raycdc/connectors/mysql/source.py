@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import closing
 
 from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.opaque import PlannerState
 from raycdc.connectors.mysql.binlog.position import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.captured import captured_tables, findings
 from raycdc.connectors.mysql.cascades import unfollowable
@@ -28,14 +29,17 @@ from raycdc.connectors.mysql.plugin import MySqlSourceConfig
 from raycdc.connectors.mysql.snapshot.chunk_reader import MySqlChunkReader
 from raycdc.connectors.mysql.snapshot.commits import sees_commits
 from raycdc.connectors.mysql.snapshot.key_order import MySqlKeyOrder
+from raycdc.connectors.mysql.table_look import unread
 from raycdc.connectors.mysql.table_options import TableOptions
-from raycdc.connectors.mysql.values.documents import capture_of
+from raycdc.connectors.mysql.values.documents import capture_of, table_of
 from raycdc.connectors.mysql.warm_up import compile_all
 from raycdc.model import TableId
 from raycdc.source.as_begun import require_as_begun
 from raycdc.source.connector import IncrementalSource, Restart, SourceContext, SourceFindings, SourceTable
 from raycdc.source.parking import Refusal
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.selection import Selection, known_tables
+from raycdc.source.snapshot.snapshot_plan import uncut
 from raycdc.source.snapshot.stream_state import StreamState, stream_of
 from raycdc.source.split import StreamSplit
 
@@ -121,6 +125,11 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
             rows_per_s=self.config.snapshot.rows_per_second_each,
             hiding=self.context.hiding,
         )
+
+    def planner(self, table: TableId, document: SchemaDocument) -> PlannerState:
+        with closing(self._connections.connect()) as connection:
+            state = unread(connection, table_of(document), self._options.chunks(table))
+        return uncut(state.key)
 
     def require_as_begun(self, split: StreamSplit) -> None:
         options = "source.snapshot.filter, source.columns"

@@ -9,6 +9,7 @@ from raycdc.checkpoint.opaque import NO_NOTES, LogNotes, PlannerState, Position
 from raycdc.errors import SchemaError
 from raycdc.model import TableId
 from raycdc.source.schema_document import SchemaDocument
+from raycdc.source.snapshot.chunk_key import ChunkKey
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.split import SnapshotSplit
 from raycdc.source.table_life import Followed, Parked, Parking, SnapshotState, Unknown, parked_from
@@ -58,6 +59,11 @@ class StartPoint:
         refused = [plan.refused for plan in self.tables if plan.refused]
         if refused and not self.parks:
             raise SchemaError("\n".join([*refused, 'The run ends for it, as pipeline.on_table_error = "fail" says.']))
+
+
+def uncut(key: ChunkKey | None) -> PlannerState:
+    """The planner's state of a table that is to be cut by `key`, and is not cut yet."""
+    return PlannerState.from_json({"key": key})
 
 
 @dataclass(frozen=True, slots=True)

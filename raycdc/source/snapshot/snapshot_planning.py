@@ -16,9 +16,8 @@ from raycdc.checkpoint.patch import Json
 from raycdc.model import TableId
 from raycdc.source.protocol.api import SplitEnumeratorContext, TableProgress
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.chunk_key import ChunkKey
 from raycdc.source.snapshot.enumerator_state import SealedPlanning, WrittenTables
-from raycdc.source.snapshot.snapshot_plan import PLANNED_AHEAD, EnumeratorDialect, PlannedChunks, StartPoint
+from raycdc.source.snapshot.snapshot_plan import PLANNED_AHEAD, EnumeratorDialect, PlannedChunks, StartPoint, uncut
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.snapshot.table_progress import CountedTables
 from raycdc.source.split import SnapshotSplit
@@ -113,7 +112,7 @@ class SnapshotPlanning:
                 self._put(plan.table, TablePlanning("", None, parked=plan.parked(start.position)))
                 continue
             # The key is settled here: the log reader compares by it from now on, whatever the configuration says later.
-            planner = None if plan.snapshot is None else _cut_by(plan.snapshot.key)
+            planner = None if plan.snapshot is None else uncut(plan.snapshot.key)
             self._put(plan.table, TablePlanning(plan.fingerprint, planner))
             self._documents[plan.fingerprint] = plan.document
 
@@ -134,7 +133,7 @@ class SnapshotPlanning:
             planning = self._tables.get(table)
             if state.incarnation > (planning.incarnation if planning else 0):
                 self._documents[state.schema] = self._document(state.schema)
-                planner = _cut_by(state.snapshot.key) if isinstance(state, InSnapshot | AsOf) else None
+                planner = uncut(state.snapshot.key) if isinstance(state, InSnapshot | AsOf) else None
                 self._put(table, TablePlanning(state.schema, planner, incarnation=state.incarnation))
                 ended.append(table)
         return ended
@@ -240,8 +239,3 @@ class SnapshotPlanning:
             state.estimate,
             state.incarnation,
         )
-
-
-def _cut_by(key: ChunkKey | None) -> PlannerState:
-    """The planner's state of a table that is not cut yet."""
-    return PlannerState.from_json({"key": key})

@@ -1,0 +1,161 @@
+"""``raycdc verify``: whether targets hold what their source holds, asked beside a run. Changes nothing anywhere."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from raycdc.config import load_config
+from raycdc.errors import ExitCode
+from raycdc.printable import printable, printable_json, printable_text
+from raycdc.verify.results import Comparison, TableResult, Verdict
+from raycdc.verify.table import Terms
+from raycdc.verify.verifier import Verifier, Watched
+
+#: How often progress is shown on a terminal, and between two lines elsewhere.
+_SHOWN_EVERY_S = 0.5
+_TOLD_EVERY_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options of the command."""
+
+    tables: Sequence[str] = ()
+    wait_s: float = 60.0
+    show_keys: bool = False
+    as_json: bool = False
+
+
+def verify_config(path: Path, asked: Asked) -> int:
+    """Print a line per table. The exit code is DONE where all are equal, or no row is known to differ; DIFFERENT where
+    one does; UNVERIFIED where none does and a table could not be compared.
+    """
+    config = load_config(path)
+    stopped = threading.Event()
+    results = []
+    with _progress() as progress:
+        verifier = Verifier(config, Terms(asked.wait_s, asked.show_keys, stopped), progress.watch)
+        try:
+            for result in verifier.compare(verifier.tables(asked.tables)):
+                progress.watch(None)
+                _print(result, as_json=asked.as_json)
+                results.append(result)
+        finally:
+            stopped.set()
+    verdicts = {result.verdict for result in results}
+    if Verdict.DIFFERENT in verdicts:
+        return int(ExitCode.DIFFERENT)
+    return int(ExitCode.UNVERIFIED if Verdict.NOT_COMPARED in verdicts else ExitCode.DONE)
+
+
+def _print(result: TableResult, *, as_json: bool) -> None:
+    if as_json:
+        print(printable_json(json.dumps(result.to_json(), ensure_ascii=False)), flush=True)
+        return
+    name = result.table if result.table == result.target else f"{result.table} in {result.target}"
+    print(printable(f"{name}: {_said(result)}"), flush=True)
+    for note in result.notes:
+        print(printable_text(f"    {note}.", indent="    "), flush=True)
+    keys = None if result.comparison is None else result.comparison.keys
+    for kind, shown in (
+        () if keys is None else (("missing", keys.missing), ("extra", keys.extra), ("changed", keys.changed))
+    ):
+        for key in shown:
+            print(printable(f"    {kind}: {key}"), flush=True)
+
+
+def _said(result: TableResult) -> str:
+    found = result.comparison
+    if found is None:
+        return f"not compared: {result.reason}"
+    parts = [_differences(found)] if result.verdict is Verdict.DIFFERENT else []
+    counts = found.counts
+    if counts.kept_changing:
+        parts.append(f"{counts.kept_changing} rows kept changing in {found.rounds} rounds, so nothing is known of them")
+    if counts.behind:
+        parts.append(
+            f"{counts.behind} rows differ and changed at the source since the pipeline's last commit: it is behind"
+        )
+    rate = found.source.rows / found.seconds if found.seconds else 0
+    read = f"{found.source.rows:,} rows in {found.ranges} ranges, {rate:,.0f} rows/s"
+    return f"{'; '.join(parts) or 'equal'} ({read}, checksum {found.source.checksum[:16]})"
+
+
+def _differences(found: Comparison) -> str:
+    counts = found.counts
+    kinds = (
+        (counts.missing, "missing in the target"),
+        (counts.extra, "too many in the target"),
+        (counts.changed, "with other values"),
+    )
+    return "DIFFERENT: " + ", ".join(f"{number} {what}" for number, what in kinds if number)
+
+
+class _Progress:
+    """Shows how far the table that is being compared is, on standard error, from a thread of its own."""
+
+    def __init__(self) -> None:
+        self._watched: Watched | None = None
+        self._since_s = time.monotonic()
+        self._ended = threading.Event()
+        self._on_terminal = sys.stderr.isatty()
+        self._told_s = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="verify-progress", daemon=True)
+        self._thread.start()
+
+    def watch(self, watched: Watched | None) -> None:
+        """`watched` is compared from here on; None: nothing is."""
+        self._watched, self._since_s = watched, time.monotonic()
+        self._clear()
+
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._clear()
+
+    def _run(self) -> None:
+        while not self._ended.wait(_SHOWN_EVERY_S):
+            watched = self._watched
+            if watched is None:
+                continue
+            now = time.monotonic()
+            if self._on_terminal:
+                print(f"\r\x1b[K{self._line(watched, now)}", end="", file=sys.stderr, flush=True)
+            elif now - self._told_s >= _TOLD_EVERY_S:
+                self._told_s = now
+                print(self._line(watched, now), file=sys.stderr, flush=True)
+
+    def _line(self, watched: Watched, now: float) -> str:
+        reading, seconds = watched.reading, max(now - self._since_s, 0.001)
+        begun = f"{watched.table}: round {reading.round}"
+        if reading.waits_for:
+            return printable(f"{begun}, waits for {reading.waits_for}")
+        rows = reading.source_rows
+        of = f" of about {watched.about:,}" if watched.about else ""
+        line = f"{begun}, {rows:,}{of} rows of the source, {reading.target_rows:,} of the target"
+        if reading.round == 1 and rows:
+            rate = rows / seconds
+            line += f", {rate:,.0f} rows/s"
+            if watched.about > rows:
+                line += f", about {(watched.about - rows) / rate:,.0f} s left"
+        return printable(line)
+
+    def _clear(self) -> None:
+        if self._on_terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _progress() -> Iterator[_Progress]:
+    progress = _Progress()
+    try:
+        yield progress
+    finally:
+        progress.close()

@@ -1,0 +1,134 @@
+"""Compiled loops that turn columns into a hash per row, and compare two sides' hashes.
+
+The mixing is that of MurmurHash3's finalizer (Appleby 2011), applied per value. Each column has a salt of its own, so a
+value in one column is another number in the next, and NULL is a number that no value of that column has but by chance.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raycdc.compiled import inlined, load, njit
+
+_MIX_1 = np.uint64(0xFF51AFD7ED558CCD)
+_MIX_2 = np.uint64(0xC4CEB9FE1A85EC53)
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_NULL = np.uint64(0xA0761D6478BD642F)
+_HALF = np.uint64(33)
+
+#: What became of a key, as `compare` writes it.
+MISSING = 1
+EXTRA = 2
+CHANGED = 3
+
+
+@inlined
+def _mixed(code: np.uint64) -> np.uint64:
+    code = (code ^ (code >> _HALF)) * _MIX_1
+    code = (code ^ (code >> _HALF)) * _MIX_2
+    return code ^ (code >> _HALF)
+
+
+@njit
+def mix_words(
+    hashes: NDArray[np.uint64], words: NDArray[np.uint64], width: int, valid: NDArray[np.uint8], salt: int
+) -> None:
+    """A column whose values are `width` words each; `valid` is empty without NULLs."""
+    for row in range(len(hashes)):
+        code = hashes[row] * _STEP + np.uint64(salt)
+        if len(valid) == 0 or valid[row]:
+            for place in range(row * width, row * width + width):
+                code = _mixed(code ^ words[place]) + _STEP
+        else:
+            code = _mixed(code ^ _NULL)
+        hashes[row] = code
+
+
+@njit
+def mix_bytes(
+    hashes: NDArray[np.uint64],
+    data: NDArray[np.uint8],
+    ends: NDArray[np.int64],
+    valid: NDArray[np.uint8],
+    salt: int,
+) -> None:
+    """A column of texts or binaries; `ends` has one entry more than there are rows."""
+    for row in range(len(hashes)):
+        code = hashes[row] * _STEP + np.uint64(salt)
+        if len(valid) == 0 or valid[row]:
+            at, end = ends[row], ends[row + 1]
+            # The length first: a text of zeros is another one than a longer text of zeros.
+            code = _mixed(code ^ np.uint64(end - at)) + _STEP
+            while at + 8 <= end:
+                code = _mixed(code ^ np.uint64(load(data, at, 64))) + _STEP
+                at += 8
+            rest = np.uint64(0)
+            for place in range(at, end):
+                rest = (rest << np.uint64(8)) | np.uint64(data[place])
+            code = _mixed(code ^ rest)
+        else:
+            code = _mixed(code ^ _NULL)
+        hashes[row] = code
+
+
+@njit
+def finish(hashes: NDArray[np.uint64]) -> None:
+    """Every bit moves half of the hash."""
+    for row in range(len(hashes)):
+        hashes[row] = _mixed(hashes[row])
+
+
+@njit
+def sums(
+    keys: NDArray[np.uint64],
+    rows: NDArray[np.uint64],
+    counts: NDArray[np.uint64],
+    first: NDArray[np.uint64],
+    second: NDArray[np.uint64],
+    shift: int,
+) -> None:
+    """Add each row to the range of its key's hash: ``keys[i] >> shift``. Sums wrap at 2^64; those in `second` are of
+    another number of each row, so that both together have 128 bits.
+    """
+    for row in range(len(keys)):
+        place = np.int64(keys[row] >> np.uint64(shift))
+        counts[place] += np.uint64(1)
+        first[place] += rows[row]
+        second[place] += _mixed(rows[row] + _STEP)
+
+
+@njit
+def compare(
+    source_keys: NDArray[np.uint64],
+    source_rows: NDArray[np.uint64],
+    target_keys: NDArray[np.uint64],
+    target_rows: NDArray[np.uint64],
+    found: NDArray[np.uint64],
+    kinds: NDArray[np.uint8],
+) -> int:
+    """Keys that differ, and how, of two sides in ascending order of key hashes; returns how many were `found`.
+
+    Rows of one key hash are compared as a multiset: by how many there are, and by the sum of their hashes.
+    """
+    at, to, count = 0, 0, 0
+    while at < len(source_keys) or to < len(target_keys):
+        if to >= len(target_keys) or (at < len(source_keys) and source_keys[at] <= target_keys[to]):
+            key = source_keys[at]
+        else:
+            key = target_keys[to]
+        balance = 0
+        total = np.uint64(0)
+        while at < len(source_keys) and source_keys[at] == key:
+            balance += 1
+            total += source_rows[at]
+            at += 1
+        while to < len(target_keys) and target_keys[to] == key:
+            balance -= 1
+            total -= target_rows[to]
+            to += 1
+        if balance != 0 or total != np.uint64(0):
+            found[count] = key
+            kinds[count] = MISSING if balance > 0 else EXTRA if balance < 0 else CHANGED
+            count += 1
+    return count

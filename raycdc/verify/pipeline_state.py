@@ -1,0 +1,111 @@
+"""What the state says of the target, read while another process may write it: no lease is taken, nothing is changed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.opaque import Position
+from raycdc.checkpoint.pulse import Vacancy, Watch
+from raycdc.checkpoint.store import CheckpointStore, CommitRecord
+from raycdc.errors import StateError
+from raycdc.model import TableId
+from raycdc.source.schema_document import SchemaDocument
+from raycdc.source.snapshot.stream_state import StreamState, stream_of
+from raycdc.source.split import StreamSplit
+from raycdc.source.table_life import AsOf, Behind, InSnapshot, Live, Parked
+from raycdc.verify.targets.api import NotComparedError
+
+#: How often the state is looked at while a commit is waited for.
+LOOK_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The target has all changes up to the place of `stream`, as `record` says."""
+
+    record: CommitRecord
+    stream: StreamState
+    documents: Mapping[str, SchemaDocument]
+
+    @property
+    def position(self) -> Position:
+        return self.stream.position
+
+    @property
+    def ordinal(self) -> int:
+        return self.stream.ordinal
+
+    def document(self, table: TableId) -> SchemaDocument:
+        """The table's schema document there. `NotComparedError` where its rows are not followed there."""
+        for name, entry in self.record.parked.items():
+            if str(table) in entry.sources:
+                raise NotComparedError(f"its target {name} is parked: {entry.text}")
+        match state := self.stream[table]:
+            case Live() | Behind():
+                return self.documents[state.schema]
+            case InSnapshot() | AsOf():
+                raise NotComparedError("its snapshot is under way; compare it when that is complete")
+            case Parked(reason=reason, phase=phase):
+                raise NotComparedError(f"it is {phase}: {reason}")
+            case _:
+                raise NotComparedError("the pipeline does not follow it (yet)")
+
+    def split(self, table: TableId) -> StreamSplit:
+        """The log from here on, as if the table were the only one."""
+        stream = self.stream.only([table])
+        schemas = {state.schema: self.documents[state.schema] for state in stream.followed.values()}
+        return StreamSplit(StreamState(stream.position, stream.ordinal, stream.followed, notes=stream.notes), schemas)
+
+
+class PipelineState:
+    """See the module's docstring."""
+
+    def __init__(self, store: CheckpointStore) -> None:
+        self.store = store
+        self._watch = Watch(store.generations, store.lock.holder, lock=store.lock.identity)
+        self._documents: dict[str, SchemaDocument] = {}
+
+    def held(self) -> Held:
+        """As of the newest commit. `StateError` where nothing was committed yet, or the source keeps no log's state."""
+        for _ in range(3):
+            record = self.store.last_commit()
+            if record is None:
+                raise StateError(f"Nothing was committed yet, as {self.store.place} says. Run the pipeline first.")
+            try:
+                manifest = self.store.manifest(record.epoch)
+            except StateError:
+                continue  # So many epochs were committed meanwhile that it is pruned.
+            return self._held(record, manifest)
+        raise StateError(f"{self.store.place} has no manifest of its newest commit. Is another process changing it?")
+
+    def is_running(self) -> bool:
+        """Whether a driver seems to have the state."""
+        return not isinstance(self._watch.look(), Vacancy)
+
+    def held_beyond(self, ordinal: int, wait_s: float, stopped: threading.Event) -> Held | None:
+        """As of the first commit that has everything up to `ordinal`; None if there is none within `wait_s`, or as soon
+        as nobody runs the pipeline.
+        """
+        left = wait_s
+        while True:
+            held = self.held()
+            if held.ordinal >= ordinal:
+                return held
+            if left <= 0 or not self.is_running() or stopped.wait(LOOK_S):
+                return None
+            left -= LOOK_S
+
+    def _held(self, record: CommitRecord, manifest: Manifest) -> Held:
+        stream = stream_of(manifest)
+        if stream is None:
+            raise StateError(
+                "verify compares tables of one log (MySQL, MariaDB, MongoDB), and this pipeline's source has others: "
+                "topics keep no rows that could be read again."
+            )
+        for state in stream.followed.values():
+            if state.schema not in self._documents:
+                self._documents[state.schema] = SchemaDocument.from_json(self.store.document(state.schema))
+        return Held(record, stream, self._documents)

@@ -1,0 +1,107 @@
+"""The source's side: a table's rows by its own SELECTs, as the columns of its target, and the places it was read at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from raycdc.checkpoint.opaque import Position
+from raycdc.errors import TableChangedError
+from raycdc.model import META_COLUMNS, TableId, TableSchema
+from raycdc.model.view import constant_type
+from raycdc.source.connector import IncrementalSource
+from raycdc.source.schema_document import SchemaDocument
+from raycdc.source.split import OpenedAt, SnapshotSplit
+from raycdc.transform.hiding import Hiding
+from raycdc.transform.resolved import ResolvedTransform
+
+
+@dataclass(frozen=True, slots=True)
+class RowMaker:
+    """Rows of `table` as its target has them: masked by `hiding`, and by what `transform` chooses and renames.
+
+    `schema` is that of the result.
+    """
+
+    table: TableId
+    schema: TableSchema
+    hiding: Hiding
+    transform: ResolvedTransform | None = None
+
+    def columns(self, batch: pa.RecordBatch) -> Mapping[str, pa.Array]:
+        """The target's columns by name, of a batch of the source's. Values that differ from change to change are not
+        among them.
+        """
+        batch = self.hiding.batch(self.table, batch)
+        if self.transform is None:
+            return {name: batch.column(name) for name in batch.schema.names if name not in META_COLUMNS}
+        made: dict[str, pa.Array] = {}
+        for output in self.transform.projection().outputs:
+            match output.stored:
+                case "":
+                    constant = pa.scalar(output.constant, constant_type(output.constant).arrow())
+                    made[output.name] = pa.repeat(constant, batch.num_rows)
+                case "_db":
+                    made[output.name] = pa.repeat(pa.scalar(self.table.db), batch.num_rows)
+                case "_table":
+                    made[output.name] = pa.repeat(pa.scalar(self.table.table), batch.num_rows)
+                case name if name not in META_COLUMNS:
+                    made[output.name] = batch.column(name)
+        return made
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The columns that `columns` gives."""
+        if self.transform is None:
+            return [column.name for column in self.schema.columns]
+        outputs = self.transform.projection().outputs
+        varying = set(META_COLUMNS) - {"_db", "_table"}
+        return [output.name for output in outputs if output.stored not in varying]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTableRows:
+    """A table at the source: `document` describes it as the state has it at the place where it is compared."""
+
+    source: IncrementalSource[Any]
+    table: TableId
+    document: SchemaDocument
+    maker: RowMaker
+
+    def splits(self) -> Iterator[SnapshotSplit]:
+        """Ranges of the table's chunk key that cover it exactly once. Blocks."""
+        planner = self.source.planner(self.table, self.document)
+        if planner is None:
+            yield SnapshotSplit(self.table, 0, None, None, None, includes_null=True)
+            return
+        dialect, index = self.source.enumerator_dialect(), 0
+        while planner is not None:
+            planned = dialect.plan(self.document, self.table, planner, index)
+            yield from planned.splits
+            index += len(planned.splits)
+            planner = planned.planner
+
+    def read(self, position: Position, passed: Callable[[Mapping[str, pa.Array], int], None]) -> tuple[int, int]:
+        """Read all rows, each range not before everything up to `position` is visible; `passed` gets columns and the
+        number of rows. Returns the ordinal behind which none of them can be, and how many ranges there were.
+
+        Raises `TableChangedError` where the table is not as described (any more).
+        """
+        high = ranges = 0
+        with closing(self.source.chunk_reader()) as reader:
+            for split in self.splits():
+                opened = OpenedAt(position, as_of=split.as_of)
+                for batch in reader.read(split, opened_at=opened, document=self.document):
+                    passed(self.maker.columns(batch), batch.num_rows)
+                end = reader.high_watermark()
+                high, ranges = max(high, end.ordinal, end.log_end), ranges + 1
+        return high, ranges
+
+
+def changed_meanwhile(error: TableChangedError) -> str:
+    """The reason of a round that begins again."""
+    return f"the table was changed while it was read ({error})"

@@ -1,0 +1,221 @@
+"""One table compared, in rounds; the package's docstring has the argument."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+
+from raycdc.errors import TableChangedError
+from raycdc.verify.canonical import Compared
+from raycdc.verify.digests import Checksum, Differing, Digests
+from raycdc.verify.log_changes import LogChanges, LogSaysMoreError
+from raycdc.verify.pipeline_state import Held, PipelineState
+from raycdc.verify.results import Comparison, Counts, ShownKeys, Side
+from raycdc.verify.source_rows import SourceTableRows
+from raycdc.verify.targets.api import NotComparedError, TargetTable
+
+#: A key that differs is looked at so often while it keeps changing.
+ROUNDS_MAX = 6
+#: Times that a table is begun anew because it was itself changed while it was read.
+BEGINNINGS_MAX = 3
+#: Keys of each kind that are shown.
+KEYS_SHOWN_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Both sides of one table. `names` are the target's names of the compared columns."""
+
+    source: SourceTableRows
+    target: TargetTable
+    compared: Compared
+    names: Mapping[str, str]
+    #: Rows of the target that count: all, but those that were deleted softly.
+    counts: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda batch: batch
+    #: Further columns of the target that `counts` looks at.
+    counted_by: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Reading:
+    """How far both sides were read, for people; each number is written by one thread."""
+
+    source_rows: int = 0
+    target_rows: int = 0
+    round: int = 1
+    waits_for: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How patiently a table is compared: `wait_s` for a commit behind what was read. `stopped` ends all waits."""
+
+    wait_s: float = 60.0
+    show_keys: bool = False
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """Both sides as one round read them: `differing` keys, and the ordinal behind which neither side has anything."""
+
+    source: Checksum
+    target: Checksum
+    differing: Differing
+    ranges: int
+    high: int
+
+
+class TableComparison:
+    """Compares one table; `open_sides` makes both sides as of a commit, and may raise `NotComparedError`."""
+
+    def __init__(
+        self,
+        state: PipelineState,
+        open_sides: Callable[[Held], Sides],
+        terms: Terms,
+        reading: Reading,
+    ) -> None:
+        self._state = state
+        self._open_sides = open_sides
+        self._terms = terms
+        self._reading = reading
+
+    def run(self) -> Comparison:
+        """Blocks. Raises `NotComparedError`, and errors of the source, the target and the state."""
+        why = ""
+        for _ in range(BEGINNINGS_MAX):
+            held = self._state.held()
+            sides = self._open_sides(held)
+            split = held.split(sides.source.table)
+            begun = time.monotonic()
+            try:
+                log = LogChanges(sides.source.source, split, sides.source.maker, sides.compared)
+                with log:
+                    found = self._compared(held, sides, log)
+            except (LogSaysMoreError, TableChangedError) as cause:
+                why = str(cause)
+                # The run has to pass that place before anything can be compared behind it.
+                self._terms.stopped.wait(1.0)
+                continue
+            return replace(found, seconds=time.monotonic() - begun)
+        raise NotComparedError(f"{why.rstrip('.')}; that was so {BEGINNINGS_MAX} times. Compare it when that is over")
+
+    def _compared(self, held: Held, sides: Sides, log: LogChanges) -> Comparison:
+        first = self._round(held, sides, None)
+        confirmed, waiting = self._judged(held, first, log)
+        number, behind = 1, 0
+        latest = first
+        while len(waiting):
+            if number == ROUNDS_MAX:
+                break
+            self._reading.waits_for = "a commit of the run that has all changes that were seen"
+            later = self._state.held_beyond(latest.high, self._terms.wait_s, self._terms.stopped)
+            self._reading.waits_for = ""
+            if later is None:
+                behind = len(waiting)
+                break
+            number += 1
+            self._reading.round = number
+            if later.document(sides.source.table) != held.document(sides.source.table):
+                raise LogSaysMoreError("the table's columns were changed meanwhile")
+            latest = self._round(later, sides, waiting)
+            more, waiting = self._judged(later, latest, log)
+            confirmed = _joined(confirmed, more)
+        keys = self._shown(held, sides, confirmed) if self._terms.show_keys and confirmed.count else None
+        counts = Counts(
+            missing=len(confirmed.missing),
+            extra=len(confirmed.extra),
+            changed=len(confirmed.changed),
+            kept_changing=0 if behind else len(waiting),
+            behind=behind,
+        )
+        return Comparison(
+            Side.of(first.source), Side.of(first.target), first.ranges, number, counts, seconds=0.0, keys=keys
+        )
+
+    def _judged(self, held: Held, found: _Round, log: LogChanges) -> tuple[Differing, np.ndarray]:
+        """The differences of a round that are proven, and the keys that are to be looked at again."""
+        if not found.differing.count:
+            return found.differing, np.zeros(0, np.uint64)
+        changed = log.after(held.ordinal, found.high)
+        proven = found.differing.without(changed)
+        keys = found.differing.keys()
+        return proven, np.unique(keys[np.isin(keys, changed)])
+
+    def _round(self, held: Held, sides: Sides, only: np.ndarray | None) -> _Round:
+        """Read both sides at the same time, all rows or those with the key hashes `only` (ascending)."""
+        with Digests() as ours, Digests() as theirs, ThreadPoolExecutor(1, "verify-target") as pool:
+            reading: Future[None] = pool.submit(self._read_target, sides, theirs, only)
+            high, ranges = self._read_source(held, sides, ours, only)
+            reading.result()
+            end = sides.source.source.enumerator_dialect().current_ordinal()
+            return _Round(ours.checksum, theirs.checksum, ours.differing(theirs), ranges, max(high, end))
+
+    def _read_source(self, held: Held, sides: Sides, into: Digests, only: np.ndarray | None) -> tuple[int, int]:
+        self._reading.source_rows = 0
+
+        def passed(columns: Mapping[str, pa.Array], rows: int) -> None:
+            self._require_going()
+            into.add(*_within(only, *sides.compared.row_hashes(columns, rows)))
+            self._reading.source_rows += rows
+
+        return sides.source.read(held.position, passed)
+
+    def _read_target(self, sides: Sides, into: Digests, only: np.ndarray | None) -> None:
+        self._reading.target_rows = 0
+        for columns, rows in self._target_columns(sides):
+            self._require_going()
+            into.add(*_within(only, *sides.compared.row_hashes(columns, rows)))
+            self._reading.target_rows += rows
+
+    @staticmethod
+    def _target_columns(sides: Sides) -> Iterator[tuple[Mapping[str, pa.Array], int]]:
+        """Batches of the target's rows that count, by the compared columns' names."""
+        names = list(sides.names.values())
+        wanted = [*names, *(name for name in sides.counted_by if name not in names)]
+        for batch in map(sides.counts, sides.target.batches(wanted)):
+            yield {name: batch.column(theirs) for name, theirs in sides.names.items()}, batch.num_rows
+
+    def _shown(self, held: Held, sides: Sides, found: Differing) -> ShownKeys:
+        """The first keys of each kind as text, for which both sides are read once more."""
+        texts: dict[int, str] = {}
+        wanted = np.sort(found.keys())
+
+        def look(columns: Mapping[str, pa.Array], rows: int) -> None:
+            keys = sides.compared.key_hashes(columns, rows)
+            for place in np.flatnonzero(np.isin(keys, wanted)):
+                values = [str(columns[part.name][int(place)].as_py()) for part in sides.compared.key]
+                texts.setdefault(int(keys[place]), ", ".join(values))
+
+        sides.source.read(held.position, look)
+        for columns, rows in self._target_columns(sides):
+            look(columns, rows)
+        lists = (sorted(texts[int(key)] for key in part if int(key) in texts) for part in _kinds(found))
+        return ShownKeys(*(each[:KEYS_SHOWN_MAX] for each in lists))
+
+    def _require_going(self) -> None:
+        if self._terms.stopped.is_set():
+            raise KeyboardInterrupt
+
+
+def _kinds(found: Differing) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return found.missing, found.extra, found.changed
+
+
+def _joined(one: Differing, other: Differing) -> Differing:
+    """Of several rounds. A key is in one of them alone, because only those that are open are looked at again."""
+    return Differing(*(np.concatenate(pair) for pair in zip(_kinds(one), _kinds(other), strict=True)))
+
+
+def _within(only: np.ndarray | None, keys: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    if only is None:
+        return keys, rows
+    kept = np.isin(keys, only)
+    return keys[kept], rows[kept]

@@ -1,0 +1,28 @@
+"""What a target is to whoever compares it: its columns, and its rows as they are at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+
+class NotComparedError(Exception):
+    """A table cannot be compared, or not now; the text says why, and what to do. It concerns this table alone."""
+
+
+class TargetTable(Protocol):
+    """A target that can be read. Methods block; each call of `batches` sees the newest rows, all of one moment."""
+
+    #: Whether -0.0 is stored as 0.0.
+    one_zero: bool
+
+    def columns(self) -> Sequence[str]:
+        """Names of all columns. `NotComparedError` where there is no such target."""
+
+    def rows_about(self) -> int:
+        """About how many rows it has, for people; 0 where that would cost a scan."""
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The columns `columns`, in that order, of all rows; types are the target's."""

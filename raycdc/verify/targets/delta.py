@@ -1,0 +1,58 @@
+"""Delta tables, read by delta-rs at their newest version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import TableNotFoundError
+
+from raycdc.model import TableId
+from raycdc.stores.libraries import delta_options
+from raycdc.stores.settings import StorageSettings
+from raycdc.stores.url import FolderPlace, place_of
+from raycdc.verify.targets.api import NotComparedError
+
+#: Rows that become hashes at once.
+_BATCH_ROWS = 131_072
+
+
+class DeltaRows:
+    """`TargetTable` of the table that a lake at `path` (a folder or URL) has for `target`."""
+
+    one_zero = False
+
+    def __init__(self, path: str, target: TableId, settings: StorageSettings) -> None:
+        place = place_of(path).below(f"{target.db}/{target.table}")
+        self._target = target
+        self._where = str(place.path if isinstance(place, FolderPlace) else place)
+        self._options = None if isinstance(place, FolderPlace) else delta_options(place, settings)
+
+    def __repr__(self) -> str:
+        return f"DeltaRows({self._where!r})"
+
+    def columns(self) -> Sequence[str]:
+        return [field.name for field in self._table().schema().fields]
+
+    def rows_about(self) -> int:
+        actions = pa.table(self._table().get_add_actions(flatten=True))
+        if "num_records" not in actions.schema.names:
+            return 0
+        return int(pa.compute.sum(actions.column("num_records")).as_py() or 0)
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        table = self._table()
+        if "deletionVectors" in (table.protocol().reader_features or ()):
+            # The pyarrow dataset would not see which rows are marked as deleted.
+            names = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
+            reader = QueryBuilder().register("target", table).execute(f"SELECT {names} FROM target")
+            yield from pa.RecordBatchReader.from_stream(reader)
+            return
+        yield from table.to_pyarrow_dataset().scanner(columns=list(columns), batch_size=_BATCH_ROWS).to_batches()
+
+    def _table(self) -> DeltaTable:
+        try:
+            return DeltaTable(self._where, storage_options=self._options)
+        except TableNotFoundError:
+            raise NotComparedError(f"there is no Delta table for {self._target} in the lake") from None

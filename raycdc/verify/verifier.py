@@ -1,0 +1,179 @@
+"""From a configuration to the comparison of its tables, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycdc.checkpoint.bad_rows import bad_rows
+from raycdc.checkpoint.changelog import FullBy
+from raycdc.checkpoint.names import column_names
+from raycdc.checkpoint.place import state_of
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.config import PipelineConfig
+from raycdc.errors import ConfigError, SchemaError, StateError, TableRefusedError
+from raycdc.model import TableId, TableSchema
+from raycdc.model.behavior import SchemaChangeBehavior
+from raycdc.model.selector import plain_table
+from raycdc.preflight import naming_of, require_fitting, source_maker
+from raycdc.source.connector import IncrementalSource
+from raycdc.transform import PlainResolver, TransformedTables, TransformUse
+from raycdc.transform.hiding import Hiding
+from raycdc.transform.plain import is_plain
+from raycdc.transform.resolved import ResolvedTransform
+from raycdc.verify.canonical import Compared, ComparedColumn, Form
+from raycdc.verify.pipeline_state import Held, PipelineState
+from raycdc.verify.results import TableResult
+from raycdc.verify.source_rows import RowMaker, SourceTableRows
+from raycdc.verify.table import Reading, Sides, TableComparison, Terms
+from raycdc.verify.targets.api import NotComparedError
+from raycdc.verify.targets.open import open_target
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A table that is about to be compared, and how far it is; `about` is how many rows it may have (0: unknown)."""
+
+    table: str
+    reading: Reading
+    about: int = 0
+
+
+class Verifier:
+    """See the module's docstring. `on_table` hears of each table before it is compared."""
+
+    def __init__(self, config: PipelineConfig, terms: Terms, on_table: Callable[[Watched], None]) -> None:
+        """Raises `ConfigError` and `StateError` for what no table of the pipeline could be compared with."""
+        store = CheckpointStore.there(state_of(config), pipeline=config.pipeline.name)
+        if store is None:
+            raise StateError(f"There is no state in {state_of(config)}: the pipeline has not run yet.")
+        require_fitting(config, store)
+        self._config = config
+        self._terms = terms
+        self._on_table = on_table
+        self._upsert = config.sink.write == "upsert"
+        self._naming = naming_of(config, column_names(store))
+        source = source_maker(config, upsert=self._upsert, full_by=FullBy.NOTHING, naming=self._naming)()
+        if not isinstance(source, IncrementalSource):
+            raise ConfigError(
+                f"source.type: verify reads tables again, and {config.source.type} keeps none that it could read."
+            )
+        self._source: IncrementalSource[Any] = source
+        self._state = PipelineState(store)
+        use = TransformUse(self._upsert)
+        self._transforms = TransformedTables(config.transformed(), PlainResolver(), use, config.masked(), self._naming)
+
+    def tables(self, names: Sequence[str]) -> list[TableId]:
+        """The tables called `names`, or all that the pipeline has; `ConfigError` for one that it has not."""
+        stream = self._state.held().stream
+        known = {str(table): table for table in (*stream.followed, *stream.parked)}
+        if not names:
+            return [known[name] for name in sorted(known)]
+        found = []
+        for name in names:
+            table = plain_table(name)
+            if table is None or str(table) not in known:
+                raise ConfigError(f"{name} is none of the pipeline's tables ({', '.join(sorted(known))}).")
+            found.append(table)
+        return found
+
+    def compare(self, tables: Sequence[TableId]) -> Iterator[TableResult]:
+        """Each table's result, once it is known. Errors of the source, the target's store or the state end it."""
+        for table in tables:
+            targets = self._config.router().targets(table)
+            for target in targets:
+                yield self._result(table, target)
+
+    def _result(self, table: TableId, target: TableId) -> TableResult:
+        reading = Reading()
+        notes: list[str] = []
+        try:
+            self._require_alone(table, target)
+            about = open_target(self._config, target).rows_about()
+            self._on_table(Watched(str(table), reading, about))
+            open_sides = partial(self._sides, table, target, notes)
+            found = TableComparison(self._state, open_sides, self._terms, reading).run()
+        except NotComparedError as why:
+            return TableResult(str(table), str(target), reason=f"{why}.", notes=tuple(dict.fromkeys(notes)))
+        if found.counts.missing and (left := self._left_out(table)):
+            notes.append(f"{left} rows were left out as bad rows, as pipeline.on_bad_record says, and are missing")
+        return TableResult(str(table), str(target), found, notes=tuple(dict.fromkeys(notes)))
+
+    def _left_out(self, table: TableId) -> int:
+        return bad_rows(self._state.store, self._state.held().record.epoch).get(str(table), 0)
+
+    def _require_alone(self, table: TableId, target: TableId) -> None:
+        """`NotComparedError` where the target has rows that are not the table's."""
+        if not self._upsert:
+            raise NotComparedError(f'{target} is a changelog, and verify compares targets with write = "upsert" only')
+        entry = self._state.held().record.routes.get(str(target))
+        if entry is not None and (others := sorted(set(entry.sources) - {str(table)})):
+            raise NotComparedError(f"{target} also has rows of {', '.join(others)}, which cannot be told from its own")
+        if self._config.pipeline.on_existing == "merge":
+            raise NotComparedError(
+                f'{target} may have had rows of others, which pipeline.on_existing = "merge" keeps and which look like '
+                "rows too many"
+            )
+
+    def _sides(self, table: TableId, target: TableId, notes: list[str], held: Held) -> Sides:
+        document = held.document(table)
+        schema, found = self._transformed(table, document.schema)
+        maker = RowMaker(table, schema, Hiding(self._config.masked(), self._config.state_key), found)
+        if not schema.primary_key:
+            raise NotComparedError("it has no primary key, by which rows of two sides are told to be one")
+        rows = open_target(self._config, target)
+        there = {name.casefold(): name for name in rows.columns()}
+        absent = [name for name in maker.names if name.casefold() not in there]
+        if absent:
+            self._judge_absent(target, absent, schema.primary_key, notes)
+        columns = tuple(
+            ComparedColumn(name, Form.of(schema.column(name).type, one_zero=rows.one_zero))
+            for name in maker.names
+            if name.casefold() in there
+        )
+        by_name = {column.name: column for column in columns}
+        compared = Compared(columns, tuple(by_name[name] for name in schema.primary_key))
+        names = {name: there[name.casefold()] for name in by_name}
+        source = SourceTableRows(self._source, table, document, maker)
+        if found is not None and found.transform.soft:
+            deleted = there[found.transform.deleted_column.casefold()]
+            return Sides(source, rows, compared, names, partial(_present, deleted=deleted), (deleted,))
+        return Sides(source, rows, compared, names)
+
+    def _judge_absent(self, target: TableId, absent: Sequence[str], key: Sequence[str], notes: list[str]) -> None:
+        config = self._config.pipeline
+        named = ", ".join(absent)
+        lets = config.schema_change in (SchemaChangeBehavior.IGNORE, SchemaChangeBehavior.TRY_EVOLVE)
+        if set(absent) & set(key) or not (lets or config.schema_changes_left_out):
+            raise NotComparedError(f"{target} has no column {named}, so every row differs from the source's")
+        notes.append(f"{target} has no column {named}, which the source has (pipeline.schema_change lets that be)")
+
+    def _transformed(self, table: TableId, schema: TableSchema) -> tuple[TableSchema, ResolvedTransform | None]:
+        """The columns of the target's rows, and how they are made. `NotComparedError` where that needs more than this
+        process.
+        """
+        asked = self._transforms.transforms.of(table)
+        if asked is not None and not is_plain(asked):
+            raise NotComparedError(
+                f"Spark computes its columns or filters its rows ({self._transforms.transforms.place(table)}), and "
+                "verify does without Spark"
+            )
+        if asked is not None and asked.lookups:
+            raise NotComparedError("it is joined with a [[lookup]], whose answers change by themselves")
+
+        try:
+            read, _ = self._transforms.read(table, schema)
+            found = self._transforms.resolved(table, read)
+        except (TableRefusedError, ConfigError, SchemaError) as cause:
+            raise NotComparedError(str(cause).rstrip(".")) from cause
+        return (read if found is None else found.schema), found
+
+
+def _present(batch: pa.RecordBatch, *, deleted: str) -> pa.RecordBatch:
+    """Rows that are not marked as deleted."""
+    return batch.filter(pc.invert(pc.fill_null(batch.column(deleted), fill_value=False)))

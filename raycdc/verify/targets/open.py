@@ -9,7 +9,7 @@ from raycdc.model import TableId
 from raycdc.verify.targets.api import NotComparedError, TargetTable
 
 #: Sinks whose targets can be read.
-READABLE = ("delta",)
+READABLE = ("delta", "iceberg", "jdbc")
 
 
 def open_target(config: PipelineConfig, target: TableId) -> TargetTable:
@@ -22,7 +22,30 @@ def open_target(config: PipelineConfig, target: TableId) -> TargetTable:
             from raycdc.verify.targets.delta import DeltaRows
 
             return DeltaRows(section.path, target, settings)
+        case "iceberg":
+            from raycdc.verify.targets.iceberg import IcebergRows, Warehouse
+
+            place = section.place()
+            given = (place.uri.reveal(), place.properties, settings)
+            return IcebergRows(Warehouse(place.type, place.name, place.warehouse, *given), target)
+        case "jdbc":
+            return _database_rows(section.address(), target)
         case other:
             raise NotComparedError(
                 f"targets of the sink {other} cannot be read back; verify knows {', '.join(READABLE)}"
             )
+
+
+def _database_rows(address: Any, target: TableId) -> TargetTable:
+    """`address` is a `raycdc.sinks.jdbc.plugin.Address`."""
+    if address.kind == "postgresql":
+        from raycdc.verify.targets.postgres import Login, PostgresRows
+
+        login = (address.host, address.port, address.database, address.user, address.password)
+        return PostgresRows(Login(*login, address.tls_mode, address.tls_ca), target)
+    from raycdc.clients.mysql import MySqlSettings
+    from raycdc.verify.targets.mysql import MySqlRows
+
+    account = (address.host, address.port, address.user, address.password)
+    safety = (address.tls_mode, address.tls_ca, address.allow_public_key_retrieval)
+    return MySqlRows(MySqlSettings(*account, *safety), target)

@@ -1,0 +1,95 @@
+"""Iceberg tables, read by pyiceberg at their newest snapshot: of its catalogs, or of a warehouse folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.table import StaticTable, Table
+
+from raycdc.errors import SinkError
+from raycdc.model import TableId
+from raycdc.stores.libraries import iceberg_properties
+from raycdc.stores.settings import StorageSettings
+from raycdc.stores.url import FolderPlace, place_of
+from raycdc.verify.targets.api import NotComparedError
+
+_METADATA = re.compile(r"v(\d+)(?:\.gz)?\.metadata\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Warehouse:
+    """Where tables are, as the sink's section says: `type` is hadoop, sql, rest or glue."""
+
+    type: str
+    name: str
+    warehouse: str
+    uri: str = field(repr=False)
+    properties: Mapping[str, str] = field(repr=False)
+    storage: StorageSettings
+
+    def table(self, target: TableId) -> Table:
+        """`NotComparedError` where there is none, or where nothing here reads it."""
+        absent = NotComparedError(f"there is no Iceberg table {target} in the catalog")
+        if self.type == "hadoop":
+            place = place_of(self.warehouse)
+            if not isinstance(place, FolderPlace):
+                raise NotComparedError("a warehouse of type hadoop on an object store is not read by verify")
+            folder = Path(place.path).absolute() / target.db / target.table / "metadata"
+            names = [name.name for name in folder.glob("v*.metadata.json")] if folder.is_dir() else []
+            versions = {int(found[1]): name for name in names if (found := _METADATA.fullmatch(name))}
+            if not versions:
+                raise absent
+            return StaticTable.from_metadata(f"file://{folder / versions[max(versions)]}")
+        try:
+            return load_catalog(self.name, **self._properties()).load_table((target.db, target.table))
+        except NoSuchTableError:
+            raise absent from None
+        except Exception as cause:  # whatever SQLAlchemy's driver, boto3 or the HTTP library raises
+            raise SinkError(
+                f"The {self.type} catalog of the Iceberg sink cannot be read ({type(cause).__name__}). Check "
+                "sink.catalog.uri and properties."
+            ) from cause
+
+    def _properties(self) -> dict[str, str]:
+        found = {"type": self.type, **({"uri": self.uri} if self.uri else {})}
+        if self.type == "rest":
+            found |= {"warehouse": self.warehouse} if self.warehouse else {}
+        elif self.warehouse:
+            place = place_of(self.warehouse)
+            if isinstance(place, FolderPlace):
+                found["warehouse"] = f"file://{Path(place.path).absolute()}"
+            else:
+                found |= {"warehouse": str(place), **iceberg_properties(place, self.storage)}
+        return {**found, **self.properties}
+
+
+class IcebergRows:
+    """`TargetTable` of the table ``DB.TABLE``."""
+
+    one_zero = False
+
+    def __init__(self, warehouse: Warehouse, target: TableId) -> None:
+        self._warehouse = warehouse
+        self._target = target
+
+    def __repr__(self) -> str:
+        return f"IcebergRows({self._target}, {self._warehouse!r})"
+
+    def columns(self) -> Sequence[str]:
+        return [field.name for field in self._warehouse.table(self._target).schema().fields]
+
+    def rows_about(self) -> int:
+        snapshot = self._warehouse.table(self._target).current_snapshot()
+        summary = None if snapshot is None else snapshot.summary
+        return int((summary["total-records"] if summary is not None else None) or 0)
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        scan = self._warehouse.table(self._target).scan(selected_fields=tuple(columns))
+        for batch in scan.to_arrow_batch_reader():
+            yield batch.select(list(columns))

@@ -1,0 +1,61 @@
+"""Tables of MySQL and MariaDB, read as a source of this kind is: by one statement over the binary protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+
+import pyarrow as pa
+
+from raycdc.clients.mysql import MySqlSettings, connect, quote_name
+from raycdc.connectors.mysql.catalog import load_tables, table_sizes
+from raycdc.connectors.mysql.snapshot.resultset import stream_query
+from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.errors import SinkError, SourceError
+from raycdc.model import TableId
+from raycdc.verify.targets.api import NotComparedError
+
+
+class MySqlRows:
+    """`TargetTable` of the table of `target`'s own name."""
+
+    #: MariaDB stores one zero only.
+    one_zero = True
+
+    def __init__(self, settings: MySqlSettings, target: TableId) -> None:
+        self._settings = settings
+        self._target = target
+
+    def __repr__(self) -> str:
+        return f"MySqlRows({self._target}, {self._settings!r})"
+
+    def columns(self) -> Sequence[str]:
+        return [column.name for column in self._described().columns]
+
+    def rows_about(self) -> int:
+        with closing(connect(self._settings)) as connection:
+            sizes = table_sizes(connection, [self._target])
+        return sizes[self._target].rows if self._target in sizes else 0
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        table = self._described()
+        by_name = {column.name: column for column in table.columns}
+        chosen = replace(table, columns=tuple(by_name[name] for name in columns))
+        names = ", ".join(map(quote_name, columns))
+        sql = f"SELECT {names} FROM {quote_name(self._target.db, self._target.table)}"
+        try:
+            with closing(connect(self._settings)) as connection:
+                yield from stream_query(connection, sql, chosen)
+        except SourceError as cause:
+            raise SinkError(str(cause).replace("source.", "sink.")) from cause
+
+    def _described(self) -> MySqlTable:
+        try:
+            with closing(connect(self._settings)) as connection:
+                found = load_tables(connection, [self._target]).get(self._target)
+        except SourceError as cause:
+            raise SinkError(str(cause).replace("source.", "sink.")) from cause
+        if found is None:
+            raise NotComparedError(f"there is no table {self._target} at {self._settings.address}")
+        return found

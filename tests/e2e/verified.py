@@ -1,0 +1,40 @@
+"""``raycdc verify`` in a test's own process: its exit code and its lines."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+from typing import Any
+from unittest.mock import patch
+
+from raycdc.cli import main
+from raycdc.errors import ExitCode
+from raycdc.testing.jobs import Job
+
+
+def verified(job: Job, *words: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    """The exit code, and the lines by the tables' names."""
+    out, errors = io.StringIO(), io.StringIO()
+    environment = {"RAYCDC_TEST_PASSWORD": getattr(job.server, "cdc_user", "")}
+    with patch.dict(os.environ, environment), contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+        code = main(["verify", str(job.configuration()), "--json", *words])
+    lines = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert lines, errors.getvalue()
+    return code, {line["table"].partition(".")[2]: line for line in lines}
+
+
+def counts(line: dict[str, Any]) -> dict[str, int]:
+    """The keys by what is known of them, but for kinds without any."""
+    names = ("missing", "extra", "changed", "kept_changing", "behind")
+    return {name: line[name] for name in names if line[name]}
+
+
+def require_equal(job: Job, *, rows: int = 0) -> None:
+    """An `AssertionError` unless all targets hold what their sources hold, `rows` rows in each."""
+    code, lines = verified(job)
+    assert code == ExitCode.DONE, lines
+    for line in lines.values():
+        assert (line["verdict"], line["notes"]) == ("equal", []), line
+        assert line["source_rows"] == line["target_rows"] >= rows

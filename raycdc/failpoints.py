@@ -61,6 +61,9 @@ POINTS = (
     # The driver's record of commits.
     "before_park_told",
     "after_record",
+    # The driver that takes a command about a table: before it ends the readers, and when its answer is durable.
+    "before_command",
+    "after_command",
     # Every file of a state that is written in several parts.
     "half_written",
     # A state on an object store: what the root will name is there, and then the root.

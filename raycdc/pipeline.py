@@ -26,6 +26,7 @@ from raycdc.config import PipelineConfig, PipelineOptions, SinkConfig, SourceCon
 from raycdc.consumer import Epoch, Ledger
 from raycdc.control.beside import Control
 from raycdc.data_side import DataSide, bad_records
+from raycdc.driver.commands import LOOK_AT_STORE_S, LOOK_S, CommandDesk, LiveCommands
 from raycdc.driver.start_patience import StartPatience
 from raycdc.driver.succession import StoppedWaitingError, Tenure, take
 from raycdc.driver.watchdog import Watchdog
@@ -38,13 +39,13 @@ from raycdc.errors import ClusterLostError, ConfigError, SegmentUnavailableError
 from raycdc.model.until import Until
 from raycdc.preflight import Taker, naming_place, settle_corrected, settle_place, settle_start
 from raycdc.progress import ProgressReporter
-from raycdc.run_events import Listener
+from raycdc.run_events import Commanded, Listener
 from raycdc.runtime.launcher import JobSpec, Launcher
 from raycdc.runtime.restarts import ProcessEnd, RestartBudget
 from raycdc.runtime.supervisor import Supervisor
 from raycdc.sinks.api import Sink
 from raycdc.source.table_requests import complain_of_parked
-from raycdc.source_side import SourceSide, copies_of, job_spec, new_launcher, new_supervisor
+from raycdc.source_side import SourceSide, command_rules, copies_of, job_spec, new_launcher, new_supervisor
 from raycdc.spark.lifecycle import SparkThread, activity, new_session
 from raycdc.startup_checks import Start, begin, no_order, order_by, require_known_rows
 from raycdc.waiting.stages import Board, Stage
@@ -299,6 +300,9 @@ class Pipeline:
             settle_corrected(self.config, store, loop.written)
             loop.recover()
         settle_place(self.config, store)
+        desk = CommandDesk(store)
+        for answer in desk.take(desk.waiting(), command_rules(self.config)):
+            reporter.tell(Commanded(answer))
         reporter.bad_rows(bad_rows(store, loop.committed))
         losses = RestartBudget()
         while True:
@@ -326,6 +330,14 @@ class Pipeline:
         with ExitStack() as stack:
             supervisor = source_side.supervisor = self._supervised(run, stack, launcher)
             stack.enter_context(run.reporter.watching(supervisor.status, every_s=PROGRESS_S))
+            commands = LiveCommands(
+                CommandDesk(run.store),
+                command_rules(self.config),
+                supervisor,
+                tell=lambda answer: run.reporter.tell(Commanded(answer)),
+                every_s=LOOK_AT_STORE_S if run.store.place.on_store else LOOK_S,
+            )
+            stack.callback(commands.close)
             _run_through_losses(loop, supervisor, run.reporter)
 
     def _supervised(self, run: _Run, stack: ExitStack, launcher: Launcher) -> Supervisor:

@@ -19,6 +19,7 @@ lags; readers |
 (`raycdc.waiting.stages`), `table`, `split`, `reader`, `doing`, `note`, `seconds`, `text` |
 | `moving` | it goes on | the same, as it was told of last |
 | `parked` | a table is not followed (told at each start) | `table`, `phase`, `again`, `reason`, `position`, `ts_ms` |
+| `command` | a command about a table was taken, or refused | `id`, `action`, `table`, `tables`, `refused`, `text` |
 | `caught_up` | a bounded run reached its end | |
 | `error` | the run ends with it | `error`: its class, `text` |
 
@@ -32,6 +33,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, assert_never
 
 if TYPE_CHECKING:
+    from raycdc.source.parking import Asked
     from raycdc.source.table_life import Parked
 
 
@@ -191,6 +193,17 @@ class TableParked:
 
 
 @dataclass(frozen=True, slots=True)
+class Commanded:
+    """A command about a table was taken, or refused."""
+
+    asked: Asked
+
+    def __str__(self) -> str:
+        refused = f"tables {self.asked.action} {self.asked.table}: refused: " if self.asked.refused else ""
+        return f"{refused}{self.asked.text}"
+
+
+@dataclass(frozen=True, slots=True)
 class CaughtUp:
     """A bounded run reached its end."""
 
@@ -258,6 +271,7 @@ RunEvent = (
     | StoodStill
     | WentOn
     | TableParked
+    | Commanded
     | CaughtUp
     | Failed
 )
@@ -296,8 +310,8 @@ def event_to_json(event: RunEvent) -> dict[str, Any]:
                 "staging_s": round(staging_s, 3),
                 "commit_s": round(commit_s, 3),
             }
-        case Warned(text):
-            return {"event": "warning", "text": text}
+        case Warned() | Commanded():
+            return _told(event)
         case StoodStill() | WentOn():
             name, stood = ("moving", event.stood) if isinstance(event, WentOn) else ("standing", event)
             return {"event": name, **asdict(stood), "text": str(event)}
@@ -317,6 +331,21 @@ def event_to_json(event: RunEvent) -> dict[str, Any]:
             return {"event": "error", "error": error, "text": text}
         case other:
             assert_never(other)
+
+
+def _told(event: Warned | Commanded) -> dict[str, str | bool | list[str]]:
+    if isinstance(event, Warned):
+        return {"event": "warning", "text": event.text}
+    told = event.asked
+    return {
+        "event": "command",
+        "id": told.command,
+        "action": told.action,
+        "table": told.table,
+        "tables": [*told.tables],
+        "refused": told.refused,
+        "text": told.text,
+    }
 
 
 def _table(table: TableFigures) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Each has a module that knows what stands in it (`raycdc.checkpoint.kinds` lists 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from raycdc.checkpoint.state_folder import StateFolder
 
 T = TypeVar("T")
 
-#: What was asked of the tables while nothing ran (`raycdc.source.parking.Requests`); the next start carries it out.
+#: What was asked of the tables (`raycdc.source.parking.Requests`); the coordinator that starts next carries it out.
 REQUESTS = "requests.json"
 
 
@@ -26,6 +27,8 @@ class DriverDocuments:
         #: All documents of the state, for whoever has some of its own kind.
         self.folder = folder
         self._generations = generations
+        #: Held by a thread of the driver that writes a document as it has read it, but for a change.
+        self.changing = threading.RLock()
 
     def read(self, name: str) -> dict[str, Any] | None:
         """The document `name` as it was written last; None when it never was."""

@@ -31,6 +31,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "commits": Kind(r"commits/\d{10}\.json(\.\d{10})?"),
         "schemas": Kind(r"schemas/[0-9a-f]+\.json"),
         "requests": Kind(r"requests\.json"),
+        "commands": Kind(r"commands/[0-9a-z]{8,64}\.json", rows=False),
         "configured": Kind(r"configured\.json"),
         "column names": Kind(r"names\.json"),
         "changelog": Kind(r"changelog\.json", rows=False),

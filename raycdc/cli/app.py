@@ -31,8 +31,8 @@ inspect = typer.Typer(
 )
 app.add_typer(inspect, name="inspect")
 tables = typer.Typer(
-    help="List the tables of a pipeline that is not running, and make requests about them for its next start.",
-    short_help="List the tables of a pipeline at rest, and make requests.",
+    help="List the tables of a pipeline, and change what is done with them: at once where it runs, else at its start.",
+    short_help="List the tables of a pipeline, and change them.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -41,6 +41,7 @@ app.add_typer(tables, name="tables")
 TableName = Annotated[str, typer.Argument(metavar="TABLE", help="The table, as DB.TABLE.")]
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The pipeline's TOML file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Wait = Annotated[float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for a running pipeline.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Log to stderr; show tracebacks of errors.")]
 
 
@@ -260,44 +261,52 @@ def tables_list(config: ConfigPath, json: Json = False) -> int:
     return print_tables(config, as_json=json)
 
 
-@tables.command("resnapshot", short_help="Read TABLE anew at the next start.")
-def tables_resnapshot(config: ConfigPath, table: TableName) -> int:
-    """Read TABLE anew at the next start while the others go on; rows that are gone at the source leave the target."""
-    from raycdc.cli.tables import change_table
-
-    return change_table(config, table, "resnapshot")
+@tables.command("resnapshot", short_help="Read TABLE anew.")
+def tables_resnapshot(config: ConfigPath, table: TableName, wait: Wait = 60.0) -> int:
+    """Read TABLE anew while the others go on; rows that are gone at the source leave the target."""
+    return _change_table(config, table, "resnapshot", wait)
 
 
-@tables.command("add", short_help="Add TABLE, with a snapshot at the next start.")
-def tables_add(config: ConfigPath, table: TableName) -> int:
-    """Add TABLE, which source.tables selects by now, with a snapshot at the next start."""
-    from raycdc.cli.tables import change_table
-
-    return change_table(config, table, "add")
+@tables.command("add", short_help="Add TABLE, with a snapshot.")
+def tables_add(config: ConfigPath, table: TableName, wait: Wait = 60.0) -> int:
+    """Add TABLE, which source.tables selects by now, with a snapshot."""
+    return _change_table(config, table, "add", wait)
 
 
-@tables.command("pause", short_help="Stop following TABLE from the next start on.")
-def tables_pause(config: ConfigPath, table: TableName) -> int:
-    """Stop following TABLE from the next start on; its target stays as it is."""
-    from raycdc.cli.tables import change_table
-
-    return change_table(config, table, "pause")
+@tables.command("pause", short_help="Stop following TABLE.")
+def tables_pause(config: ConfigPath, table: TableName, wait: Wait = 60.0) -> int:
+    """Stop following TABLE; its target stays as it is."""
+    return _change_table(config, table, "pause", wait)
 
 
-@tables.command("remove", short_help="Leave TABLE out from the next start on.")
-def tables_remove(config: ConfigPath, table: TableName) -> int:
-    """Leave TABLE out from the next start on; its target keeps what it has."""
-    from raycdc.cli.tables import change_table
-
-    return change_table(config, table, "remove")
+@tables.command("remove", short_help="Leave TABLE out.")
+def tables_remove(config: ConfigPath, table: TableName, wait: Wait = 60.0) -> int:
+    """Leave TABLE out; its target keeps what it has."""
+    return _change_table(config, table, "remove", wait)
 
 
 @tables.command("resume", short_help="Follow a paused TABLE again, from a new snapshot on.")
-def tables_resume(config: ConfigPath, table: TableName) -> int:
-    """Follow a paused TABLE again, beginning with a new snapshot at the next start."""
+def tables_resume(config: ConfigPath, table: TableName, wait: Wait = 60.0) -> int:
+    """Follow a paused TABLE again, beginning with a new snapshot."""
+    return _change_table(config, table, "resume", wait)
+
+
+@tables.command("commands", short_help="Print how far such commands are.")
+def tables_commands(
+    config: ConfigPath,
+    command: Annotated[str | None, typer.Argument(metavar="ID", help="One of them.", show_default=False)] = None,
+    json: Json = False,
+) -> int:
+    """Print the last commands about tables, and how far each is: accepted, acting, done or refused."""
+    from raycdc.cli.tables import print_commands
+
+    return print_commands(config, command, as_json=json)
+
+
+def _change_table(config: Path, table: str, action: str, wait_s: float) -> int:
     from raycdc.cli.tables import change_table
 
-    return change_table(config, table, "resume")
+    return change_table(config, table, action, wait_s=wait_s)
 
 
 @inspect.callback()

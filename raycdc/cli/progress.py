@@ -18,6 +18,7 @@ from rich.text import Text
 from raycdc.printable import printable, printable_text
 from raycdc.run_events import (
     CaughtUp,
+    Commanded,
     Committed,
     Failed,
     Lags,
@@ -82,7 +83,7 @@ class RunState:
                 self.caught_up = True
             case Scaling(reason=reason):
                 self.scaling = reason
-            case Warned() | TableParked() | StoodStill() | WentOn() | Failed():
+            case Warned() | TableParked() | StoodStill() | WentOn() | Commanded() | Failed():
                 pass
             case other:
                 assert_never(other)
@@ -131,7 +132,7 @@ class PlainView:
                 self._flush_commits()
             case Warned(text):
                 self._line(f"warning: {text}")
-            case StoodStill() | WentOn() | Scaling():
+            case StoodStill() | WentOn() | Scaling() | Commanded():
                 self._line(str(event))
             case TableParked():
                 self._line(f"warning: {parked_text(event)}")
@@ -197,7 +198,7 @@ class LiveView:
         match event:
             case Warned(text):
                 self.note(text)
-            case StoodStill() | WentOn():
+            case StoodStill() | WentOn() | Commanded():
                 self.note(str(event))
             case TableParked():
                 self.note(parked_text(event))

@@ -1,44 +1,38 @@
-"""``raycdc tables``: the phases of single tables, and requests about them, which act at the pipeline's next start."""
+"""``raycdc tables``: the phases of single tables, and commands about them, which a running pipeline carries out at once
+and any other at its next start.
+"""
 
 from __future__ import annotations
 
 import json
+import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, assert_never
 
 from raycdc.checkpoint.bad_rows import bad_rows
 from raycdc.checkpoint.opaque import Position
-from raycdc.checkpoint.store import CheckpointStore, CommitRecord
+from raycdc.checkpoint.pulse import Vacancy, Watch
+from raycdc.checkpoint.store import CheckpointStore
 from raycdc.checkpoint.term import brief_term
 from raycdc.cli.inspect_checkpoint import place_of_state
 from raycdc.cli.places import place_text_of
+from raycdc.driver.commands import CommandDesk, CommandState, CommandStatus
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.model import TableId
-from raycdc.model.selector import plain_table
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.printable import printable, printable_json, printable_text
-from raycdc.source.parking import TableRequest, with_refusals
-from raycdc.source.snapshot.stream_state import StreamState
-from raycdc.source.table_life import AsOf, Behind, Gone, InSnapshot, Live, Parked, Phase, TableState, Unknown
-from raycdc.source.table_requests import (
-    ask,
-    left_behind,
-    read_together,
-    refusals_of,
-    requests_of,
-    stream_state,
-)
+from raycdc.source.parking import Asked
+from raycdc.source.table_commands import Command, CommandRules, TableAction, as_it_is
+from raycdc.source.table_life import AsOf, Behind, Gone, InSnapshot, Live, Parked, TableState, Unknown
+from raycdc.source.table_requests import requests_of, stream_state
 
-#: Action → the request that it makes, and the text that it prints.
-_ACTIONS = {
-    "resnapshot": (TableRequest.RESNAPSHOT, "is read again"),
-    "add": (TableRequest.RESNAPSHOT, "is added, beginning with a snapshot,"),
-    "pause": (TableRequest.PAUSE, "is paused (its target keeps what it has)"),
-    "remove": (TableRequest.REMOVE, "is no longer followed (its target keeps what it has, and `add` reads it anew)"),
-    "resume": (TableRequest.RESNAPSHOT, "goes on, beginning with a new snapshot,"),
-}
+#: How often whoever waits for a running pipeline looks at its answer.
+_LOOK_S = 0.2
+#: How long it waits.
+WAIT_S = 60.0
 
 
 def print_tables(config: Path, *, as_json: bool) -> int:
@@ -69,7 +63,7 @@ def _short(place: str) -> str:
 def table_list(store: CheckpointStore) -> list[dict[str, Any]]:
     """The tables of the newest manifest, JSON-able."""
     manifest, record = store.last_manifest(), store.last_commit()
-    state, requests = _with_refusals(stream_state(manifest), record), requests_of(store)
+    state, requests = as_it_is(stream_state(manifest), record), requests_of(store)
     lost = bad_rows(store, record.epoch if record else 0)
     found = []
     for name in sorted({*state.names, *requests.tables}):
@@ -106,61 +100,86 @@ def _phase(table: TableState) -> str:
             assert_never(table)
 
 
-def _with_refusals(state: StreamState, record: CommitRecord | None) -> StreamState:
-    """The log's state as the next start finds it: with the tables parked that the record says a target refused."""
-    return state if record is None else with_refusals(state, refusals_of(record.parked))
-
-
-def change_table(config: Path, name: str, action: str) -> int:
-    """Ask for `action` on the table called `name`, under the state's lease: the pipeline must not run."""
-    asked, done = _ACTIONS[action]
+def change_table(config: Path, name: str, action: str, *, wait_s: float = WAIT_S) -> int:
+    """Have `action` done to the table called `name`: by the driver that has the state, which is waited for that long,
+    or else under the state's lease, for the next start. `ConfigError` where it is refused.
+    """
     store = CheckpointStore(place_of_state(config), create=False)
-    with store.lease(), brief_term(store):
-        state = _with_refusals(stream_state(store.last_manifest()), store.last_commit())
-        table = _table_called(name, state)
-        now = state.named(table)
-        parked = now if isinstance(now, Parked) else None
-        known = not isinstance(now, Unknown)
-        removed = parked is not None and parked.phase is Phase.REMOVED
-        if action == "add":
-            _check_selected(config, table, known=known and not removed)
-        elif not known:
-            raise ConfigError(
-                f"{table} is none of the pipeline's tables ({', '.join(state.names)}). Add it with: raycdc tables add."
-            )
-        if removed and action in ("resume", "resnapshot"):
-            raise ConfigError(f"{table} was removed. Add it with: raycdc tables add.")
-        if action == "resume" and (parked is None or parked.phase is not Phase.PAUSED):
-            raise ConfigError(f"{table} is not paused. For a new snapshot of it: raycdc tables resnapshot.")
-        idle = parked is not None and parked.phase is not Phase.PARKED
-        if parked is not None and ((action == "pause" and idle) or (action == "remove" and removed)):
-            raise ConfigError(f"{table} is {parked.phase} already: {parked.reason}")
-        record = store.last_commit() if asked is TableRequest.RESNAPSHOT and _updates_rows(config) else None
-        together = read_together(record, [table], state)
-        ask(store, sorted(together), asked)
-        left = left_behind(record, together)
-    print(f"{printable(table)} {done} at the next start of the pipeline; the other tables go on meanwhile.")
-    print(printable_text(_said_of(together, left)), end="")
+    desk, command = CommandDesk(store), Command.new(TableAction(action), name)
+    watch = Watch(store.generations, store.lock.holder, lock=store.lock.identity)
+    driver = watch.look()
+    if isinstance(driver, Vacancy):
+        return _told(_taken(store, desk, command, _rules(config)))
+    desk.submit(command)
+    print(printable(f"Asked {driver}, which runs the pipeline (command {command.id})."), flush=True)
+    deadline = time.monotonic() + wait_s
+    while not (status := _status(desk, command)).over and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+        if isinstance(watch.look(), Vacancy):
+            return _told(_taken(store, desk, command, _rules(config)))
+    match status.state:
+        case CommandState.REFUSED:
+            raise ConfigError(status.text)
+        case CommandState.DONE:
+            print(printable_text(_sentence(status.text, "The other tables went on.")))
+        case CommandState.ACTING:
+            print(printable_text(_sentence(status.text, "The epoch that has it is not in the sink yet.")))
+            print(printable(f"To ask again: raycdc tables commands {config} {command.id}"))
+        case CommandState.ACCEPTED:
+            print("It has not taken the command yet; the next start does, if this run does not.")
+            print(printable(f"To ask again: raycdc tables commands {config} {command.id}"))
+        case _:
+            assert_never(status.state)
     return int(ExitCode.DONE)
 
 
-def _table_called(name: str, state: StreamState) -> str:
-    """The table's name as the state has it, where people may have written it as a plain name of the configuration."""
-    if "." not in name or not isinstance(state.named(name), Unknown):
-        return name
-    return str(plain_table(name) or TableId.parse(name))
+def _status(desk: CommandDesk, command: Command) -> CommandStatus:
+    """How far it is; accepted where a driver took so many others meanwhile that it is forgotten."""
+    found = desk.state(command.id)
+    return found or CommandStatus(command.id, str(command.action), command.table, CommandState.ACCEPTED)
 
 
-def _said_of(together: Mapping[str, str], left: Sequence[str]) -> str:
-    """A text about the other tables that are read again; empty where the table has its targets for itself."""
-    targets = ", ".join(sorted(set(together.values()) - {""}))
-    if not targets:
-        return ""
-    those = f" and the rows of {', '.join(left)}, which nobody reads again, leave it" if left else ""
-    return (
-        f"Its rows in {targets} cannot be told from those of other tables, so {targets} is emptied{those}, and "
-        f"{', '.join(sorted(together))} are read again together.\n"
-    )
+def _taken(store: CheckpointStore, desk: CommandDesk, command: Command, rules: CommandRules) -> Asked:
+    """The answer to a command while no driver runs. `StateError` where one has the state after all."""
+    with store.lease(), brief_term(store):
+        stream_state(store.last_manifest())
+        desk.take([*(one for one in desk.waiting() if one.id != command.id), command], rules)
+    return next(asked for asked in requests_of(store).commands if asked.command == command.id)
+
+
+def _told(answer: Asked) -> int:
+    """Print what the next start does. `ConfigError` where it is refused."""
+    if answer.refused:
+        raise ConfigError(answer.text)
+    print(printable_text(_sentence(answer.text, "It takes effect at the next start of the pipeline.")))
+    return int(ExitCode.DONE)
+
+
+def _sentence(text: str, then: str) -> str:
+    """The first line of what is said of a command as a sentence, `then`, and its other lines."""
+    first, _, more = text.partition("\n")
+    return f"{first}. {then}\n{more}".rstrip()
+
+
+def print_commands(config: Path, command: str | None, *, as_json: bool) -> int:
+    """Print how far the commands are, or one of them. `ConfigError` for one that nobody gave."""
+    desk = CommandDesk(CheckpointStore(place_of_state(config), create=False))
+    found = [status for status in desk.all() if command in (None, status.id)]
+    if command is not None and not found:
+        raise ConfigError(f"There is no command {command}: nobody gave it, or many others came since it was done.")
+    for status in found:
+        if as_json:
+            print(printable_json(json.dumps(asdict(status), ensure_ascii=False)))
+            continue
+        print(printable(f"{status.id}  {status.action} {status.table}  {status.state}"))
+        if status.text:
+            print("    " + printable_text(status.text, indent="    "))
+    return int(ExitCode.DONE)
+
+
+def _rules(config: Path) -> CommandRules:
+    """What the file says, of which nothing but this need be valid; a state's folder is none."""
+    return CommandRules(updates_rows=_updates_rows(config), is_selected=partial(_check_selected, config))
 
 
 def _updates_rows(config: Path) -> bool:
@@ -172,10 +191,8 @@ def _updates_rows(config: Path) -> bool:
     return bool(sink.get("write", fields["write"].default) == "upsert")
 
 
-def _check_selected(config: Path, table: str, *, known: bool) -> None:
-    """`ConfigError` unless the configuration selects the table, and the state does not have it yet."""
-    if known:
-        raise ConfigError(f"{table} is one of the pipeline's tables. To read it again: raycdc tables resnapshot.")
+def _check_selected(config: Path, table: TableId) -> None:
+    """`ConfigError` unless the configuration selects the table."""
     if not config.is_file():
         raise ConfigError(f"{config} is no configuration; name the pipeline's TOML file.")
     from raycdc.config import SourceConfig
@@ -185,5 +202,5 @@ def _check_selected(config: Path, table: str, *, known: bool) -> None:
     model: type[SourceConfig] = load_plugin(PluginGroup.SOURCES, str(source.get("type", ""))).config
     key = model.tables_key
     selector = TableSelector(tuple(source.get(key, ())), tuple(source.get("exclude", ())))
-    if not selector.matches(TableId.parse(table)):
+    if not selector.matches(table):
         raise ConfigError(f"{config}: source.{key} does not select {table}. Put it there, and add it again.")

@@ -270,6 +270,12 @@ class Supervisor:
         except CoordinatorLostError:
             return None
 
+    @property
+    def ending(self) -> bool:
+        """Whether the last epoch of the job is sealed, or about to be. Raises the job's error."""
+        status = self.status()
+        return self._stopping or self._closed.is_set() or (status is not None and status.final is not None)
+
     def stop(self) -> None:
         """Seal what is there; the job ends when that is committed."""
         with self._lock:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, TypedDict, assert_never
+from typing import Any, NotRequired, TypedDict, assert_never
 
 from raycdc.checkpoint.documents import REQUESTS
 from raycdc.checkpoint.opaque import NO_NOTES, Position
@@ -100,12 +100,25 @@ class LogStartJson(TypedDict):
     ordinal: int
 
 
+class AskedJson(TypedDict):
+    """`Asked` in a state."""
+
+    id: str
+    action: str
+    table: str
+    tables: list[str]
+    text: str
+    refused: bool
+
+
 class RequestsJson(TypedDict):
     """`Requests` in a state."""
 
     number: int
     tables: dict[str, str]
     start: LogStartJson | None
+    numbers: NotRequired[dict[str, int]]
+    commands: NotRequired[list[AskedJson]]
 
 
 class RefusalJson(TypedDict):
@@ -134,43 +147,103 @@ class LogStart:
 
 
 @dataclass(frozen=True, slots=True)
-class Requests:
-    """Requests of the user, or because of a purged log, to a state at rest. Asking twice is harmless: a request acts
-    once.
+class Asked:
+    """A command of the user that was judged: refused, or made a request of `tables`. `text` says what it does, or why
+    it was refused.
+    """
 
-    `tables` maps names to an action; each acts on the table as `number` (the state's ``changes`` at the time) or before
-    left it. `start` is where the log is to be read from instead.
+    command: str
+    action: str
+    table: str
+    tables: tuple[str, ...]
+    text: str
+    refused: bool = False
+
+    def to_json(self) -> AskedJson:
+        return {
+            "id": self.command,
+            "action": self.action,
+            "table": self.table,
+            "tables": [*self.tables],
+            "text": self.text,
+            "refused": self.refused,
+        }
+
+    @classmethod
+    def from_json(cls, data: AskedJson) -> Asked:
+        return cls(data["id"], data["action"], data["table"], tuple(data["tables"]), data["text"], data["refused"])
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Requests of the user, or because of a purged log, to a state that nobody reads for now. Asking twice is harmless:
+    a request acts once.
+
+    `tables` maps names to an action; each acts on the table as its number (`numbers`, else `number`: the state's
+    ``changes`` at the time) or before left it. `start` is where the log is to be read from instead. `commands` are
+    those that requests came from, oldest first, done or not: a command and its requests are written in one step.
     """
 
     number: int = 0
     tables: Mapping[str, TableRequest] = field(default_factory=dict)
     start: LogStart | None = None
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    commands: tuple[Asked, ...] = ()
 
     def to_json(self) -> RequestsJson:
         start = None if self.start is None else self.start.to_json()
-        return {
-            "number": self.number,
-            "tables": {name: str(request) for name, request in self.tables.items()},
-            "start": start,
-        }
+        document = RequestsJson(
+            number=self.number, tables={name: str(request) for name, request in self.tables.items()}, start=start
+        )
+        if self.numbers:
+            document["numbers"] = dict(self.numbers)
+        if self.commands:
+            document["commands"] = [asked.to_json() for asked in self.commands]
+        return document
 
     @classmethod
     def from_json(cls, data: RequestsJson) -> Requests:
         start = data["start"]
         tables = {name: _request(name, text) for name, text in data["tables"].items()}
-        return cls(data["number"], tables, None if start is None else LogStart.from_json(start))
+        return cls(
+            data["number"],
+            tables,
+            None if start is None else LogStart.from_json(start),
+            data.get("numbers", {}),
+            tuple(Asked.from_json(asked) for asked in data.get("commands", [])),
+        )
+
+    def number_of(self, name: str) -> int:
+        """The state's ``changes`` when the table's request was made."""
+        return self.numbers.get(name, self.number)
+
+    def beside(self, asked: Mapping[str, TableRequest], number: int) -> Requests:
+        """These requests with their own numbers, and those that are `asked` of a state with ``changes`` `number`."""
+        kept = {name: self.number_of(name) for name in self.tables if name not in asked}
+        return replace(
+            self,
+            number=number,
+            tables={**self.tables, **asked},
+            numbers={name: at for name, at in kept.items() if at != number},
+        )
 
     def and_also(self, tables: Iterable[str], request: TableRequest, state: StreamState) -> Requests:
         """These requests, as far as a stream split's `state` still has them to do, and `action` on `tables`."""
         left = self.left(state)
-        return Requests(state.changes, {**left.tables, **dict.fromkeys(tables, request)}, left.start)
+        asked = {**left.tables, **dict.fromkeys(tables, request)}
+        return replace(left, number=state.changes, tables=asked, numbers={})
 
     def left(self, state: StreamState) -> Requests:
         """The requests that a stream split's `state` still has to do. Once that is committed the rest may be forgotten,
         and must be: a table that is dropped and made again is not known as one that has begun again.
         """
         waiting = {name: request for name, request in self.tables.items() if self.acts_on(name, state)}
-        return replace(self, tables=waiting, start=self.start if state.changes <= self.number else None)
+        return replace(
+            self,
+            tables=waiting,
+            start=self.start if state.changes <= self.number else None,
+            numbers={name: number for name, number in self.numbers.items() if name in waiting},
+        )
 
     def of_leaving(self, state: StreamState) -> dict[str, TableRequest]:
         """Tables that are to be paused or removed and still are not: no new snapshot of theirs is wanted meanwhile."""
@@ -179,7 +252,7 @@ class Requests:
     def acts_on(self, name: str, state: StreamState) -> bool:
         """Whether the table is still to do in a stream split's state."""
         changed = incarnation_of(state.named(name))
-        return name in self.tables and (state.changes if changed is None else changed) <= self.number
+        return name in self.tables and (state.changes if changed is None else changed) <= self.number_of(name)
 
 
 def _request(table: str, text: str) -> TableRequest:

@@ -1,11 +1,13 @@
-"""Requests about a pipeline's tables while it stands still: by ``raycdc tables``, and when its log was purged.
+"""Requests about a pipeline's tables while nobody reads: by ``raycdc tables``, and when its log was purged.
 
-Everything here works on the state alone, under its lease; the next start carries it out (`raycdc.source.parking`).
+Everything here works on the state alone, under its lease; the coordinator that starts next carries it out
+(`raycdc.source.parking`): that of the next run, or that of a running driver's next generation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from raycdc.checkpoint.documents import REQUESTS
@@ -15,10 +17,13 @@ from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord
 from raycdc.errors import SchemaError, StateError
 from raycdc.model import TableId
-from raycdc.source.parking import LogStart, Refusal, Requests, TableRequest
+from raycdc.source.parking import Asked, LogStart, Refusal, Requests, TableRequest
 from raycdc.source.snapshot.stream_state import StreamState, stream_of
 from raycdc.source.split import STREAM_SPLIT_ID
 from raycdc.source.table_life import Parked, Phase, Unknown
+
+#: So many commands that are done are remembered, for whoever asks about them.
+COMMANDS_KEPT = 50
 
 
 def stream_state(manifest: Manifest | None) -> StreamState:
@@ -39,12 +44,13 @@ def requests_of(store: CheckpointStore) -> Requests:
 
 def settle(store: CheckpointStore, epoch: int) -> None:
     """Forget the requests that are done as of `epoch`, which is committed."""
-    asked = requests_of(store)
-    if not asked.tables and asked.start is None:
-        return
-    stream = stream_of(store.manifest(epoch))
-    if stream is not None and (left := asked.left(stream)) != asked:
-        store.documents.write(REQUESTS, left.to_json())
+    with store.documents.changing:
+        asked = requests_of(store)
+        if not asked.tables and asked.start is None:
+            return
+        stream = stream_of(store.manifest(epoch))
+        if stream is not None and (left := asked.left(stream)) != asked:
+            store.documents.write(REQUESTS, left.to_json())
 
 
 def ask(
@@ -52,18 +58,43 @@ def ask(
 ) -> None:
     """Make a `request` of `tables`, beside what was asked before and is still to do.
 
-    `manifest` is where reading will go on, for a caller that commits it (default: the newest, which may still be
-    dropped: a request that it has carried out, and the last commit has not, is kept, and may be carried out twice).
+    `manifest` is where reading will go on, for a caller that commits it (default: the newest, see `ask_all`).
     """
-    before = requests_of(store)
-    if manifest is not None:
-        asked = before.and_also(tables, request, stream_state(manifest))
-    else:
-        record, newest = store.last_commit(), stream_state(store.last_manifest())
-        committed = None if record is None else stream_of(store.manifest(record.epoch))
-        kept = before if committed is None else before.left(committed)
-        asked = Requests(newest.changes, {**kept.tables, **dict.fromkeys(tables, request)}, kept.start)
-    store.documents.write(REQUESTS, asked.to_json())
+    with store.documents.changing:
+        if manifest is None:
+            ask_all(store, dict.fromkeys(tables, request))
+            return
+        asked = requests_of(store).and_also(tables, request, stream_state(manifest))
+        store.documents.write(REQUESTS, asked.to_json())
+
+
+def ask_all(store: CheckpointStore, wanted: Mapping[str, TableRequest], commands: Sequence[Asked] = ()) -> None:
+    """Make the requests that are `wanted`, and say that `commands` were judged, in one step, while nobody reads.
+
+    They act on the newest epoch. It may still be dropped: a request that it has carried out, and the last commit has
+    not, is kept, and acts again only then.
+    """
+    with store.documents.changing:
+        asked = requests_of(store)
+        if wanted:
+            record, newest = store.last_commit(), stream_state(store.last_manifest())
+            committed = None if record is None else stream_of(store.manifest(record.epoch))
+            kept = asked if committed is None else asked.left(committed)
+            asked = kept.beside(wanted, newest.changes)
+        store.documents.write(REQUESTS, with_commands(asked, commands).to_json())
+
+
+def with_commands(requests: Requests, commands: Sequence[Asked]) -> Requests:
+    """`requests`, which know of `commands` too; of those that are done, the oldest are forgotten."""
+    known = {asked.command: asked for asked in (*requests.commands, *commands)}
+    over = [asked.command for asked in known.values() if not acting(asked, requests)]
+    forgotten = set(over[:-COMMANDS_KEPT])
+    return replace(requests, commands=tuple(a for a in known.values() if a.command not in forgotten))
+
+
+def acting(asked: Asked, requests: Requests) -> bool:
+    """Whether the sink does not hold yet what the command asked for."""
+    return not asked.refused and any(name in requests.tables for name in asked.tables)
 
 
 def ask_to_begin_again(store: CheckpointStore, last: Manifest, start: LogStart, tables: Sequence[str]) -> None:
@@ -72,8 +103,9 @@ def ask_to_begin_again(store: CheckpointStore, last: Manifest, start: LogStart, 
     # Paused tables and those that have ended stay as they are.
     staying = {str(table) for table, parked in state.parked.items() if parked.phase is not Phase.PARKED}
     names = {*tables, *state.names} - staying
-    asked = dict.fromkeys(sorted(names), TableRequest.RESNAPSHOT) | requests_of(store).of_leaving(state)
-    store.documents.write(REQUESTS, Requests(state.changes, asked, start).to_json())
+    before = requests_of(store)
+    asked = dict.fromkeys(sorted(names), TableRequest.RESNAPSHOT) | before.of_leaving(state)
+    store.documents.write(REQUESTS, Requests(state.changes, asked, start, commands=before.commands).to_json())
 
 
 def ask_for_lost_rows(store: CheckpointStore, manifest: Manifest, tables: Sequence[str]) -> None:

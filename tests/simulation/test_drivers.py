@@ -53,6 +53,15 @@ def test_manifests_that_are_changes_of_others_keep_the_promises_too(seed: int, *
     DriverSimulation(seed, settings=replace(settings, changes=True, on_store=on_store)).run()
 
 
+@pytest.mark.parametrize("seed", seeds_on_a_store())
+@pytest.mark.parametrize("on_store", [False, True], ids=["folder", "store"])
+def test_commands_to_a_driver_that_may_die_anywhere_are_carried_out_once_or_refused(
+    seed: int, *, on_store: bool
+) -> None:
+    settings = DriverSettings.of(random.Random(seed))
+    DriverSimulation(seed, settings=replace(settings, commands=0.02, on_store=on_store)).run()
+
+
 def test_the_same_seed_gives_the_same_history_in_any_process() -> None:
     histories = [
         subprocess.run(

@@ -10,6 +10,7 @@ import pytest
 from raycdc.checkpoint.opaque import Position
 from raycdc.run_events import (
     CaughtUp,
+    Commanded,
     Committed,
     Failed,
     Lags,
@@ -26,6 +27,7 @@ from raycdc.run_events import (
     WentOn,
     event_to_json,
 )
+from raycdc.source.parking import Asked
 from raycdc.source.table_life import Parked, Phase
 
 STOOD = StoodStill("chunk", "shop.b", "shop.b:3", 1, "waits for the server's answer", "SELECT …", 73.2)
@@ -129,6 +131,18 @@ COMMIT = {"epoch": 1, "tables": {"shop.b": 10}, "rows": 10, "seconds": 0.12, "st
             {"event": "moving", **STANDS, "text": f"{WHERE}: goes on after 73 s (waits for the server's answer)"},
         ),
         (TableParked("shop.a", PARKED), {"event": "parked", "table": "shop.a", **TOLD}),
+        (
+            Commanded(Asked("0123abcd", "pause", "shop.a", ("shop.a",), "shop.a is paused")),
+            {
+                "event": "command",
+                "id": "0123abcd",
+                "action": "pause",
+                "table": "shop.a",
+                "tables": ["shop.a"],
+                "refused": False,
+                "text": "shop.a is paused",
+            },
+        ),
         (CaughtUp(), {"event": "caught_up"}),
         (Failed("SourceError", "db1"), {"event": "error", "error": "SourceError", "text": "db1"}),
     ],

@@ -83,6 +83,8 @@ class IncrementalSnapshotEnumerator:
         state = SealedEnumerator() if restored is None else restored.state
         #: As `LogReader` counts parkings and new beginnings, in the last manifest.
         self._changes = 0
+        #: The same of a state that requests or refusals changed, and that no manifest has yet; 0 where there is none.
+        self._changed = 0
         self._started = state.started
         self._end = RunEnd(start.until, high=state.high, on_known=self._go_on)
         self._planning = SnapshotPlanning(context, dialect, document=start.document, on_planned=self._go_on)
@@ -176,11 +178,14 @@ class IncrementalSnapshotEnumerator:
             begun = STREAM_SPLIT_ID in splits and self._follow(StreamState.of(splits[STREAM_SPLIT_ID]))
         if begun:
             self._go_on()
+        if self._changes >= self._changed:
+            self._changed = 0
         return EpochShare()
 
     @property
     def wants_seal(self) -> bool:
-        return False
+        """What users asked for is done when it is sealed, and a quiet log would let them wait for it."""
+        return self._changed > 0 and self._stream.reader is not None
 
     def snapshot_state(self, checkpoint_id: int) -> EnumeratorState:
         out = [out.split for out in self._chunks.out if self._planning.is_of_now(out.split)]
@@ -242,6 +247,8 @@ class IncrementalSnapshotEnumerator:
         state = without_left(state, self._dialect.captures)
         if state.ordinal != split.state.ordinal:
             self._end.high = 0  # Another log, or another place of it.
+        if state.changes != split.state.changes:
+            self._changed = state.changes
         self._follow(state)
         return replace(split, state=state)
 

@@ -6,7 +6,8 @@ are the simulation's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from raycdc.checkpoint.manifest_files import Compaction
 from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.checkpoint.term import DriverTerm
+from raycdc.driver.commands import CommandDesk, LiveCommands
 from raycdc.epochs.epoch_loop import EpochLoop
 from raycdc.epochs.outcomes import EpochStatistics
 from raycdc.epochs.parked_targets import Parking, Parks
@@ -25,15 +27,19 @@ from raycdc.runtime.coordinator_host import CoordinatorStart
 from raycdc.runtime.scaling import Limits
 from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
 from raycdc.sinks.api import CHANGELOG, SinkContext
+from raycdc.source.parking import Asked
+from raycdc.source.table_commands import Command, CommandRules
 from raycdc.source.table_requests import ask_for_lost_rows, refusals_of, settle
 from raycdc.testing.simulation.drivers.coordinator import SimCoordinator, SourceSide
 from raycdc.testing.simulation.drivers.disk import MemoryDisk
-from raycdc.testing.simulation.drivers.fibers import FiberThreads, Process
+from raycdc.testing.simulation.drivers.fibers import Fibers, FiberThreads, Process
 from raycdc.testing.simulation.drivers.launcher import SimLauncher
 from raycdc.testing.simulation.drivers.objects import PLACE, MemoryObjects, SimulatedPlace
 from raycdc.testing.simulation.drivers.targets import SimServer, SimSink
 
 READERS_MAX = 2
+#: Every table is selected, and rows of two are never in one target.
+RULES = CommandRules(updates_rows=False, is_selected=lambda _: None)
 
 
 @dataclass(slots=True)
@@ -48,6 +54,8 @@ class Surroundings:
     #: Where the state is on an object store.
     objects: MemoryObjects | None = None
     compaction: Compaction | None = None
+    #: Whether drivers take commands about tables.
+    commands: bool = False
 
     def store(self) -> CheckpointStore:
         """The state as a process has it that opens it now."""
@@ -56,6 +64,37 @@ class Surroundings:
             return CheckpointStore(place, pipeline="simulated", compaction=self.compaction)
         disk = self.disk.of(self.source.fibers)
         return CheckpointStore(self.state, pipeline="simulated", disk=disk, compaction=self.compaction)
+
+
+class AtomicDesk(CommandDesk):
+    """What the driver does with the lock of its documents is one step, in which it may die."""
+
+    def __init__(self, store: CheckpointStore, fibers: Fibers) -> None:
+        super().__init__(store)
+        self._fibers = fibers
+
+    def take(self, commands: Sequence[Command], rules: CommandRules) -> list[Asked]:
+        with self._fibers.atomic():
+            return super().take(commands, rules)
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """The supervisor for commands: what it does with its lock is one step, in which the driver may die."""
+
+    supervisor: Supervisor
+    fibers: Fibers
+
+    @property
+    def ending(self) -> bool:
+        return self.supervisor.ending
+
+    def start_over(self, recover: Callable[[], list[Asked]]) -> list[Asked]:
+        with self.fibers.atomic():
+            return self.supervisor.start_over(recover)
+
+    def fail(self, error: BaseException) -> None:
+        self.supervisor.fail(error)
 
 
 class Life:
@@ -71,6 +110,7 @@ class Life:
         self.term: DriverTerm | None = None
         self._around = around
         self._supervisor: Supervisor | None = None
+        self._commands: LiveCommands | None = None
         self.threads.start(self._run, "main")
 
     def __repr__(self) -> str:
@@ -92,6 +132,10 @@ class Life:
             self.error = error
         else:
             self.finished = True
+        if self._commands is not None:
+            self._commands.close()
+            taker = next(fiber for fiber in self.threads.started if fiber.name == "commands")
+            self.threads.wait_for(lambda: taker.done, float("inf"))
         if self._supervisor is not None:
             self._supervisor.close()
         self.die()
@@ -106,21 +150,28 @@ class Life:
             generation=term.generation,
             next_sealed=lambda after, wait_s: self._next_sealed(store, after, wait_s),
             on_committed=lambda figures: self._committed(store, figures),
-            begin_again=lambda manifest, tables, _: ask_for_lost_rows(store, manifest, list(map(str, tables))),
+            begin_again=lambda manifest, tables, _: self._lost(store, manifest, list(map(str, tables))),
             parking=Parking(Parks(), on_parked=self._parked),
             threads=self.threads,
         )
         loop = EpochLoop(store, sink, ports)
         loop.recover()
+        desk = None
+        if around.commands:
+            desk = AtomicDesk(store, around.source.fibers)
+            desk.take(desk.waiting(), RULES)
         store.sweep_spool()
         self._supervisor = self._supervise(store, term)
+        if desk is not None:
+            side = Interrupted(self._supervisor, around.source.fibers)
+            self._commands = LiveCommands(desk, RULES, side, tell=lambda _: None, threads=self.threads)
         while True:
             try:
                 loop.run()
                 return
             except SegmentUnavailableError:
                 # The supervisor's own thread waits for the lock that it has meanwhile.
-                with self.threads.held("supervisor"):
+                with self.threads.held("supervisor"), self.threads.held("commands"):
                     self._supervisor.start_over(loop.recover)
 
     def _supervise(self, store: CheckpointStore, term: DriverTerm) -> Supervisor:
@@ -154,8 +205,13 @@ class Life:
 
     def _committed(self, store: CheckpointStore, figures: EpochStatistics) -> None:
         if self._supervisor is not None:
-            settle(store, figures.epoch)
+            with self._around.source.fibers.atomic() if self._around.commands else nullcontext():
+                settle(store, figures.epoch)
             self._supervisor.epoch_committed(figures.epoch)
+
+    def _lost(self, store: CheckpointStore, manifest: Manifest, tables: list[str]) -> None:
+        with self._around.source.fibers.atomic() if self._around.commands else nullcontext():
+            ask_for_lost_rows(store, manifest, tables)
 
     def _parked(self, entries: Mapping[str, ParkedTarget]) -> None:
         if self._supervisor is not None:

@@ -11,10 +11,12 @@ from pathlib import Path
 from raycdc.checkpoint.manifest_files import Compaction
 from raycdc.checkpoint.root import ROOT
 from raycdc.checkpoint.store import CheckpointStore
+from raycdc.driver.commands import CommandDesk, CommandState
 from raycdc.errors import RaycdcError, SegmentUnavailableError
 from raycdc.failpoints import heard
 from raycdc.source.parking import TableRequest
 from raycdc.source.snapshot.stream_state import stream_of
+from raycdc.source.table_commands import Command, TableAction
 from raycdc.source.table_life import Live
 from raycdc.source.table_requests import ask, requests_of
 from raycdc.testing.simulation.drivers.coordinator import SimCoordinator, SourceSide
@@ -30,6 +32,8 @@ from raycdc.testing.simulation.world import SimulationError
 
 #: Steps of the calm end after which a job that has not finished counts as stuck.
 CALM_STEPS_MAX = 30_000
+#: Commands of one story; all are remembered to its end.
+COMMANDS_MAX = 40
 #: Events that a failure shows.
 TRACE_LENGTH = 80
 #: Ends of a driver that another start mends.
@@ -61,6 +65,8 @@ class DriverSettings:
     new_columns: float = 0.01
     #: How often the user asks for new snapshots between two drivers.
     requests: float = 0.0
+    #: How often a step gives a command about a table, whether a driver runs or not.
+    commands: float = 0.0
     #: Whether the state is on an object store, and how often a reply of it is lost.
     on_store: bool = False
     replies_lost: float = 0.05
@@ -100,6 +106,7 @@ class DriverSimulation:
         self.log = SourceLog(self.random, self.settings.tables)
         self.lives: list[Life] = []
         self._started = 0
+        self._given: list[Command] = []
         self._faults = True
 
     def run(self) -> None:
@@ -115,6 +122,7 @@ class DriverSimulation:
                 side,
                 objects=objects,
                 compaction=CHANGES if self.settings.changes else None,
+                commands=self.settings.commands > 0,
             )
             (self._around.state / "spool").mkdir(parents=True)
             self._oracle = DriverOracle(self._around)
@@ -142,6 +150,8 @@ class DriverSimulation:
                 self.log.change()
             elif self.random.random() < self.settings.new_columns:
                 self.log.add_column()
+            if self.settings.commands and self.random.random() < self.settings.commands:
+                self._command()
             self._fault()
             self._step()
 
@@ -160,6 +170,7 @@ class DriverSimulation:
         for _ in range(CALM_STEPS_MAX):
             self._step()
             if not self.lives and self._caught_up():
+                self._require_answers()
                 return
         raise SimulationError(self._report("the job is stuck"))
 
@@ -210,6 +221,36 @@ class DriverSimulation:
         # On a store look and write are one, so a replaced driver gets in nobody's way but through the sink.
         interference = INTERFERENCE[:1] if self.settings.on_store else INTERFERENCE
         return stale or any(text in str(error) for text in interference)
+
+    # -- commands ---------------------------------------------------------------------------------------------------
+
+    def _command(self) -> None:
+        """The user gives a command, or gives the last one again because nobody answered."""
+        store = self._store()
+        if store is None or len(self._given) >= COMMANDS_MAX:
+            return
+        command = self._given[-1] if self._given and self.random.random() < 0.2 else self._new_command()
+        CommandDesk(store).submit(command)
+        if command not in self._given:
+            self._given.append(command)
+        self._note(f"{command.action} of {command.table} is asked for")
+
+    def _new_command(self) -> Command:
+        names = [*map(str, self.log.tables), "shop.nowhere"]
+        action = self.random.choice([TableAction.PAUSE, TableAction.RESUME, TableAction.RESNAPSHOT, TableAction.REMOVE])
+        return Command(f"{len(self._given):08d}", action, self.random.choice(names))
+
+    def _require_answers(self) -> None:
+        """Every command was answered, and what was asked for is in the sink."""
+        store = self._store()
+        assert store is not None
+        found = {status.id: status for status in CommandDesk(store).all()}
+        for command in self._given:
+            status = found.get(command.id)
+            if status is None or not status.over:
+                raise SimulationError(self._report(f"{command} is lost: {status}"))
+            if command.table == "shop.nowhere" and status.state is not CommandState.REFUSED:
+                raise SimulationError(self._report(f"{command} is about no table: {status}"))
 
     # -- faults -----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,254 @@
+"""Commands about tables: kept in the state until a driver takes them, judged there, and carried out while it runs.
+
+A command is a file of its own in the state (``commands/ID.json``), so anybody who may write there gives one: the CLI,
+or whoever speaks to a running driver. It is *accepted* when the file is durable. The driver judges it and writes its
+answer into the document of requests, together with the request that it makes (`raycdc.source.table_requests.ask_all`),
+in one step and under its own generation; then the file goes.
+
+| a command is | because |
+|---|---|
+| `accepted` | its file is there, and no driver has answered |
+| `acting` | its request is in the document; the coordinator that starts next carries it out |
+| `done` | an epoch that the sink holds has it |
+| `refused` | it makes no sense for the table, or for this source; the answer says why |
+
+A running driver carries out requests by the code of a start: it ends the generation of coordinator and readers, makes
+the requests while nobody reads, and its supervisor starts the next generation from the last sealed epoch. Sink, Spark
+and the driver itself go on meanwhile.
+
+*What if the process dies here?* Before the answer the file is there, and the next driver takes it; after it the request
+is durable, acts once by its number, and a file that was left is known by its id.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+from raycdc.checkpoint import codec
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.errors import ConfigError, RaycdcError, StateError
+from raycdc.failpoints import reach
+from raycdc.runtime.launcher import CoordinatorLostError
+from raycdc.source.parking import Asked, TableRequest, with_requests
+from raycdc.source.snapshot.stream_state import stream_of
+from raycdc.source.table_commands import Command, CommandRules, as_it_is, judged
+from raycdc.source.table_requests import acting, ask_all, requests_of
+from raycdc.threads import THREADS, Threads
+
+#: How often a running driver looks for commands: a folder costs nothing, a store one request per look.
+LOOK_S = 0.5
+LOOK_AT_STORE_S = 3.0
+#: How long it leaves them where carrying them out failed, because that ended a generation.
+AGAIN_S = 10.0
+
+_FOLDER = "commands"
+_FILE = re.compile(r"([0-9a-z]{8,64})\.json")
+
+
+class CommandState(StrEnum):
+    """How far a command is; see the module's table."""
+
+    ACCEPTED = "accepted"
+    ACTING = "acting"
+    DONE = "done"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class CommandStatus:
+    """A command and how far it is. `text` says what becomes of the table, or why the command was refused."""
+
+    id: str
+    action: str
+    table: str
+    state: CommandState
+    text: str = ""
+
+    @property
+    def over(self) -> bool:
+        return self.state in (CommandState.DONE, CommandState.REFUSED)
+
+
+class CommandDesk:
+    """The commands of a state. Giving one and asking about one is for any process; `take` is the driver's, or of
+    whoever has the lease. Errors of the storage are `StateError`.
+    """
+
+    def __init__(self, store: CheckpointStore) -> None:
+        self._store = store
+        self._folder = store.documents.folder
+
+    def __repr__(self) -> str:
+        return f"CommandDesk({str(self._store.place)!r})"
+
+    def submit(self, command: Command) -> str:
+        """Accept a command, durably, and return its id. One that was given under this id before is not given again."""
+        name = f"{command.id}.json"
+        if _FILE.fullmatch(name) is None:
+            raise ConfigError(f"A command's id has 8 to 64 digits and small letters, not {command.id!r}.")
+        if self._answer(command.id) is None:
+            self._folder.create(_FOLDER)
+            data = codec.encode({"version": codec.DOCUMENT_VERSION, **command.to_json()})
+            self._folder.create_once(f"{_FOLDER}/{name}", data)
+        return command.id
+
+    def state(self, command: str) -> CommandStatus | None:
+        """How far the command with this id is; None for one that nobody gave, or that is forgotten."""
+        return next((status for status in self.all() if status.id == command), None)
+
+    def all(self) -> list[CommandStatus]:
+        """The commands that are remembered, oldest first."""
+        # A file goes when its answer is there, so the files are looked at first.
+        waiting = self.waiting()
+        requests = requests_of(self._store)
+        answered = [_status(asked, acting=acting(asked, requests)) for asked in requests.commands]
+        known = {status.id for status in answered}
+        return answered + [
+            CommandStatus(one.id, str(one.action), one.table, CommandState.ACCEPTED)
+            for one in waiting
+            if one.id not in known
+        ]
+
+    def waiting(self) -> list[Command]:
+        """The commands that no driver has answered, and those whose file was left behind."""
+        found = (self._read(name) for name in sorted(self._folder.list(_FOLDER)))
+        return [command for command in found if command is not None]
+
+    def sorted_out(self, commands: Sequence[Command], rules: CommandRules) -> tuple[list[Command], list[Command]]:
+        """Those of `commands` that `take` would refuse now, and the others; none before the first epoch."""
+        manifest = self._store.last_manifest()
+        if manifest is None:
+            return [], []
+        refused = [command for command in commands if self._judged(command, rules, manifest).refused]
+        return refused, [command for command in commands if command not in refused]
+
+    def take(self, commands: Sequence[Command], rules: CommandRules) -> list[Asked]:
+        """Judge `commands` and make their requests durable, while nobody reads. Those that a driver has answered are
+        left as they are, and so are all before the first epoch, which reads every table anyway.
+        """
+        manifest = self._store.last_manifest()
+        if manifest is None:
+            return []
+        answers: list[Asked] = []
+        with self._store.documents.changing:
+            for command in commands:
+                if self._answer(command.id) is None:
+                    # One after another, because each is judged by what those before it ask for.
+                    answer = self._judged(command, rules, manifest)
+                    request = TableRequest.RESNAPSHOT if answer.refused else command.action.request
+                    ask_all(self._store, dict.fromkeys(answer.tables, request), [answer])
+                    answers.append(answer)
+        reach("after_command")
+        for command in commands:
+            self._folder.delete(f"{_FOLDER}/{command.id}.json")
+        return answers
+
+    def _judged(self, command: Command, rules: CommandRules, manifest: Manifest) -> Asked:
+        stream = stream_of(manifest)
+        if stream is None:
+            return command.refused("This source has no log that tables are read from, so none can be told apart in it.")
+        record = self._store.last_commit()
+        state = as_it_is(with_requests(stream, requests_of(self._store)), record)
+        try:
+            return judged(command, state, record, rules)
+        except ConfigError as error:
+            return command.refused(str(error))
+
+    def _answer(self, command: str) -> Asked | None:
+        return next((asked for asked in requests_of(self._store).commands if asked.command == command), None)
+
+    def _read(self, name: str) -> Command | None:
+        """The command in a file; None for what none of ours wrote, or what a driver has just taken."""
+        if _FILE.fullmatch(name) is None:
+            return None
+        document: Any = codec.read_current(self._folder, f"{_FOLDER}/{name}")
+        with suppress(KeyError, ValueError):
+            return None if document is None else Command.from_json(document)
+        return None
+
+
+def _status(asked: Asked, *, acting: bool) -> CommandStatus:
+    left = CommandState.ACTING if acting else CommandState.DONE
+    state = CommandState.REFUSED if asked.refused else left
+    return CommandStatus(asked.command, asked.action, asked.table, state, asked.text)
+
+
+class SourceSide(Protocol):
+    """The supervisor, as commands need it."""
+
+    @property
+    def ending(self) -> bool:
+        """Whether the job is about to end, so that commands are for the next start."""
+
+    def start_over(self, recover: Callable[[], list[Asked]]) -> list[Asked]:
+        """End every process that reads, call `recover`, and start anew from what it left."""
+
+    def fail(self, error: BaseException) -> None:
+        """The job ends with `error`."""
+
+
+class LiveCommands:
+    """Takes the commands of a running pipeline, by a thread of its own until `close`.
+
+    `tell` hears what becomes of each. A state that cannot be read or written is looked at again; whoever needs it more
+    says what is wrong.
+    """
+
+    def __init__(
+        self,
+        desk: CommandDesk,
+        rules: CommandRules,
+        source_side: SourceSide,
+        *,
+        tell: Callable[[Asked], None],
+        every_s: float = LOOK_S,
+        threads: Threads = THREADS,
+    ) -> None:
+        self._desk, self._rules, self._source_side = desk, rules, source_side
+        self._tell, self._every_s, self._threads = tell, every_s, threads
+        self._closed = threading.Event()
+        self._thread = threads.start(self._run, "commands")
+
+    def __repr__(self) -> str:
+        return f"LiveCommands({self._desk!r})"
+
+    def close(self) -> None:
+        """Take no more; those that wait are for the next start."""
+        self._closed.set()
+        self._thread.join(timeout=30)
+
+    def step(self) -> bool:
+        """Take what waits. False where there is nothing to take, or nobody to take it now."""
+        waiting = self._desk.waiting()
+        if not waiting or self._source_side.ending:
+            return False
+        # Nobody ends a generation for what makes no sense.
+        senseless, sensible = self._desk.sorted_out(waiting, self._rules)
+        answers = self._desk.take(senseless, self._rules)
+        if sensible:
+            reach("before_command")
+            answers += self._source_side.start_over(lambda: self._desk.take(sensible, self._rules))
+        for answer in answers:
+            self._tell(answer)
+        return True
+
+    def _run(self) -> None:
+        pause_s = self._every_s
+        while not self._threads.wait(self._closed, pause_s):
+            pause_s = self._every_s
+            try:
+                self.step()
+            except StateError:
+                pause_s = AGAIN_S
+            except (RaycdcError, CoordinatorLostError):
+                return  # The job is over, which its supervisor tells.
+            except Exception as error:  # noqa: BLE001 - a bug ends the job, told to every caller
+                self._source_side.fail(error)
+                return

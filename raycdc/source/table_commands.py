@@ -1,0 +1,160 @@
+"""Commands about a pipeline's tables: judged by the state alone, and refused by name before anything is changed.
+
+| action | is refused where the table is | its request |
+|---|---|---|
+| `add` | one of the pipeline's and not removed; not selected by the configuration | a snapshot |
+| `remove` | none of the pipeline's; removed | left out |
+| `pause` | none of the pipeline's; paused, removed or ended | left out |
+| `resume` | not paused | a snapshot |
+| `resnapshot` | none of the pipeline's; removed | a snapshot |
+
+Pure. `raycdc.driver.commands` keeps them, and carries them out.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypedDict
+
+from raycdc.checkpoint.store import CommitRecord
+from raycdc.errors import ConfigError
+from raycdc.model import TableId
+from raycdc.model.selector import plain_table
+from raycdc.source.parking import Asked, TableRequest, with_refusals
+from raycdc.source.snapshot.stream_state import StreamState
+from raycdc.source.table_life import Parked, Phase, Unknown
+from raycdc.source.table_requests import left_behind, read_together, refusals_of
+
+
+class TableAction(StrEnum):
+    """What a user may ask of a table."""
+
+    ADD = "add"
+    REMOVE = "remove"
+    PAUSE = "pause"
+    RESUME = "resume"
+    RESNAPSHOT = "resnapshot"
+
+    @property
+    def request(self) -> TableRequest:
+        """The request that it makes."""
+        leaving = {TableAction.REMOVE: TableRequest.REMOVE, TableAction.PAUSE: TableRequest.PAUSE}
+        return leaving.get(self, TableRequest.RESNAPSHOT)
+
+    @property
+    def done(self) -> str:
+        """What becomes of the table, as the end of a sentence that begins with its name."""
+        return _DONE[self]
+
+
+_DONE = {
+    TableAction.RESNAPSHOT: "is read again",
+    TableAction.ADD: "is added, beginning with a snapshot",
+    TableAction.PAUSE: "is paused (its target keeps what it has)",
+    TableAction.REMOVE: "is no longer followed (its target keeps what it has, and `add` reads it anew)",
+    TableAction.RESUME: "goes on, beginning with a new snapshot",
+}
+
+
+class CommandJson(TypedDict):
+    """`Command` in a state."""
+
+    id: str
+    action: str
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """An action on the table that people call `table`. Whoever gives it twice under one `id` gives it once."""
+
+    id: str
+    action: TableAction
+    table: str
+
+    @classmethod
+    def new(cls, action: TableAction, table: str) -> Command:
+        """One that nobody has given before."""
+        return cls(secrets.token_hex(8), action, table)
+
+    def to_json(self) -> CommandJson:
+        return {"id": self.id, "action": str(self.action), "table": self.table}
+
+    @classmethod
+    def from_json(cls, data: CommandJson) -> Command:
+        """`ValueError` for an action that this version does not know."""
+        return cls(data["id"], TableAction(data["action"]), data["table"])
+
+    def refused(self, why: str) -> Asked:
+        return Asked(self.id, str(self.action), self.table, (), why, refused=True)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRules:
+    """What the configuration says about commands: whether the sink holds one row per key, and where a table that is to
+    be added `is_selected`, which raises `ConfigError` otherwise.
+    """
+
+    updates_rows: bool
+    is_selected: Callable[[TableId], None]
+
+
+def as_it_is(state: StreamState, record: CommitRecord | None) -> StreamState:
+    """The log's state as the next coordinator finds it: with the tables parked that the record says a target
+    refused.
+    """
+    return state if record is None else with_refusals(state, refusals_of(record.parked))
+
+
+def judged(command: Command, state: StreamState, record: CommitRecord | None, rules: CommandRules) -> Asked:
+    """The command as it is carried out on a log's `state` (`as_it_is`). `ConfigError` says why it is refused."""
+    action, table = command.action, table_called(command.table, state)
+    _require_sense(action, table, state, rules)
+    shared = record if action.request is TableRequest.RESNAPSHOT and rules.updates_rows else None
+    together = read_together(shared, [table], state)
+    text = f"{table} {action.done}" + _said_of(together, left_behind(shared, together))
+    return Asked(command.id, str(action), table, tuple(sorted(together)), text)
+
+
+def _require_sense(action: TableAction, table: str, state: StreamState, rules: CommandRules) -> None:
+    now = state.named(table)
+    parked = now if isinstance(now, Parked) else None
+    known = not isinstance(now, Unknown)
+    removed = parked is not None and parked.phase is Phase.REMOVED
+    if action is TableAction.ADD:
+        if known and not removed:
+            raise ConfigError(f"{table} is one of the pipeline's tables. To read it again: raycdc tables resnapshot.")
+        rules.is_selected(TableId.parse(table))
+    elif not known:
+        raise ConfigError(
+            f"{table} is none of the pipeline's tables ({', '.join(state.names)}). Add it with: raycdc tables add."
+        )
+    if removed and action in (TableAction.RESUME, TableAction.RESNAPSHOT):
+        raise ConfigError(f"{table} was removed. Add it with: raycdc tables add.")
+    if action is TableAction.RESUME and (parked is None or parked.phase is not Phase.PAUSED):
+        raise ConfigError(f"{table} is not paused. For a new snapshot of it: raycdc tables resnapshot.")
+    idle = parked is not None and parked.phase is not Phase.PARKED
+    if parked is not None and ((action is TableAction.PAUSE and idle) or (action is TableAction.REMOVE and removed)):
+        raise ConfigError(f"{table} is {parked.phase} already: {parked.reason}")
+
+
+def table_called(name: str, state: StreamState) -> str:
+    """The table's name as the state has it, where people may have written it as a plain name of the configuration."""
+    if "." not in name or not isinstance(state.named(name), Unknown):
+        return name
+    return str(plain_table(name) or TableId.parse(name))
+
+
+def _said_of(together: Mapping[str, str], left: Sequence[str]) -> str:
+    """A text about the other tables that are read again; empty where the table has its targets for itself."""
+    targets = ", ".join(sorted(set(together.values()) - {""}))
+    if not targets:
+        return ""
+    those = f" and the rows of {', '.join(left)}, which nobody reads again, leave it" if left else ""
+    return (
+        f"\nIts rows in {targets} cannot be told from those of other tables, so {targets} is emptied{those}, and "
+        f"{', '.join(sorted(together))} are read again together."
+    )

@@ -1,0 +1,119 @@
+"""``raycdc tables`` beside ``raycdc run``: commands act on the running job, once, and the other tables go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from raycdc.testing.compare import read_delta, read_source
+from raycdc.testing.forked_commands import completed
+from raycdc.testing.jobs import Job, Run
+from raycdc.testing.servers import MariaDbServer
+
+pytestmark = pytest.mark.server
+
+DATABASE = "live"
+
+
+def make(server: MariaDbServer, *tables: str) -> None:
+    server.execute(f"DROP DATABASE IF EXISTS {DATABASE}", f"CREATE DATABASE {DATABASE}")
+    for table in tables:
+        make_table(server, table)
+
+
+def make_table(server: MariaDbServer, table: str) -> None:
+    server.execute(
+        f"CREATE TABLE {table} (id INT PRIMARY KEY, n INT)",
+        f"INSERT INTO {table} VALUES (1, 1), (2, 2), (3, 3)",
+        database=DATABASE,
+    )
+
+
+def ask(job: Job, *words: str) -> subprocess.CompletedProcess[str]:
+    told = ("tables", words[0], str(job.configuration()), *words[1:])
+    return completed(told, environment=os.environ, folder=job.folder)
+
+
+def asked(job: Job, *words: str) -> str:
+    done = ask(job, *words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def phases(job: Job) -> dict[str, str]:
+    return {entry["table"]: entry["phase"] for entry in map(json.loads, asked(job, "list", "--json").splitlines())}
+
+
+def commands(job: Job) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in asked(job, "commands", "--json").splitlines()]
+
+
+def lake_equals_source(job: Job, table: str) -> bool:
+    folder = job.lake / DATABASE / table
+    if not DeltaTable.is_deltatable(str(folder)):
+        return False
+    with job.server.connect() as connection:
+        lake = read_delta(folder)
+        if "id" not in lake.column_names:
+            return False  # It has just been made.
+        source = read_source(connection, DATABASE, table, like=lake.schema)
+    held = lake.select(source.column_names).sort_by("id").to_pylist()
+    return bool(held == source.sort_by("id").to_pylist())
+
+
+def wait_equal(run: Run, job: Job, *tables: str) -> None:
+    run.wait_for_rows(lambda: all(lake_equals_source(job, table) for table in tables))
+
+
+def test_a_running_pipeline_pauses_resumes_reads_again_removes_and_adds_tables(
+    mariadb: MariaDbServer, tmp_path: Path
+) -> None:
+    make(mariadb, "a", "b")
+    job = Job(tmp_path, mariadb, DATABASE, ("a", "b"), local=True)
+    run = job.start()
+    wait_equal(run, job, "a", "b")
+
+    assert "is paused" in asked(job, "pause", f"{DATABASE}.a")
+    mariadb.execute("UPDATE a SET n = 10", "UPDATE b SET n = 10", database=DATABASE)
+    wait_equal(run, job, "b")
+    assert phases(job) == {f"{DATABASE}.a": "paused", f"{DATABASE}.b": "stream"}
+    assert {row["n"] for row in read_delta(job.lake / DATABASE / "a").to_pylist()} == {1, 2, 3}
+    again = ask(job, "pause", f"{DATABASE}.a")
+    assert again.returncode == 2
+    assert "is paused already" in again.stderr
+
+    assert "goes on" in asked(job, "resume", f"{DATABASE}.a")
+    wait_equal(run, job, "a")
+
+    assert "no longer followed" in asked(job, "remove", f"{DATABASE}.b")
+    mariadb.execute("UPDATE a SET n = 20", "UPDATE b SET n = 20", database=DATABASE)
+    wait_equal(run, job, "a")
+    assert not lake_equals_source(job, "b")
+    assert "is added" in asked(job, "add", f"{DATABASE}.b")
+    wait_equal(run, job, "b")
+
+    unknown = ask(job, "resnapshot", f"{DATABASE}.nowhere")
+    assert unknown.returncode == 2
+    assert f"{DATABASE}.nowhere is none of the pipeline's tables" in unknown.stderr
+    assert "is read again" in asked(job, "resnapshot", f"{DATABASE}.a")
+    mariadb.execute("UPDATE a SET n = 30", "DELETE FROM b WHERE id = 2", database=DATABASE)
+    wait_equal(run, job, "a", "b")
+
+    told = [(entry["action"], entry["state"]) for entry in commands(job)]
+    assert told == [
+        ("pause", "done"),
+        ("pause", "refused"),
+        ("resume", "done"),
+        ("remove", "done"),
+        ("add", "done"),
+        ("resnapshot", "refused"),
+        ("resnapshot", "done"),
+    ]
+    assert len([event for event in run.events if event["event"] == "command"]) == len(told)
+    assert run.interrupt() in (0, 130)

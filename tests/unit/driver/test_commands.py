@@ -1,0 +1,204 @@
+"""Commands about tables: accepted once, judged by name, carried out once, whoever dies in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.opaque import EnumeratorState, Position
+from raycdc.checkpoint.store import CheckpointStore, CommitRecord
+from raycdc.driver.commands import CommandDesk, CommandState, LiveCommands
+from raycdc.errors import ConfigError
+from raycdc.model import TableId
+from raycdc.source.parking import Asked, TableRequest, with_requests
+from raycdc.source.snapshot.stream_state import StreamState
+from raycdc.source.split import STREAM_SPLIT_ID
+from raycdc.source.table_commands import Command, CommandRules, TableAction
+from raycdc.source.table_life import Live
+from raycdc.source.table_requests import COMMANDS_KEPT, requests_of, settle, stream_state
+
+NO_STATE = EnumeratorState.from_json({})
+A, B = "shop.a", "shop.b"
+
+
+def is_selected(table: TableId) -> None:
+    if table.table == "other":
+        raise ConfigError(f"{table} is not selected")
+
+
+RULES = CommandRules(updates_rows=True, is_selected=is_selected)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    """A pipeline that follows two tables."""
+    store = CheckpointStore(tmp_path, pipeline="shop")
+    followed = {TableId.parse(name): Live("x", announced=True, incarnation=0) for name in (A, B)}
+    store.generations.next()
+    seal(store, StreamState(Position.unknown(), 9, followed, changes=4))
+    return store
+
+
+def seal(store: CheckpointStore, stream: StreamState | None) -> None:
+    splits = {} if stream is None else {STREAM_SPLIT_ID: stream.sealed()}
+    store.write_manifest(
+        Manifest(
+            store.next_epoch(),
+            store.generations.newest(),
+            0,
+            from_splits={},
+            to_splits=splits,
+            enumerator=NO_STATE,
+        )
+    )
+
+
+def newest(store: CheckpointStore) -> StreamState:
+    return stream_state(store.last_manifest())
+
+
+def commit(store: CheckpointStore) -> None:
+    epoch = store.next_epoch() - 1
+    store.write_commit(CommitRecord(epoch, store.generations.newest(), 0, {}))
+    settle(store, epoch)
+
+
+def command(number: int, action: TableAction, table: str) -> Command:
+    return Command(f"{number:08d}", action, table)
+
+
+PAUSE_A = command(1, TableAction.PAUSE, A)
+
+
+def state_of(desk: CommandDesk, one: Command) -> CommandState:
+    found = desk.state(one.id)
+    assert found is not None
+    return found.state
+
+
+def test_a_command_is_accepted_then_acting_and_done_once_the_sink_has_it(store: CheckpointStore) -> None:
+    desk = CommandDesk(store)
+    assert desk.submit(PAUSE_A) == PAUSE_A.id
+    assert state_of(desk, PAUSE_A) is CommandState.ACCEPTED
+    desk.take(desk.waiting(), RULES)
+    assert state_of(desk, PAUSE_A) is CommandState.ACTING
+    assert desk.waiting() == []
+    seal(store, with_requests(newest(store), requests_of(store)))
+    assert state_of(desk, PAUSE_A) is CommandState.ACTING
+    commit(store)
+    assert state_of(desk, PAUSE_A) is CommandState.DONE
+
+
+def test_a_command_that_comes_twice_or_whose_file_was_left_behind_acts_once(store: CheckpointStore) -> None:
+    desk, again = CommandDesk(store), command(2, TableAction.RESNAPSHOT, A)
+    desk.submit(again)
+    desk.take([again], RULES)
+    seal(store, with_requests(newest(store), requests_of(store)))
+    begun = newest(store)
+    desk.submit(again)
+    assert desk.waiting() == []
+    assert desk.take([again], RULES) == []
+    assert with_requests(begun, requests_of(store)) == begun
+
+
+def test_a_request_that_is_carried_out_and_not_committed_yet_does_not_act_again_with_the_next_one(
+    store: CheckpointStore,
+) -> None:
+    desk = CommandDesk(store)
+    desk.take([command(1, TableAction.RESNAPSHOT, A)], RULES)
+    seal(store, with_requests(newest(store), requests_of(store)))
+    desk.take([command(2, TableAction.PAUSE, B)], RULES)
+    after = with_requests(newest(store), requests_of(store))
+    assert after.parked[TableId.parse(A)] == newest(store).parked[TableId.parse(A)]
+    assert str(after.parked[TableId.parse(B)].phase) == "paused"
+    # Where its epoch is dropped, it is still to do.
+    store.drop_after(1)
+    assert requests_of(store).acts_on(A, newest(store))
+    assert requests_of(store).tables == {A: TableRequest.RESNAPSHOT, B: TableRequest.PAUSE}
+
+
+def test_what_makes_no_sense_is_refused_by_name_and_stops_nothing(store: CheckpointStore) -> None:
+    desk = CommandDesk(store)
+    given = [
+        command(1, TableAction.PAUSE, "shop.nowhere"),
+        command(2, TableAction.RESUME, A),
+        command(3, TableAction.ADD, B),
+        command(4, TableAction.ADD, "shop.other"),
+        command(5, TableAction.PAUSE, A),
+        command(6, TableAction.PAUSE, A),
+    ]
+    answers = desk.take(given, RULES)
+    assert [answer.text for answer in answers] == [
+        "shop.nowhere is none of the pipeline's tables (shop.a, shop.b). Add it with: raycdc tables add.",
+        "shop.a is not paused. For a new snapshot of it: raycdc tables resnapshot.",
+        "shop.b is one of the pipeline's tables. To read it again: raycdc tables resnapshot.",
+        "shop.other is not selected",
+        "shop.a is paused (its target keeps what it has)",
+        "shop.a is paused already: paused by the user",
+    ]
+    assert [answer.refused for answer in answers] == [True, True, True, True, False, True]
+    assert requests_of(store).tables == {A: TableRequest.PAUSE}
+
+
+def test_a_source_without_a_log_of_tables_refuses_them_all(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, pipeline="topics")
+    store.generations.next()
+    desk = CommandDesk(store)
+    desk.submit(PAUSE_A)
+    assert desk.take(desk.waiting(), RULES) == []  # Nothing was read yet: a later driver knows.
+    seal(store, None)
+    assert [answer.refused for answer in desk.take(desk.waiting(), RULES)] == [True]
+
+
+def test_files_that_are_no_commands_are_left_alone(store: CheckpointStore) -> None:
+    desk, folder = CommandDesk(store), store.path / "commands"
+    desk.submit(PAUSE_A)
+    (folder / "notes.txt").write_text("mine")
+    assert desk.waiting() == [PAUSE_A]
+    with pytest.raises(ConfigError, match="8 to 64 digits"):
+        desk.submit(Command("../../etc", TableAction.PAUSE, A))
+
+
+def test_only_the_newest_commands_that_are_over_are_remembered(store: CheckpointStore) -> None:
+    desk = CommandDesk(store)
+    desk.take([PAUSE_A], RULES)
+    desk.take([command(10 + n, TableAction.RESUME, B) for n in range(COMMANDS_KEPT + 5)], RULES)
+    ids = [status.id for status in desk.all()]
+    assert len(ids) == COMMANDS_KEPT + 1
+    assert PAUSE_A.id in ids
+
+
+class Side:
+    """A supervisor that counts."""
+
+    def __init__(self) -> None:
+        self.generations = 0
+        self.ending = True
+        self.failed: list[BaseException] = []
+
+    def start_over(self, recover: Callable[[], list[Asked]]) -> list[Asked]:
+        self.generations += 1
+        return recover()
+
+    def fail(self, error: BaseException) -> None:
+        self.failed.append(error)
+
+
+def test_commands_that_come_together_cost_one_generation_and_refused_ones_none(store: CheckpointStore) -> None:
+    desk, side, told = CommandDesk(store), Side(), list[Asked]()
+    live = LiveCommands(desk, RULES, side, tell=told.append, every_s=3600)
+    desk.submit(PAUSE_A)
+    desk.submit(command(2, TableAction.RESNAPSHOT, B))
+    assert not live.step()
+    assert side.generations == 0  # The run is about to end: they are for the next start.
+    side.ending = False
+    assert live.step()
+    assert (side.generations, len(told)) == (1, 2)
+    desk.submit(command(3, TableAction.PAUSE, "shop.nowhere"))
+    assert live.step()
+    assert not live.step()
+    assert (side.generations, len(told)) == (1, 3)
+    live.close()

@@ -15,6 +15,7 @@ the last manifest. Errors the coordinator names end the job.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -273,8 +274,10 @@ class Supervisor:
     @property
     def ending(self) -> bool:
         """Whether the last epoch of the job is sealed, or about to be. Raises the job's error."""
-        status = self.status()
-        return self._stopping or self._closed.is_set() or (status is not None and status.final is not None)
+        if self._stopping or self._closed.is_set():
+            return True
+        _, final = self.next_sealed(sys.maxsize, wait_s=0)
+        return final is not None
 
     def stop(self) -> None:
         """Seal what is there; the job ends when that is committed."""

@@ -26,7 +26,7 @@ from raycdc.config import PipelineConfig, PipelineOptions, SinkConfig, SourceCon
 from raycdc.consumer import Epoch, Ledger
 from raycdc.control.beside import Control
 from raycdc.data_side import DataSide, bad_records
-from raycdc.driver.commands import LOOK_AT_STORE_S, LOOK_S, CommandDesk, LiveCommands
+from raycdc.driver.commands import LOOK_AT_STORE_S, LOOK_S, CommandDesk, LiveCommands, command_rules
 from raycdc.driver.start_patience import StartPatience
 from raycdc.driver.succession import StoppedWaitingError, Tenure, take
 from raycdc.driver.watchdog import Watchdog
@@ -45,7 +45,7 @@ from raycdc.runtime.restarts import ProcessEnd, RestartBudget
 from raycdc.runtime.supervisor import Supervisor
 from raycdc.sinks.api import Sink
 from raycdc.source.table_requests import complain_of_parked
-from raycdc.source_side import SourceSide, command_rules, copies_of, job_spec, new_launcher, new_supervisor
+from raycdc.source_side import SourceSide, copies_of, job_spec, new_launcher, new_supervisor
 from raycdc.spark.lifecycle import SparkThread, activity, new_session
 from raycdc.startup_checks import Start, begin, no_order, order_by, require_known_rows
 from raycdc.waiting.stages import Board, Stage

@@ -19,8 +19,7 @@ from raycdc.config import PipelineConfig
 from raycdc.consumer import next_manifest
 from raycdc.epochs.outcomes import EpochStatistics
 from raycdc.epochs.parked_targets import parks_of
-from raycdc.errors import ClusterLostError, ConfigError, ParkReason
-from raycdc.model import TableId
+from raycdc.errors import ClusterLostError, ParkReason
 from raycdc.model.until import Until
 from raycdc.preflight import Settled, Taker
 from raycdc.printable import printable_text
@@ -30,7 +29,6 @@ from raycdc.runtime.scaling import Limits
 from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
 from raycdc.sinks.api import UPSERT
 from raycdc.source.protocol.coordinator import CoordinatorSettings
-from raycdc.source.table_commands import CommandRules
 from raycdc.source.table_requests import refusals_of, settle
 from raycdc.spark.addresses import own_address
 
@@ -101,19 +99,6 @@ def copies_of(config: PipelineConfig, store: CheckpointStore) -> SegmentCopies |
     place = place_of(config.pipeline.spool)
     assert isinstance(place, ObjectPlace)
     return SegmentCopies(place.below(store.checkpoint), config.storage.settings())
-
-
-def command_rules(config: PipelineConfig) -> CommandRules:
-    """What the configuration says about commands."""
-
-    def is_selected(table: TableId) -> None:
-        if not config.source.captures(table):
-            raise ConfigError(
-                f"source.{config.source.tables_key} of the running pipeline does not select {table}. Put it there, and "
-                "start the pipeline again, which adds it."
-            )
-
-    return CommandRules(updates_rows=config.sink.write == UPSERT, is_selected=is_selected)
 
 
 def limits_of(config: PipelineConfig) -> Limits:

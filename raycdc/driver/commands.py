@@ -33,9 +33,12 @@ from typing import Any, Protocol
 from raycdc.checkpoint import codec
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
+from raycdc.config import PipelineConfig
 from raycdc.errors import ConfigError, RaycdcError, StateError
 from raycdc.failpoints import reach
+from raycdc.model import TableId
 from raycdc.runtime.launcher import CoordinatorLostError
+from raycdc.sinks.api import UPSERT
 from raycdc.source.parking import Asked, TableRequest, with_requests
 from raycdc.source.snapshot.stream_state import stream_of
 from raycdc.source.table_commands import Command, CommandRules, as_it_is, judged
@@ -178,6 +181,19 @@ def _status(asked: Asked, *, acting: bool) -> CommandStatus:
     left = CommandState.ACTING if acting else CommandState.DONE
     state = CommandState.REFUSED if asked.refused else left
     return CommandStatus(asked.command, asked.action, asked.table, state, asked.text)
+
+
+def command_rules(config: PipelineConfig) -> CommandRules:
+    """What a run's configuration says about commands."""
+
+    def is_selected(table: TableId) -> None:
+        if not config.source.captures(table):
+            raise ConfigError(
+                f"source.{config.source.tables_key} of the running pipeline does not select {table}. Put it there, and "
+                "start the pipeline again, which adds it."
+            )
+
+    return CommandRules(updates_rows=config.sink.write == UPSERT, is_selected=is_selected)
 
 
 class SourceSide(Protocol):

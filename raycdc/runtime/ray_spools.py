@@ -8,8 +8,8 @@ segments stays true; when its node is gone, its readers end with it and its segm
 A node on another machine is reached over the network, which Flight must have been told to listen on
 (``ray.flight``); otherwise readers stay on the driver's machine. Then connections are encrypted.
 
-A cluster that scales takes nodes away that nobody uses. One of Ray's autoscalers keeps a node that has any actor, the
-other one takes it if its actors hold no resource. So a server holds one while it is needed, and ends then.
+A cluster that scales takes nodes away that nobody uses. Ray's autoscalers keep a node that has any actor; an older one
+takes it if its actors hold no resource. So a server holds one while it is needed, and ends then.
 """
 
 from __future__ import annotations

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +27,14 @@ START_ATTEMPTS = 4
 
 
 @dataclass(frozen=True, slots=True)
+class Further:
+    """What a node has beside CPUs."""
+
+    labels: dict[str, str] = field(default_factory=dict)
+    resources: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class TwoNodes:
     """A head node and another one; `spool` is where readers on either keep segments, unless it is the driver's."""
 
@@ -33,10 +42,26 @@ class TwoNodes:
     spool: Path
     _cluster: Any
     _other: Any
+    _silent: list[int] = field(default_factory=list)
 
     def segments(self) -> list[Path]:
         """Segments in spools other than the state's."""
         return sorted(self.spool.rglob("*.arrow"))
+
+    def silence_other(self) -> None:
+        """The node that is not the head's stands still, as one does that is cut off; it comes back no more."""
+        raylets = [found.process.pid for found in self._other.all_processes["raylet"]]
+        self._silent.extend(_with_children(raylets))
+        self._signal(signal.SIGSTOP)
+
+    def end_silent(self) -> None:
+        """Processes that stand still do not see that their raylet ends."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for pid in self._silent:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def kill_other(self) -> None:
         """The node that is not the head's loses power."""
@@ -44,11 +69,29 @@ class TwoNodes:
 
 
 @contextmanager
-def two_nodes(folder: Path) -> Iterator[TwoNodes]:
-    """Start both, and end them with all their processes."""
-    spool = folder / "other-spool"
-    with _environment({FOLDER_VARIABLE: str(spool)}), _cluster(others=1) as (cluster, [other]):
-        yield TwoNodes(cluster.address, spool, cluster, other)
+def two_nodes(
+    folder: Path, *, labels: dict[str, str] | None = None, resources: dict[str, float] | None = None
+) -> Iterator[TwoNodes]:
+    """Start both, and end them with all their processes. The other node has these labels and further resources."""
+    spool, further = folder / "other-spool", Further(labels or {}, resources or {})
+    with _environment({FOLDER_VARIABLE: str(spool)}), _cluster(others=1, further=further) as (cluster, [other]):
+        nodes = TwoNodes(cluster.address, spool, cluster, other)
+        try:
+            yield nodes
+        finally:
+            nodes.end_silent()
+
+
+def _with_children(pids: list[int]) -> list[int]:
+    """The processes and all that they have started."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+    found = list(pids)
+    for pid in found:  # Grows meanwhile.
+        found += [child for child, parent in parents.items() if parent == pid]
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +202,8 @@ def one_node() -> Iterator[str]:
 
 
 @contextmanager
-def _cluster(*, others: int, head_cpus: int = 2) -> Iterator[tuple[Any, list[Any]]]:
-    """A head node and `others`."""
+def _cluster(*, others: int, head_cpus: int = 2, further: Further | None = None) -> Iterator[tuple[Any, list[Any]]]:
+    """A head node and `others`, which have what is `further`."""
     prepare("auto")
     # Without tokens: a process that imported Ray before would not know them.
     with _environment({"RAY_AUTH_MODE": "disabled"}):
@@ -170,7 +213,7 @@ def _cluster(*, others: int, head_cpus: int = 2) -> Iterator[tuple[Any, list[Any
 
         options = {"num_cpus": head_cpus, "object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False}
         with lean_nodes():
-            cluster, nodes = _start(Cluster, options, others)
+            cluster, nodes = _start(Cluster, options, [further or Further()] * others)
         try:
             yield cluster, nodes
         finally:
@@ -191,13 +234,14 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _start(kind: Any, options: dict[str, Any], others: int) -> tuple[Any, list[Any]]:
+def _start(kind: Any, options: dict[str, Any], others: list[Further]) -> tuple[Any, list[Any]]:
     """A busy machine may miss Ray's own fixed start-up limit, so starting is tried again."""
     for attempt in range(1, START_ATTEMPTS + 1):
         cluster = kind()
         try:
             cluster.add_node(**options)
-            nodes = [cluster.add_node(num_cpus=2, object_store_memory=OBJECT_STORE_BYTES) for _ in range(others)]
+            small = {"num_cpus": 2, "object_store_memory": OBJECT_STORE_BYTES}
+            nodes = [cluster.add_node(**small, labels=node.labels, resources=node.resources) for node in others]
             cluster.wait_for_nodes()
         except Exception as cause:
             cluster.shutdown()

@@ -32,8 +32,9 @@ def job_on(nodes: TwoNodes, server: MariaDbServer, folder: Path, database: str) 
         create_shop(connection, database, SIZE)
     ray = f'[ray]\naddress = "{nodes.address}"\n[spark]\nmaster = "local[2]"'
     # A reader on the other node is started when the first ones have begun: what there is to read lasts until it is up.
-    pace = "rows_per_second = 1500, connections = 4"
-    return Job(folder, server, database, TABLES, readers=4, chunk_rows=500, sections=ray, snapshot=pace)
+    pace = "rows_per_second = 1500, connections = 5"
+    # One more than there is room for: the run begins with four, and says so.
+    return Job(folder, server, database, TABLES, readers=5, chunk_rows=500, sections=ray, snapshot=pace)
 
 
 def test_rows_read_on_another_node_reach_the_lake_over_flight(
@@ -42,6 +43,8 @@ def test_rows_read_on_another_node_reach_the_lake_over_flight(
     job = job_on(nodes, mariadb, tmp_path, "two_nodes")
     run = job.start("--until", "caught-up")
     assert run.wait() == 0, run.story()
+    told = [(e["readers"], e["waiting"], *e["nodes"].values()) for e in run.events if e["event"] == "scaling"]
+    assert (5, 1, 2, 2) in told
     with mariadb.connect() as connection:
         results = compare_lake(connection, job.lake, [("two_nodes", table) for table in TABLES])
     assert [problem for result in results for problem in result.problems] == []

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from raycdc.checkpoint.manifest import STATE_NODE
+from raycdc.checkpoint.manifest import STATE_NODE, Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.pipeline import READ_AGAIN
 from raycdc.testing.compare import compare_lake
@@ -30,12 +29,25 @@ def warned_and_went_on(run: Run) -> bool:
     return bool(lost) and "commit" in kinds and any(e["event"] == "commit" for e in list(run.events)[lost[0] :])
 
 
-def sealed_elsewhere(job: Job) -> bool:
-    """Whether an epoch that is not committed has segments on another node than the driver's."""
+def waiting(job: Job) -> list[Manifest]:
+    """Epochs that are sealed and not committed."""
     store = CheckpointStore(job.state)
     record = store.last_commit()
-    waiting = store.manifests(record.epoch if record else 0)
-    return any(segment.node != STATE_NODE for manifest in waiting for segment in manifest.segments)
+    return list(store.manifests(record.epoch if record else 0))
+
+
+def seal_elsewhere_behind_a_stopped_driver(job: Job, run: Run) -> None:
+    """Stop the driver while no epoch waits for it, then wait for one with segments on another node: it is not staged.
+
+    Only a few are sealed ahead of a driver, so that those with such segments must not be behind others.
+    """
+    while True:
+        assert run.wait_for(lambda: not waiting(job)), run.story()
+        os.kill(run.pids()["driver"], signal.SIGSTOP)
+        if not waiting(job):
+            break
+        os.kill(run.pids()["driver"], signal.SIGCONT)
+    assert run.wait_for(lambda: any(s.node != STATE_NODE for m in waiting(job) for s in m.segments)), run.story()
 
 
 @pytest.mark.server
@@ -55,18 +67,20 @@ def test_what_a_dead_nodes_spool_had_is_read_again(mariadb: MariaDbServer, tmp_p
     )
     with two_nodes(tmp_path) as nodes:
         ray = f'[ray]\naddress = "{nodes.address}"\n[spark]\nmaster = "local[2]"'
-        job = Job(tmp_path, mariadb, "node_death", TABLES, readers=4, chunk_rows=400, sections=ray)
+        # There is something to read for as long as the readers of the other node take to begin, and its spool.
+        pace = "rows_per_second = 200, connections = 4"
+        job = Job(tmp_path, mariadb, "node_death", TABLES, readers=4, chunk_rows=100, sections=ray, snapshot=pace)
+        # Longer than a commit takes, so that nothing waits for the driver at times.
+        job.epoch_interval = "10s"
         with work.running(pause_s=0.01):
             run = job.start()
-            # Readers of the other node begin when its spool is up, which may be behind the first epochs.
             assert run.wait_for(lambda: bool(nodes.segments())), run.story()
-            os.kill(run.pids()["driver"], signal.SIGSTOP)
-            sealed = partial(sealed_elsewhere, job)
-            assert run.wait_for(sealed), run.story()
+            seal_elsewhere_behind_a_stopped_driver(job, run)
             nodes.kill_other()
             os.kill(run.pids()["driver"], signal.SIGCONT)
             assert run.wait_for(lambda: warned_and_went_on(run)), run.story()
             assert run.interrupt() == 130, run.story()
+        job.snapshot, job.epoch_interval = "", "500ms"
         catch_up(job)
     with mariadb.connect() as connection:
         results = compare_lake(connection, job.lake, [("node_death", table) for table in TABLES])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -168,8 +167,7 @@ def write_shards(server: MariaDbServer, stopped: threading.Event, started: threa
                 started.set()
 
 
-@pytest.mark.spark
-def test_sixteen_shards_under_load_are_one_table(mariadb: MariaDbServer, ray: str, tmp_path: Path) -> None:
+def test_sixteen_shards_under_load_are_one_table(mariadb: MariaDbServer, tmp_path: Path) -> None:
     mariadb.execute("DROP DATABASE IF EXISTS many", "CREATE DATABASE many")
     for shard in range(SHARDS):
         mariadb.execute(
@@ -178,7 +176,8 @@ def test_sixteen_shards_under_load_are_one_table(mariadb: MariaDbServer, ray: st
             database="many",
         )
     # A column that some of them have is in all rows, with its default where a shard has none (`raycdc.schema.targets`).
-    job = Job(tmp_path, mariadb, "many", tuple(f"part_{shard}" for shard in range(SHARDS)), sections=SHARDED + ray)
+    names = tuple(f"part_{shard}" for shard in range(SHARDS))
+    job = Job(tmp_path, mariadb, "many", names, local=True, sections=SHARDED)
     stopped, altered = threading.Event(), threading.Event()
     writer = threading.Thread(target=write_shards, args=(mariadb, stopped, altered))
     run = job.start()
@@ -192,8 +191,7 @@ def test_sixteen_shards_under_load_are_one_table(mariadb: MariaDbServer, ray: st
         stopped.set()
         writer.join()
     assert run.interrupt() == 130, run.story()
-    # The rest needs neither Ray nor Spark.
-    catch_up(replace(job, local=True))
+    catch_up(job)
     selects = [f"SELECT id, note, {'extra' if shard % 2 else '7'} FROM part_{shard}" for shard in range(SHARDS)]
     with mariadb.connect(database="many") as connection, connection.cursor() as cursor:
         cursor.execute(" UNION ALL ".join(selects) + " ORDER BY id")

@@ -1,6 +1,6 @@
 # The tasks of this project. `make test` is what CI runs; `make check` is a synonym for people who look for it.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test demo test check test-fast test-kill test-takeover test-elastic test-simulation test-drivers test-races test-sinks test-stores test-leaks test-spark-elsewhere test-blackbox test-mutants test-mongodb-peer lint types imports format bench clean
+.PHONY: help setup setup-test demo test check test-fast test-kill test-takeover test-elastic test-simulation test-drivers test-races test-sinks test-stores test-leaks test-spark-elsewhere test-blackbox test-stories test-mutants test-mongodb-peer lint types imports format bench clean
 SHELL := /bin/bash
 BIN := .venv/bin
 PYTEST := $(BIN)/python .ci/leaves-nothing $(BIN)/python -m pytest
@@ -72,6 +72,9 @@ test-spark-elsewhere: setup-test ## Spark with executors that share no disk with
 
 test-blackbox: setup-test ## Stories of DDL, types, broken surroundings, damaged state: both servers, three sinks
 	$(PYTEST) $(SEVERAL) tests/blackbox
+
+test-stories: setup-test ## What `make test` tells in a cheaper form: the tutorial into PostgreSQL; a bench of every system on MongoDB
+	$(PYTEST) $(SEVERAL) -m long tests/e2e/test_shop_tutorial.py tests/e2e/test_bench.py
 
 test-mutants: setup-test ## Take some eighty rules out of the source, one at a time: a test must notice each (about ten minutes)
 	$(BIN)/python -m tests.mutants.run

@@ -53,6 +53,16 @@ def test_bench_splits_covers_the_strategies_for_collections(tmp_path: Path) -> N
     assert set(document["recommendations"]) == {"collection"}
 
 
+def test_bench_mongodb_follows_every_change(tmp_path: Path) -> None:
+    words = ["bench", "mongodb", "--json", "--rows", "3000", "--tries", "1", "--cases", "change_stream"]
+    command = [sys.executable, "-m", "raycdc.cli", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    found = {(m["case"], m["system"]): m["rows"] for m in json.loads(done.stdout)["measurements"]}
+    assert found == {("change_stream", system): 9_000 for system in ("raycdc", "raw", "pymongo")}
+
+
+@pytest.mark.long
 @pytest.mark.spark
 def test_bench_mongodb_reads_every_document_and_change_with_every_system(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "raycdc.cli", "bench", "mongodb", "--json", "--rows", "3000", "--tries", "1"]

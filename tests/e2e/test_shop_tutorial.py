@@ -1,5 +1,8 @@
 """The shop of Flink CDC's tutorial, `app_db` of orders, shipments and products: routed, transformed and altered while
 it is written to, into a lake and into PostgreSQL by one continuous run each.
+
+``make test`` plays the lake's; PostgreSQL's, whose statements `test_jdbc` and whose expressions `test_transforms` play
+into it, is one of ``make test-stories``.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import Any
 import pytest
 
 from raycdc.testing.compare import read_delta
-from raycdc.testing.jobs import Job, Run, catch_up
+from raycdc.testing.jobs import Job, Run
 from raycdc.testing.servers import MariaDbServer, PostgresServer
 from tests.e2e.test_jdbc import sink_keys
 
@@ -80,8 +83,8 @@ def as_shown(rows: Rows) -> Rows:
     return [tuple(str(v) if isinstance(v, Decimal) else v for v in row) for row in rows]
 
 
-def play(job: Job, server: MariaDbServer, read: Callable[[str, tuple[str, ...]], Rows], *, again: bool) -> None:
-    """One run: its snapshot, each step in its turn, Ctrl-C, and (`again`) a last run to the end."""
+def play(job: Job, server: MariaDbServer, read: Callable[[str, tuple[str, ...]], Rows]) -> None:
+    """One run: its snapshot, each step in its turn, and Ctrl-C."""
     run = job.start()
 
     def reached(table: str, count: int) -> Callable[[], bool]:
@@ -96,11 +99,8 @@ def play(job: Job, server: MariaDbServer, read: Callable[[str, tuple[str, ...]],
     def held() -> dict[str, Rows]:
         return {table: as_shown(read(table, names)) for table, (_, names) in EXPECTED.items()}
 
-    if not again:
-        run.wait_for_rows(lambda: held() == last)
+    run.wait_for_rows(lambda: held() == last)
     assert run.interrupt() == 130, run.story()
-    if again:
-        catch_up(job)
     assert held() == last
 
 
@@ -120,9 +120,10 @@ def test_into_a_lake(mariadb: MariaDbServer, ray: str, tmp_path: Path) -> None:
         lake = read_delta(job.lake / "ods_db" / table)
         return [tuple(row[n] for n in names) for row in lake.sort_by("id").to_pylist()] if lake.num_columns else []
 
-    play(job, mariadb, read, again=True)
+    play(job, mariadb, read)
 
 
+@pytest.mark.long
 def test_into_postgresql(mariadb: MariaDbServer, postgres: PostgresServer, ray: str, tmp_path: Path) -> None:
     create(mariadb)
     with postgres.fresh_database() as home:
@@ -146,4 +147,4 @@ def test_into_postgresql(mariadb: MariaDbServer, postgres: PostgresServer, ray: 
                 return []
             return postgres.execute(f"SELECT {', '.join(names)} FROM ods_db.{table} ORDER BY id", database=home)
 
-        play(job, mariadb, read, again=False)
+        play(job, mariadb, read)

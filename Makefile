@@ -56,7 +56,9 @@ test-races: setup-test ## The hand-off under aimed writes: 2,000 chunks on each 
 		tests/integration/connectors/mysql/test_mysql_conversions.py tests/integration/connectors/mongodb/test_mongodb_races.py
 
 test-sinks: setup-test ## Every way of writing of every sink, failing at every point; the whole suite of sinks for topics
-	$(PYTEST) $(SEVERAL) tests/epochs -k "at_any_point or at_any_step or killed_driver or whatever_dies or between_the_targets"
+	$(PYTEST) $(SEVERAL) tests/epochs/test_epoch_loop.py
+	$(PYTEST) $(SEVERAL) tests/epochs --deselect tests/epochs/test_epoch_loop.py \
+		-k "at_any_point or at_any_step or whatever_dies or between_the_targets"
 	$(PYTEST) tests/integration/sinks/test_topic_conformance.py
 
 test-stores: ## Object stores: clients that race at S3Mock, moto, Azurite (needs npm) and Google's (needs Go), long stories of targets there

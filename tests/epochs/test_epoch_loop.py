@@ -106,6 +106,17 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     return world_of(request, request.param, tmp_path)
 
 
+def names(kinds: Iterable[Any]) -> dict[str, Any]:
+    """`kinds` by their names, whether they have marks or not."""
+    return {kind if isinstance(kind, str) else kind.values[0]: kind for kind in kinds}
+
+
+def committing() -> Iterator[Any]:
+    """All kinds, for stories of commits alone: ``make test-sinks`` plays those that commit as another one does."""
+    for kind, param in names(KINDS).items():
+        yield pytest.param(kind, marks=pytest.mark.long) if kind in WRITTEN_ALIKE else param
+
+
 @pytest.fixture(params=UPSERTS)
 def upsert(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     return world_of(request, request.param, tmp_path)
@@ -134,11 +145,6 @@ def test_all_epochs_reach_the_sink_once(world: World) -> None:
     assert record is not None
     assert (record.epoch, dict(record.tables)) == (3, {"shop.orders": (3, 3), "shop.items": (3, 3)})
     assert loop.recover() == Recovery(3)
-
-
-def names(kinds: Iterable[Any]) -> dict[str, Any]:
-    """`kinds` by their names, whether they have marks or not."""
-    return {kind if isinstance(kind, str) else kind.values[0]: kind for kind in kinds}
 
 
 def failures() -> Iterator[Any]:
@@ -236,6 +242,7 @@ def test_a_task_that_runs_twice_is_harmless(world: World) -> None:
     world.check()
 
 
+@pytest.mark.parametrize("world", list(committing()), indirect=True)
 def test_epochs_whose_segments_are_gone_are_dropped_barred_and_read_again(world: World) -> None:
     play(world, epochs=2)
     world.loop().run()
@@ -273,6 +280,7 @@ def with_rows_or_not(sink: Sink, work: TableWork, staged: Any) -> None:
         assert "newer driver" in str(error)  # noqa: PT017
 
 
+@pytest.mark.parametrize("world", list(committing()), indirect=True)
 def test_an_interrupted_dropping_is_finished_by_the_next_start(world: World) -> None:
     play(world, epochs=1)
     first = world.store.manifest(1)
@@ -284,6 +292,7 @@ def test_an_interrupted_dropping_is_finished_by_the_next_start(world: World) -> 
     assert world.restart() == Recovery(0, dropped=(1,))
 
 
+@pytest.mark.parametrize("world", list(committing()), indirect=True)
 def test_a_target_that_has_a_tombstone_alone_holds_no_rows(world: World) -> None:
     play(world, epochs=1)
     for segment in world.store.manifest(1).segments:
@@ -293,6 +302,7 @@ def test_a_target_that_has_a_tombstone_alone_holds_no_rows(world: World) -> None
     assert world.loop().written() == []
 
 
+@pytest.mark.parametrize("world", list(committing()), indirect=True)
 def test_a_target_that_has_an_epoch_which_nobody_recorded_holds_rows(world: World) -> None:
     play(world, epochs=1)
     sink = world.sink()
@@ -302,6 +312,7 @@ def test_a_target_that_has_an_epoch_which_nobody_recorded_holds_rows(world: Worl
     assert world.loop().written() == [work.target]
 
 
+@pytest.mark.parametrize("world", list(committing()), indirect=True)
 def test_lost_segments_of_a_half_committed_epoch_are_refused(world: World) -> None:
     play(world, epochs=1)
     works = {work.target: work for work in works_of(world.loop(), world.store.manifest(1))}
@@ -316,6 +327,7 @@ def test_lost_segments_of_a_half_committed_epoch_are_refused(world: World) -> No
         world.restart()
 
 
+@pytest.mark.parametrize("world", list(committing()), indirect=True)
 def test_a_sink_that_lost_a_table_is_refused(world: World) -> None:
     play(world)
     world.loop().run()
@@ -324,6 +336,7 @@ def test_a_sink_that_lost_a_table_is_refused(world: World) -> None:
         world.restart()
 
 
+@pytest.mark.parametrize("world", list(committing()), indirect=True)
 def test_empty_targets_of_a_failed_first_start_are_taken_over_by_the_next(world: World) -> None:
     """Another table's trouble ended that start, and its state was deleted."""
     if world.kafka is not None:
@@ -348,6 +361,7 @@ def test_empty_targets_of_a_failed_first_start_are_taken_over_by_the_next(world:
         other.restart()
 
 
+@pytest.mark.parametrize("world", list(committing()), indirect=True)
 def test_deleted_state_never_makes_new_data_look_committed(world: World) -> None:
     play(world)
     assert world.is_free()
@@ -368,6 +382,7 @@ def test_deleted_state_never_makes_new_data_look_committed(world: World) -> None
     again.check()
 
 
+@pytest.mark.parametrize("world", list(committing()), indirect=True)
 def test_stop_returns_after_the_commit_under_way(world: World) -> None:
     play(world)
     told: list[EpochStatistics] = []
@@ -383,6 +398,7 @@ def test_stop_returns_after_the_commit_under_way(world: World) -> None:
     world.check()
 
 
+@pytest.mark.parametrize("world", list(committing()), indirect=True)
 def test_an_error_of_the_source_side_ends_the_loop(world: World) -> None:
     def broken(_after: int, _timeout_s: float) -> Manifest | None:
         raise StateError("the coordinator is gone")

@@ -12,7 +12,7 @@ from raycdc.testing.simulation import Settings, Simulation, TableKind, Visibilit
 
 #: Seeds of an ordinary test run, which are the same each time; ``RAYCDC_SIM_SEEDS`` asks for more of each kind (or
 #: ``FIRST-LAST`` for some), as ``make test-simulation`` does. The tests beside this one say what a run notices.
-SEEDS = 150
+SEEDS = 60
 FAILOVER_SEEDS = LOSS_SEEDS = AS_OF_SEEDS = 10
 
 

@@ -148,7 +148,7 @@ def nursery() -> Nursery:
 
 
 def completed(
-    arguments: Sequence[str], *, environment: Mapping[str, str], folder: Path, timeout_s: float = 200.0
+    arguments: Sequence[str], *, environment: Mapping[str, str], folder: Path, timeout_s: float = 900.0
 ) -> subprocess.CompletedProcess[str]:
     """Run ``raycdc ARGUMENTS`` to its end, as `subprocess.run` does with its output captured."""
     with tempfile.TemporaryFile() as errors:

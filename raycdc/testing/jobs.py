@@ -24,7 +24,7 @@ from raycdc.testing.forked_commands import ForkedCommand, nursery
 from raycdc.testing.servers import DatabaseServer
 
 #: A run of the command that does not end by itself within this is a failure of the test.
-RUN_TIMEOUT_S = 240.0
+RUN_TIMEOUT_S = 900.0
 
 Process = subprocess.Popen[bytes] | ForkedCommand
 
@@ -275,7 +275,7 @@ class Run:
         return "\n".join([*told, self.log.read_text(errors="replace")[-3000:]])
 
     def _close(self) -> None:
-        self._reader.join(timeout=10)
+        self._reader.join(timeout=120)
         assert self.process.stdout is not None
         self.process.stdout.close()
 

@@ -20,7 +20,7 @@ from raycdc.testing.servers import KafkaServer
 #: One transaction in so many is aborted.
 ABORT_EVERY = 4
 COLUMNS = "id BIGINT, name STRING, description STRING, weight DOUBLE, PRIMARY KEY (id)"
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = 300.0
 
 
 class ProductFeed:

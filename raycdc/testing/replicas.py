@@ -15,7 +15,7 @@ from typing import Self
 from raycdc.testing.servers import DatabaseServer, MariaDbServer
 from raycdc.testing.servers.process import ServerError, wait_until
 
-_CAUGHT_UP_S = 60
+_CAUGHT_UP_S = 300
 
 
 class ReplicatedPair:
@@ -115,7 +115,7 @@ class Forwarder:
         for end in list(self._open):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
-        wait_until(lambda: not self._open, timeout_s=10, what="every connection through the address ended")
+        wait_until(lambda: not self._open, timeout_s=120, what="every connection through the address ended")
 
     def _accept(self) -> None:
         while True:

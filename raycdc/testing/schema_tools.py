@@ -66,7 +66,7 @@ class Traffic:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(timeout=30)
+        self._thread.join(timeout=300)
 
     def paused(self) -> threading.Lock:
         """No transaction is under way, and none begins, while this is held."""
@@ -75,7 +75,7 @@ class Traffic:
     def wait_for(self, transactions: int) -> None:
         """Wait until so many more were made."""
         wanted = self.made + transactions
-        wait_until(lambda: self.made >= wanted, timeout_s=60, what=f"{transactions} transactions")
+        wait_until(lambda: self.made >= wanted, timeout_s=300, what=f"{transactions} transactions")
 
     def _work(self) -> None:
         with self._server.connect(database=self._database) as connection, connection.cursor() as cursor:
@@ -162,10 +162,10 @@ class GhOst:
                 swap = threading.Thread(target=self._swap)
                 swap.start()
                 # As the tool does: whoever writes queues behind the rename.
-                wait_until(self._swap_waits, timeout_s=60, what="the rename to wait for its lock")
+                wait_until(self._swap_waits, timeout_s=300, what="the rename to wait for its lock")
                 cursor.execute(f"drop /* gh-ost */ table if exists `{db}`.`_orders_del`")
                 cursor.execute("unlock /* gh-ost */ tables")
-                swap.join(timeout=60)
+                swap.join(timeout=300)
             else:
                 cursor.execute(f"alter /* gh-ost */ table `{db}`.`orders` rename `_orders_del`")
                 cursor.execute("unlock /* gh-ost */ tables")

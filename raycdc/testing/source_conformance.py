@@ -50,7 +50,7 @@ POINTS = ("before_seal", "after_seal", "after_close", "before_manifest", "after_
 #: Looks of a quiet log that say that it has no more, and units after which it has no end.
 QUIET, UNITS_MAX = 3, 10_000
 #: Longest that a read may take to end when it is woken.
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 class SourceConformance(ABC):

@@ -20,7 +20,7 @@ from signal import Signals
 from raycdc.spark.artifacts import java_command
 from raycdc.testing.servers.process import GuardedProcess, free_port, wait_until
 
-_START_TIMEOUT_S = 120.0
+_START_TIMEOUT_S = 300.0
 _MEMORY = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 #: Of the network between this machine and workers that are apart; the first address is this machine's.
 _NETWORK = "10.213.77"

@@ -96,7 +96,7 @@ class ShopWorkload:
             yield self
         finally:
             stop.set()
-            thread.join(timeout=30)
+            thread.join(timeout=300)
             self.close()
 
     def add_points_column(self) -> None:

@@ -21,7 +21,7 @@ from typing import IO, Any
 from raycdc.testing.forked_commands import ForkedCommand, ended, nursery
 
 #: A command that takes longer hangs. The longest here reads sixty tables on a machine that others share.
-COMMAND_TIMEOUT_S = 240.0
+COMMAND_TIMEOUT_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from tests.blackbox.stages import target_of
 from tests.blackbox.story import Mode, Server, Sink, Story
 
 # The first test of a run plays all of it.
-pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(1800)]
 
 STORIES = (*stories_columns.STORIES, *stories_types.STORIES, *stories_tables.STORIES, *stories_sessions.STORIES)
 

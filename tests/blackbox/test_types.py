@@ -19,7 +19,7 @@ from tests.blackbox.targets import Target
 from tests.blackbox.type_table import ODD_DATES, TYPES, TypeCase
 
 # The first test of a run plays all of it.
-pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(1800)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ def test_bench_splits_prints_one_document_with_a_recommendation_per_table(tmp_pa
     page = tmp_path / "splits.html"
     words = ["bench", "splits", "--json", "--rows", "20000", "--cases", "skewed,string", "--server", "mariadb"]
     command = [sys.executable, "-m", "raycdc.cli", *words, "--html", str(page)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     found = {(m["case"], m["system"]): m for m in document["measurements"]}
@@ -33,7 +33,7 @@ def test_bench_splits_prints_one_document_with_a_recommendation_per_table(tmp_pa
 def test_bench_topic_reads_every_message_of_a_topic_it_filled(tmp_path: Path) -> None:
     words = ["bench", "topic", "--json", "--rows", "5000", "--cases", "consume"]
     command = [sys.executable, "-m", "raycdc.cli", *words]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     found = {(m["case"], m["system"]): m["rows"] for m in json.loads(done.stdout)["measurements"]}
     assert found == {("consume", "confluent-kafka"): 5000, ("consume", "raycdc"): 5000}
@@ -42,7 +42,7 @@ def test_bench_topic_reads_every_message_of_a_topic_it_filled(tmp_path: Path) ->
 def test_bench_splits_covers_the_strategies_for_collections(tmp_path: Path) -> None:
     words = ["bench", "splits", "--json", "--rows", "6000", "--cases", "collection"]
     command = [sys.executable, "-m", "raycdc.cli", *words]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     found = {m["system"]: m for m in document["measurements"]}
@@ -56,7 +56,7 @@ def test_bench_splits_covers_the_strategies_for_collections(tmp_path: Path) -> N
 def test_bench_mongodb_follows_every_change(tmp_path: Path) -> None:
     words = ["bench", "mongodb", "--json", "--rows", "3000", "--tries", "1", "--cases", "change_stream"]
     command = [sys.executable, "-m", "raycdc.cli", *words]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     found = {(m["case"], m["system"]): m["rows"] for m in json.loads(done.stdout)["measurements"]}
     assert found == {("change_stream", system): 9_000 for system in ("raycdc", "raw", "pymongo")}
@@ -66,7 +66,7 @@ def test_bench_mongodb_follows_every_change(tmp_path: Path) -> None:
 @pytest.mark.spark
 def test_bench_mongodb_reads_every_document_and_change_with_every_system(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "raycdc.cli", "bench", "mongodb", "--json", "--rows", "3000", "--tries", "1"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     found = {(m["case"], m["system"]): m["rows"] for m in json.loads(done.stdout)["measurements"]}
     ours = ("raycdc", "raycdc-document", "raycdc-bson")
@@ -77,7 +77,7 @@ def test_bench_mongodb_reads_every_document_and_change_with_every_system(tmp_pat
 
 def test_bench_lists_the_benchmarks(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "raycdc.cli", "bench", "--help"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=True)
     assert "{binlog,elastic,formats,mongodb,pipeline,scale,sinks,snapshot,splits,topic}" in done.stdout
 
 

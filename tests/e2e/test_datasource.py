@@ -22,14 +22,14 @@ from tests.e2e import spark_job
 pytestmark = [
     pytest.mark.server,
     pytest.mark.spark,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
     # pyspark closes sockets of its own only when they are garbage.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
 PROJECT = Path(__file__).resolve().parents[2]
-TIMEOUT_S = 300.0
+TIMEOUT_S = 900.0
 
 
 class Jobs:
@@ -125,7 +125,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     # A process keeps the first JVM that it starts, and other tests want one with Delta's jars.
     gateway.shutdown()
     gateway.proc.stdin.close()
-    gateway.proc.wait(60)
+    gateway.proc.wait(300)
     SparkContext._gateway = SparkContext._jvm = None
 
 

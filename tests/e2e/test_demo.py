@@ -11,7 +11,7 @@ import pytest
 from raycdc.errors import ExitCode
 from raycdc.testing.compare import read_delta
 
-TIMEOUT_S = 270
+TIMEOUT_S = 900
 
 
 def demo(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -89,7 +89,7 @@ def changes(server: DatabaseServer, database: str) -> Iterator[None]:
     finally:
         stop.set()
         for thread in threads:
-            thread.join(30)
+            thread.join(300)
 
 
 def change(cursor: Any, n: int, lane: int) -> None:

@@ -102,7 +102,7 @@ def test_spark_reads_and_maintains_what_the_job_goes_on_with(mariadb: MariaDbSer
     )
     catch_up(job)
     command = [sys.executable, "-c", SPARK, str(jar), job.lake.as_uri(), database]
-    told = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=240).stdout.splitlines()[-1])
+    told = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=900).stdout.splitlines()[-1])
     with mariadb.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"SELECT id, title, price, colour FROM {database}.products ORDER BY id")
         names = ("id", "title", "price", "colour")

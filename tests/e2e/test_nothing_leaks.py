@@ -260,7 +260,7 @@ def test_a_run_without_ray_into_postgresql(
 
 @pytest.mark.spark
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_a_run_on_ray_and_spark_into_delta(mariadb: MariaDbServer, secrets: Path, tmp_path: Path) -> None:
     make(mariadb)
     job = Swept(tmp_path, mariadb, DATABASE, ("people", "odd", "stated"), readers=2)

@@ -109,7 +109,7 @@ def test_the_real_pt_online_schema_change_is_followed(mariadb: MariaDbServer, tm
             done = subprocess.run(
                 ["pt-online-schema-change", "--execute", "--no-version-check", "--no-check-alter", "--charset=utf8mb4",
                  "--recursion-method=none", "--chunk-size=100", "--alter", ALTER, place],
-                capture_output=True, text=True, timeout=120, check=False,
+                capture_output=True, text=True, timeout=900, check=False,
             )  # fmt: skip
             assert done.returncode == 0, done.stdout + done.stderr
             wait_for_commits(run, 2)

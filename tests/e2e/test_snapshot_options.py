@@ -125,7 +125,7 @@ def test_a_table_without_key_is_in_a_changelog_exactly_once(any_server: Database
             rows += changelog(any_server, database, tmp_path)
         finally:
             stop.set()
-            writer.join(timeout=30)
+            writer.join(timeout=300)
         rows += changelog(any_server, database, tmp_path)
         held: Counter[tuple[int, str]] = Counter()
         for row in rows:

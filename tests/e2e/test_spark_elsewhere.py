@@ -109,7 +109,7 @@ def caught_up(job: CollectionJob, cluster: SparkCluster) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_all_that_rows_go_through_works_on_executors_that_have_no_raycdc(
     mariadb: MariaDbServer, mongodb: MongoDb, ray: str, tmp_path: Path
 ) -> None:
@@ -132,7 +132,7 @@ def reached(address: str) -> Iterator[MotoServer]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 def test_workers_without_a_shared_disk_write_what_a_spark_here_would(
     mariadb: MariaDbServer, mongodb: MongoDb, tmp_path: Path

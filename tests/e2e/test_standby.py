@@ -50,11 +50,11 @@ def test_a_standby_takes_over_and_one_that_wakes_up_commits_nothing(
     with work.running(pause_s=0.02):
         first, second = started(job)
         first.process.send_signal(signal.SIGSTOP if stopped else signal.SIGKILL)
-        assert second.wait_for(lambda: bool(told(second, "commit")), timeout_s=60), second.story()
+        assert second.wait_for(lambda: bool(told(second, "commit"))), second.story()
         assert len(told(second, "took_over")) == 1
         if stopped:
             first.process.send_signal(signal.SIGCONT)
-            assert first.wait(timeout_s=60) == 6, first.story()
+            assert first.wait() == 6, first.story()
             assert [error["error"] for error in told(first, "error")] == ["FencedError"]
             # It may only tell of an epoch that was recorded before it was replaced, and not told yet.
             assert committed(first).isdisjoint(committed(second))

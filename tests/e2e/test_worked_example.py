@@ -26,7 +26,7 @@ from raycdc.testing.servers import KafkaServer, MySqlServer
 pytestmark = [
     pytest.mark.server,
     pytest.mark.spark,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1800),
     # py4j leaves sockets of its gateway to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),

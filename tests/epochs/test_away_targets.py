@@ -81,7 +81,7 @@ def test_sessions_that_the_server_ends_in_a_commit_are_opened_again(
 
 
 @pytest.mark.server
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("kind", "place"), [("postgres-upsert", "before_commit"), ("kafka", "in_commit")])
 def test_a_server_that_stops_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, place: str
@@ -107,7 +107,7 @@ def test_a_server_that_stops_is_waited_for(
 
         def start() -> None:
             # Another thread may be told while the server is still on its way down.
-            assert gone.wait(60)
+            assert gone.wait(300)
             server.start()
 
         loop = world.loop(parking=waiting(told, start))

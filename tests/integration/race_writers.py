@@ -100,11 +100,11 @@ def writing(server: DatabaseServer, database: str, ranges: OpenRanges, keys: Key
     process = PROCESSES.Process(target=_write_all, args=(target, ranges, keys, stop, begun, counts), daemon=True)
     process.start()
     try:
-        assert begun.wait(timeout=60), f"the writers have not begun: {process}"
+        assert begun.wait(timeout=300), f"the writers have not begun: {process}"
         yield counts
     finally:
         stop.set()
-        process.join(timeout=60)
+        process.join(timeout=300)
     assert process.exitcode == 0, f"a writer failed: {process}"
 
 

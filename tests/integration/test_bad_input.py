@@ -24,7 +24,7 @@ pytestmark = pytest.mark.server
 
 #: What a terminal shows without scrolling.
 SCREEN_LINES = 24
-TIMEOUT_S = 120
+TIMEOUT_S = 600
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from raycdc.testing.servers import DatabaseServer
 pytestmark = pytest.mark.server
 
 TABLES = 8
-LIMIT_S = 2.5
+LIMIT_S = 5.0
 
 
 def test_a_cut_and_a_manifest_that_take_longer_than_the_limits_are_no_hang(

@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.kill,
     pytest.mark.long,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1800),
     pytest.mark.parametrize("process", ["gcs_server", "raylet"]),
 ]
 

@@ -48,7 +48,7 @@ def read_changelog_schema() -> Any:
     return parse_columns(COLUMNS, place="columns").arrow()
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_topics_changelog_survives_a_kill_of_the_whole_process_at_every_step(
     kafka: KafkaServer, tmp_path: Path, record_property: Recorder, seed: int
@@ -69,7 +69,7 @@ def test_a_topics_changelog_survives_a_kill_of_the_whole_process_at_every_step(
 
 @pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_readers_enumerator_and_broker_die_while_partitions_are_added(
     tmp_path: Path, record_property: Recorder, seed: int

@@ -97,7 +97,7 @@ def expect_exact_changelog(job: Job) -> None:
         assert check_changelog(rows, ["id"]) == []
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_upserts_survive_a_kill_of_the_whole_process_at_every_step(
     mariadb: MariaDbServer, tmp_path: Path, record_property: Recorder, seed: int
@@ -110,7 +110,7 @@ def test_upserts_survive_a_kill_of_the_whole_process_at_every_step(
     expect_equal(job)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_changelog_survives_a_kill_of_the_whole_process_at_every_step(
     mysql80: MySqlServer, tmp_path: Path, record_property: Recorder, seed: int
@@ -121,7 +121,7 @@ def test_a_changelog_survives_a_kill_of_the_whole_process_at_every_step(
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_readers_and_the_enumerator_are_killed_while_the_driver_lives(
     mariadb: MariaDbServer, tmp_path: Path, record_property: Recorder, seed: int
@@ -134,7 +134,7 @@ def test_readers_and_the_enumerator_are_killed_while_the_driver_lives(
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_driver_is_killed_around_the_sinks_commit(
     mariadb: MariaDbServer, tmp_path: Path, record_property: Recorder, seed: int
@@ -145,7 +145,7 @@ def test_the_driver_is_killed_around_the_sinks_commit(
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("phase", ["snapshot", "stream"])
 def test_a_reader_that_sleeps_past_its_fencing_gets_nothing_accepted(

@@ -31,7 +31,7 @@ EPOCH_POINTS = ("before_seal", "after_seal", "before_manifest", "after_manifest"
 DOCUMENTS = 12_000
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_copy_of_a_collection_survives_a_kill_of_the_whole_process_at_every_step(
     mongodb: MongoDb, tmp_path: Path, record_property: Recorder, seed: int
@@ -51,7 +51,7 @@ def test_a_copy_of_a_collection_survives_a_kill_of_the_whole_process_at_every_st
     assert found == Counter(map(json.dumps, keys))
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_collection_that_is_followed_survives_a_kill_of_the_whole_process_at_every_step(
     mongodb: MongoDb, tmp_path: Path, record_property: Recorder, seed: int
@@ -86,7 +86,7 @@ def test_a_collection_that_is_followed_survives_a_kill_of_the_whole_process_at_e
     assert (len(shapes) == 1) is images
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1800)
 def test_a_change_whose_document_was_not_found_survives_a_kill(mongodb: MongoDb, tmp_path: Path) -> None:
     """What became of it is an answer later in the stream: a deletion, or nothing, where the server hid it."""
     if not isinstance(mongodb, MongoDbServer):

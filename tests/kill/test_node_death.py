@@ -54,7 +54,7 @@ def seal_elsewhere_behind_a_stopped_driver(job: Job, run: Run) -> None:
 @pytest.mark.spark
 @pytest.mark.kill
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_what_a_dead_nodes_spool_had_is_read_again(mariadb: MariaDbServer, tmp_path: Path) -> None:
     with mariadb.connect() as connection:
         create_shop(connection, "node_death", SIZE)

@@ -12,7 +12,7 @@ from raycdc.testing.changelog import check_changelog, read_changelog
 from raycdc.testing.jobs import Job, Run, catch_up
 from raycdc.testing.servers import MariaDbServer
 
-pytestmark = [pytest.mark.server, pytest.mark.spark, pytest.mark.kill, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.server, pytest.mark.spark, pytest.mark.kill, pytest.mark.long, pytest.mark.timeout(1800)]
 
 #: Seconds after the command has taken the signal, which Python itself does not; and the first events of these names.
 MOMENTS = (0.0, 1.0, 2.5, 4.0, 6.0, "started", "commit")

@@ -16,7 +16,7 @@ from raycdc.runtime.ray_nodes import RayNodes, ReaderNeeds
 from raycdc.runtime.ray_spools import EXPECTING_S, LINGER_S, RaySpools, SpoolSettings
 from raycdc.testing.ray_cluster import TwoNodes, two_nodes
 
-pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.long, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture

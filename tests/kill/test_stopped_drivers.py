@@ -30,7 +30,7 @@ from tests.e2e.test_touched_topics import changes
 from tests.integration.sinks.iceberg_server import Server
 from tests.kill.test_takeovers import COMMITTED_WITHIN_S, TAKEN_WITHIN_S, told
 
-pytestmark = [pytest.mark.server, pytest.mark.kill, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.server, pytest.mark.kill, pytest.mark.long, pytest.mark.timeout(1800)]
 
 Recorder = Callable[[str, object], None]
 

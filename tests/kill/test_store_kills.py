@@ -97,7 +97,7 @@ def expect_equal(job: Job) -> None:
     assert [problem for result in results for problem in result.problems] == []
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_a_changelog_survives_kills_at_every_step_and_a_store_that_stumbles(
     mariadb: MariaDbServer, moto: MotoServer, tmp_path: Path
 ) -> None:
@@ -115,7 +115,7 @@ def test_a_changelog_survives_kills_at_every_step_and_a_store_that_stumbles(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("point", ["after_manifest", "between_tables"])
 def test_what_is_lost_with_the_machine_is_read_again(
     mariadb: MariaDbServer, moto: MotoServer, tmp_path: Path, point: str
@@ -137,7 +137,7 @@ def test_what_is_lost_with_the_machine_is_read_again(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_copies_of_segments_survive_the_machine(mariadb: MariaDbServer, moto: MotoServer, tmp_path: Path) -> None:
     """No table begins again, although some hold the epoch and the machine with the rows for the others is lost."""
     with StoreProxy(moto) as store:
@@ -161,7 +161,7 @@ def test_copies_of_segments_survive_the_machine(mariadb: MariaDbServer, moto: Mo
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_a_stopped_driver_that_wakes_up_after_the_takeover_commits_nothing(
     mariadb: MariaDbServer, moto: MotoServer, tmp_path: Path
 ) -> None:

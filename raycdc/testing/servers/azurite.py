@@ -26,7 +26,7 @@ VERSION = "3.37.0"
 ACCOUNT = "cdcstore"
 KEY = base64.b64encode(b"cdc").decode()
 _API_VERSION = "2021-12-02"
-_START_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 300.0
 _TIMEOUT_S = 20.0
 
 

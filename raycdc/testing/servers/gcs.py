@@ -39,7 +39,7 @@ from raycdc.testing.servers.process import ServerError
 
 VERSION = "1.56.1"
 _MODULE = f"github.com/fsouza/fake-gcs-server@v{VERSION}"
-_START_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 300.0
 _TIMEOUT_S = 60.0
 _MATCH = "x-goog-if-generation-match"
 #: What a client is told of an object.

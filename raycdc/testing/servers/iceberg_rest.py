@@ -29,7 +29,7 @@ COORDINATES = (
     "org.xerial:sqlite-jdbc:3.50.3.0+",
 )
 _MAIN = "org.apache.iceberg.rest.RESTCatalogServer"
-_START_TIMEOUT_S = 90.0
+_START_TIMEOUT_S = 300.0
 
 
 class IcebergRestServer(PrivateServer):

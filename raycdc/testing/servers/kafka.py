@@ -30,8 +30,8 @@ _COORDINATES = (f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}", "org.apache.logg
 _EXCLUDED = ("org.apache.kafka:kafka-tools-api",)
 #: Any 16 bytes in base64; a copy of a formatted folder is the same cluster, which nobody minds on loopback.
 _CLUSTER_ID = "AAAAAAAAQACAAAAAAAAAAQ"
-_START_TIMEOUT_S = 120.0
-_ADMIN_TIMEOUT_S = 20.0
+_START_TIMEOUT_S = 300.0
+_ADMIN_TIMEOUT_S = 120.0
 #: Of the user ``sweeper``: a password that can be looked for.
 SWEEPER_PASSWORD = "S3cret-of-sweeper-7f1"
 

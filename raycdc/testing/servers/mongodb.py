@@ -34,7 +34,7 @@ _SOURCE = Path(__file__).with_name("MongoReplicaSet.java")
 _EMULATION = "de.bwaldvogel:mongo-java-server:1.47.0"
 #: A compiler that needs no JDK: what runs Spark has a JRE at least.
 _COMPILER = "org.eclipse.jdt:ecj:3.38.0"
-_START_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 300.0
 
 
 class MongoDb:

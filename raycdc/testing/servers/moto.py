@@ -12,7 +12,7 @@ from typing import ClassVar
 from raycdc.testing.servers.private import PrivateServer
 from raycdc.testing.servers.s3 import S3Server
 
-_START_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 300.0
 
 
 class MotoServer(PrivateServer, S3Server):

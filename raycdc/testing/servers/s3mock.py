@@ -18,7 +18,7 @@ from raycdc.testing.servers.s3 import S3Server
 VERSION = "4.11.0"
 _COORDINATES = (f"com.adobe.testing:s3mock:{VERSION}",)
 _MAIN = "com.adobe.testing.s3mock.S3MockApplication"
-_START_TIMEOUT_S = 90.0
+_START_TIMEOUT_S = 300.0
 
 
 class S3MockServer(PrivateServer, S3Server):

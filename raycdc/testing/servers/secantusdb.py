@@ -30,7 +30,7 @@ _PACKAGES = (
     "shapely==2.2.0",
     "tzdata==2026.6",
 )
-_START_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 300.0
 
 
 class SecantusDb(PrivateServer, MongoDb):

@@ -22,8 +22,8 @@ from raycdc.testing.servers.process import fresh_name, wait_until
 
 #: Part of every template's name: raise it when the users, certificates or settings baked into templates change.
 TEMPLATE_VERSION = 2
-_START_TIMEOUT_S = 120.0
-_PURGE_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 300.0
+_PURGE_TIMEOUT_S = 300.0
 
 #: The options of every server: a log that raycdc can follow, and no waiting for the disk.
 _SETTINGS: Mapping[str, str] = {

@@ -266,7 +266,7 @@ def test_what_was_found_and_is_gone_is_refused(make: Make, fail_at: Callable[[st
 
 def test_keys_are_asked_once_a_segment_in_batches_with_few_requests_at_once(make: Make, monkeypatch: Any) -> None:
     asked: list[list[int]] = []
-    under_way, both = [0, 0], threading.Barrier(2, timeout=20)
+    under_way, both = [0, 0], threading.Barrier(2, timeout=120)
     fetch = MongoDbDimension.fetch
 
     def watched(self: MongoDbDimension, keys: Any) -> Any:

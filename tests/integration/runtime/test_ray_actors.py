@@ -20,7 +20,7 @@ from raycdc.runtime.ray_launcher import RayLauncher, RayListeners
 from raycdc.runtime.reader_worker import ReaderIdentity
 from raycdc.source.protocol.coordinator import CoordinatorSettings
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 READERS = 2
 

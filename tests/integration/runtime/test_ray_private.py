@@ -44,7 +44,7 @@ nodes = RayNodes(ReaderNeeds(), own=ray.get_runtime_context().get_node_id(), net
 spools = RaySpools(settings, nodes, warn=print, look=lambda: None)
 stranger = "import ray; ray.init(address=%r, log_to_driver=False)" % ray.get_runtime_context().gcs_address
 environment = {name: value for name, value in os.environ.items() if name != TOKEN}
-joined = subprocess.run([sys.executable, "-c", stranger], env=environment, capture_output=True, timeout=200)
+joined = subprocess.run([sys.executable, "-c", stranger], env=environment, capture_output=True, timeout=900)
 print(json.dumps({
     "programs": sorted({p.name() for p in processes}),
     "listening": sorted(listening),
@@ -65,7 +65,7 @@ def _told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     command = [sys.executable, "-c", PRIVATE, str(tmp_path_factory.mktemp("state"))]
     ended = subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**environment, "HOME": str(home)}, timeout=280
+        command, capture_output=True, text=True, check=False, env={**environment, "HOME": str(home)}, timeout=900
     )
     assert ended.returncode == 0, ended.stderr[-2000:]
     told: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])

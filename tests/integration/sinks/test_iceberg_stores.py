@@ -62,7 +62,7 @@ class IcebergOnS3(IcebergTables, OnS3):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 class TestFolderOnS3(IcebergOnS3):
     """``path = "s3://…"``: the warehouse of a hadoop catalog."""
 
@@ -96,7 +96,7 @@ class OfRest(IcebergOnS3):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 class TestRestCatalogOnS3(OfRest):
     """The whole suite."""
 
@@ -109,7 +109,7 @@ play_only(TestRestCatalogOnS3InEachRun, FEW)
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 class TestGlueOnS3(IcebergOnS3):
     """Amazon's Glue, as moto plays it: one for all folders, which therefore begin with removing what is in it."""
 

@@ -19,7 +19,7 @@ from raycdc.testing.epochs import ScriptedTable
 from raycdc.testing.servers import KafkaServer
 from tests.epochs.sink_world import TOPICS, World, new_world
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(params=TOPICS)
@@ -59,7 +59,7 @@ def committed_by_hand(world: World, target: Target, offset: int, note: Mapping[s
     admin = AdminClient({"bootstrap.servers": world.kafka.bootstrap_servers})
     place = TopicPartition(target.topic, 0, offset, json.dumps(note))
     (done,) = admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(target.identity, [place])]).values()
-    done.result(30)
+    done.result(120)
 
 
 def test_a_topic_made_anew_under_a_running_pipeline_is_noticed(world: World) -> None:

@@ -24,7 +24,7 @@ from raycdc.sinks.kafka.transactions import Cut, Target, Transactions, look
 from raycdc.testing.servers import KafkaServer
 from tests.epochs.sink_world import World, as_messages, new_world, works_of
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(1800)]
 
 #: Parts of an epoch here: as many as there may be.
 PARTS = 4

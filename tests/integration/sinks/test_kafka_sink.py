@@ -30,7 +30,7 @@ from raycdc.testing.servers import KafkaServer
 from raycdc.testing.servers.process import wait_until
 from tests.epochs.sink_world import World
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(1800)]
 
 
 @dataclass

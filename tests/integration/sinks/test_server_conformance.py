@@ -26,7 +26,7 @@ from raycdc.testing.sink_play import LARGE
 from tests.epochs.sink_world import HOME, Server, database_rows, jdbc_options
 from tests.integration.sinks.on_s3 import play_only
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(1800)]
 
 COMMITS = "raycdc_commit"
 #: The sink's user of a database.

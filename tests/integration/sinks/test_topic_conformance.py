@@ -33,7 +33,7 @@ from tests.epochs.sink_world import as_messages
 from tests.integration.sinks.on_s3 import play_only
 from tests.integration.sinks.test_server_conformance import TOUCHED
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(1800)]
 
 #: Those of the stories' tables, now and later.
 COLUMNS = "id bigint, name string, qty int, city string, PRIMARY KEY (id)"
@@ -66,7 +66,7 @@ def of_topic(topic: str) -> tuple[ResourceType, str, ResourcePatternType, str, s
 def permit(admin: Any, topic: str) -> None:
     """Remove all rules about a topic."""
     rules = AclBindingFilter(*of_topic(topic), AclOperation.ANY, AclPermissionType.ANY)
-    admin.delete_acls([rules])[rules].result(20)
+    admin.delete_acls([rules])[rules].result(120)
 
 
 def forbid(admin: Any, topic: str) -> None:
@@ -76,9 +76,9 @@ def forbid(admin: Any, topic: str) -> None:
         AclBinding(*of_topic(topic), AclOperation.WRITE, AclPermissionType.DENY),
     ]
     for done in admin.create_acls(rules).values():
-        done.result(20)
+        done.result(120)
     wanted = AclBindingFilter(*of_topic(topic), AclOperation.WRITE, AclPermissionType.DENY)
-    wait_until(lambda: bool(admin.describe_acls(wanted).result(20)), timeout_s=20, what=f"a rule about {topic}")
+    wait_until(lambda: bool(admin.describe_acls(wanted).result(120)), timeout_s=120, what=f"a rule about {topic}")
 
 
 class Topics(SinkConformance):
@@ -131,7 +131,7 @@ class Topics(SinkConformance):
     def messages(self, topic: str) -> list[Any]:
         """The committed ones. A transaction counts a moment after its producer heard so, which is waited for."""
         wait_until(
-            lambda: self.ends(topic, committed=True) == self.ends(topic), timeout_s=20, what="ends of transactions"
+            lambda: self.ends(topic, committed=True) == self.ends(topic), timeout_s=120, what="ends of transactions"
         )
         settings = {"bootstrap.servers": self.kafka.bootstrap_servers, "group.id": "reader"}
         # The first messages may be deleted.
@@ -150,12 +150,12 @@ class Topics(SinkConformance):
         """The end of each partition, for readers of committed messages or of all."""
         admin: AdminClient = self.kafka.admin()
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        numbers = admin.list_topics(topic, timeout=20).topics[topic].partitions
+        numbers = admin.list_topics(topic, timeout=120).topics[topic].partitions
         if not numbers:
             return []
         latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         asked = admin.list_offsets({TopicPartition(topic, n): latest for n in numbers}, isolation_level=level)
-        return [done.result(20).offset for done in asked.values()]
+        return [done.result(120).offset for done in asked.values()]
 
     def changes(self, table: ScriptedTable) -> list[tuple[str, Row]]:
         return as_messages(table)
@@ -178,7 +178,7 @@ class Topics(SinkConformance):
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
         admin: AdminClient = self.kafka.admin()
         (done,) = admin.incremental_alter_configs([resource]).values()
-        done.result(20)
+        done.result(120)
 
     def revoke(self, folder: Path, target: TableId) -> Callable[[], object]:
         admin, topic = AdminClient({**self.kafka.secure_properties}), self.topic(folder, target)
@@ -189,7 +189,7 @@ class Topics(SinkConformance):
         """As ``kafka-delete-records`` does."""
         admin: AdminClient = self.kafka.admin()
         (done,) = admin.delete_records([TopicPartition(self.topic(folder, target), 0, 3)]).values()
-        done.result(20)
+        done.result(120)
 
     def maintain(self, folder: Path, target: TableId) -> None:
         topic = self.topic(folder, target)

@@ -25,7 +25,7 @@ from raycdc.sinks.jdbc.sink import JdbcSink
 from raycdc.testing.servers import PostgresServer
 from tests.integration.sinks.others_story import OthersStory
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(1800)]
 
 #: A value that fits into few types.
 LARGE = 100_000
@@ -165,15 +165,15 @@ def test_what_others_do_to_a_collection(
 
 def delete(servers: AdminClient, topic: str) -> None:
     (done,) = servers.delete_topics([topic]).values()
-    done.result(30)
+    done.result(120)
 
 
 def forget(servers: AdminClient, _: str) -> None:
     """All records of commits go, as by ``kafka-consumer-groups --delete``."""
-    found = servers.list_consumer_groups().result(30).valid
+    found = servers.list_consumer_groups().result(120).valid
     groups = [group.group_id for group in found if group.group_id.startswith("raycdc:")]
     for done in servers.delete_consumer_groups(groups).values():
-        done.result(30)
+        done.result(120)
 
 
 @pytest.mark.parametrize("done", [delete, forget])

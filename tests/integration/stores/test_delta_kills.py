@@ -52,7 +52,7 @@ def story(tmp_path: Path, server: MariaDbServer, moto: MotoServer, *, name: str,
         expect_equal(job, root)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_a_lake_in_a_store_survives_a_kill_at_every_step(
     mariadb: MariaDbServer, moto: MotoServer, tmp_path: Path
 ) -> None:
@@ -60,7 +60,7 @@ def test_a_lake_in_a_store_survives_a_kill_at_every_step(
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_the_driver_is_killed_around_commits_to_a_store_with_ray_and_spark(
     mariadb: MariaDbServer, moto: MotoServer, tmp_path: Path
 ) -> None:

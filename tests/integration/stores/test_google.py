@@ -79,7 +79,7 @@ def test_nothing_of_a_driver_that_was_replaced_is_taken(gcs: GcsServer, tmp_path
     assert first.sealed_epochs() == [1]
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_a_pipeline_with_lake_and_state_there_survives_a_kill_at_every_step(
     gcs: GcsServer, mariadb: MariaDbServer, tmp_path: Path
 ) -> None:

@@ -42,8 +42,8 @@ def test_a_server_ends_with_a_parent_that_was_killed_and_leaves_no_files() -> No
     done = subprocess.run([sys.executable, "-c", ORPHAN], capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     pid, folder = done.stdout.split()
-    wait_until(lambda: not Path(f"/proc/{pid}").exists(), timeout_s=10, what="the end of the server")
-    wait_until(lambda: not Path(folder).exists(), timeout_s=10, what="the removal of its files")
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), timeout_s=120, what="the end of the server")
+    wait_until(lambda: not Path(folder).exists(), timeout_s=120, what="the removal of its files")
 
 
 def test_a_server_that_cannot_start_shows_its_own_words() -> None:
@@ -69,7 +69,7 @@ def test_kafka_keeps_its_messages_over_a_crash_on_the_same_port(kafka: KafkaServ
         assert kafka.bootstrap_servers == address
         consumer = Consumer({**kafka.secure_properties, "group.id": "t", "auto.offset.reset": "earliest"})
         consumer.assign([TopicPartition(topic, 1, 0)])
-        (message,) = consumer.consume(1, timeout=20)
+        (message,) = consumer.consume(1, timeout=120)
         consumer.close()
         assert (message.error(), message.value()) == (None, b"one")
 
@@ -139,6 +139,6 @@ def test_a_client_that_goes_leaves_nothing_of_its_transaction(mongodb: MongoDb) 
                 return True
             return False
 
-        wait_until(is_free, timeout_s=10, what="the end of the transaction")
+        wait_until(is_free, timeout_s=120, what="the end of the transaction")
         after = [{"_id": 1, "n": 2}, *before]
         assert sorted(other[name]["items"].find(), key=itemgetter("_id")) == after

@@ -261,7 +261,7 @@ def test_json_lines_have_every_error_and_nothing_that_others_print(
 ) -> None:
     """Also errors before there is a pipeline, and what libraries write to the file descriptor itself."""
     done = subprocess.run(
-        [sys.executable, "-c", NOISY, kind], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", NOISY, kind], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600
     )
     told = json.loads(done.stdout)
     assert (done.returncode, told | event) == (code, told), done.stderr

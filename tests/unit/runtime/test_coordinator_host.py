@@ -114,7 +114,7 @@ def hosted(folder: Path, dialect: Dialect) -> Iterator[CoordinatorHost]:
 def test_discovery_is_tried_again_while_the_source_is_away(tmp_path: Path) -> None:
     dialect = Dialect(SourceUnavailableError("restarting"), SourceUnavailableError("restarting"))
     with hosted(tmp_path, dialect) as host:
-        assert dialect.answered.wait(timeout=30)
+        assert dialect.answered.wait(timeout=120)
         assert host.status().sealed == 0
 
 
@@ -138,7 +138,7 @@ def test_a_call_for_later_is_made_then_and_its_handler_may_ask_again(tmp_path: P
 
         with host._condition:
             again("first")
-        assert thrice.wait(timeout=30)
+        assert thrice.wait(timeout=120)
     assert all(name.startswith("enumerator") for name in made[1:])
 
 

@@ -70,7 +70,7 @@ def test_where_actors_may_get_an_environment_its_agent_is_there(monkeypatch: pyt
 def test_a_stand_in_tells_its_ports_and_ends_with_the_raylet(tmp_path: Path) -> None:
     command = [sys.executable, "-I", "-S", ray_stand_in.__file__, str(tmp_path), "abc", "one_port", "two_port"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as agent:
-        wait_until((tmp_path / "two_port_abc").exists, timeout_s=30, what="telling the ports")
+        wait_until((tmp_path / "two_port_abc").exists, timeout_s=120, what="telling the ports")
         assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
             "one_port_abc": "-1",
             "two_port_abc": "-1",
@@ -78,4 +78,4 @@ def test_a_stand_in_tells_its_ports_and_ends_with_the_raylet(tmp_path: Path) -> 
         assert agent.poll() is None
         assert agent.stdin is not None
         agent.stdin.close()
-        assert agent.wait(30) == 0
+        assert agent.wait(120) == 0

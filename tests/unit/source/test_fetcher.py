@@ -13,7 +13,7 @@ from raycdc.source.reader.fetcher_manager import Sequential, SplitFetcherManager
 from raycdc.source.reader.records import RecordsWithSplitIds, SplitRecords
 from raycdc.source.reader.split_reader import SplitsChange
 
-PATIENCE_S = 10
+PATIENCE_S = 120
 
 
 @dataclass(frozen=True, slots=True)

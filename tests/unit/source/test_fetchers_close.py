@@ -14,7 +14,7 @@ from raycdc.source.reader.records import RecordsWithSplitIds
 from raycdc.source.reader.split_reader import SplitsAddition, SplitsChange
 from raycdc.source.snapshot.fetched_log import StreamSplitReader
 
-PATIENCE_S = 10
+PATIENCE_S = 120
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import OpenedAt, SnapshotSplit
 from raycdc.testing.source_play import SourcePlay
 
-PATIENCE_S = 20
+PATIENCE_S = 120
 
 
 class Meeting:

@@ -20,7 +20,7 @@ from raycdc.source.reader.fetcher_manager import (
 from raycdc.source.reader.records import RecordsWithSplitIds, SplitRecords
 from raycdc.source.reader.split_reader import SplitsAddition, SplitsChange, SplitsPause, SplitsRemoval
 
-PATIENCE_S = 10
+PATIENCE_S = 120
 
 
 @dataclass(frozen=True, slots=True)

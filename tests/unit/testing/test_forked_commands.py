@@ -46,6 +46,6 @@ def test_a_command_is_waited_for_and_killed_by_its_own_id(tmp_path: Path) -> Non
     assert command.poll() is None
     assert os.getsid(command.pid) == command.pid
     command.kill()
-    assert command.wait(20) == -signal.SIGKILL
+    assert command.wait(120) == -signal.SIGKILL
     command.send_signal(signal.SIGTERM)
     command.stdout.close()

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import pairwise
 
 import pytest
 from confluent_kafka import KafkaException
@@ -37,18 +36,20 @@ def test_many_threads_try_a_dead_server_twice_a_second_and_share_its_answer() ->
         tried.append(time.monotonic())
         raise SourceUnavailableError(f"db1 is away ({len(tried)}).")
 
+    # From here on, as a thread may be held up between its turn and the note of it.
+    began_s = time.monotonic()
     with ThreadPoolExecutor(8) as pool:
         outcomes = list(pool.map(lambda _: attempt(tries, connect), range(24)))
     assert len(outcomes) == 24
     assert all(outcome.startswith("db1 is away") for outcome in outcomes)
     assert len(tried) < 24
-    assert all(later - earlier >= SPACING_S for earlier, later in pairwise(tried))
+    assert all(tried_s - began_s >= number * SPACING_S for number, tried_s in enumerate(tried))
 
 
 def test_a_server_that_answers_is_tried_by_all_at_once() -> None:
     tries = Tries()
     attempt(tries, lambda: None)
-    together = threading.Barrier(4, timeout=10)
+    together = threading.Barrier(4, timeout=120)
 
     def meet() -> None:
         together.wait()
@@ -86,9 +87,10 @@ def test_drivers_that_connect_by_themselves_wait_for_their_time_until_somebody_i
         tries.space(SERVER)
         tried.append(time.monotonic())
 
+    began_s = time.monotonic()
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda _: space(), range(3)))
-    assert all(later - earlier >= SPACING_S - 0.05 for earlier, later in pairwise(tried))
+    assert all(tried_s - began_s >= number * SPACING_S for number, tried_s in enumerate(sorted(tried)))
     tries.answered(SERVER)
     for _ in range(100):
         tries.space(SERVER)  # It returns at once, for as long as the answer is fresh.

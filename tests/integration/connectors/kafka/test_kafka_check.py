@@ -28,7 +28,7 @@ from tests.e2e.test_parked_targets import make
 from tests.e2e.test_refusing_targets import parked_run
 from tests.e2e.test_touched_topics import changes
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")
@@ -59,14 +59,14 @@ def permit(kafka: KafkaServer, *wanted: tuple[ResourceType, str, AclOperation]) 
         pattern = ResourcePatternType.PREFIXED if name.endswith(":") else ResourcePatternType.LITERAL
         binding = AclBinding(kind, name, pattern, "User:cdc", "*", operation, AclPermissionType.ALLOW)
         admin = kafka.admin()
-        admin.create_acls([binding])[binding].result(20)
+        admin.create_acls([binding])[binding].result(120)
         mine = AclBindingFilter(kind, name, pattern, "User:cdc", "*", operation, AclPermissionType.ALLOW)
         # The controller has it; the broker that is asked learns of it a moment later.
-        wait_until(partial(has, admin, mine), timeout_s=20, what=f"{operation} on {name}")
+        wait_until(partial(has, admin, mine), timeout_s=120, what=f"{operation} on {name}")
 
 
 def has(admin: Any, wanted: AclBindingFilter) -> bool:
-    return bool(admin.describe_acls(wanted).result(20))
+    return bool(admin.describe_acls(wanted).result(120))
 
 
 def check(
@@ -165,7 +165,7 @@ def test_check_names_the_permissions_that_are_missing_with_their_command(guarded
     assert [found for found in findings if found["status"] != "ok"] == []
     assert of(findings, "sink topic") == [("ok", "Topic out.shop.p will be created.")]
     # Nothing was: a look changes nothing.
-    assert "out.shop.p" not in guarded.admin().list_topics(timeout=20).topics
+    assert "out.shop.p" not in guarded.admin().list_topics(timeout=120).topics
     assert code == 0
 
 
@@ -317,8 +317,8 @@ def test_a_topic_that_may_not_be_written_any_more_parks_its_table_until_it_may(
     pattern, allow = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
     written = AclBindingFilter(kind, topic, pattern, "User:cdc", "*", AclOperation.WRITE, allow)
     admin = guarded.admin()
-    admin.delete_acls([written])[written].result(20)
-    wait_until(lambda: not has(admin, written), timeout_s=20, what="the end of a permission")
+    admin.delete_acls([written])[written].result(120)
+    wait_until(lambda: not has(admin, written), timeout_s=120, what="the end of a permission")
     mariadb.execute(*(f"INSERT INTO {name} VALUES (2)" for name in names), database="rights")
     said = parked_run(job, "revoked")
     assert "TOPIC_AUTHORIZATION_FAILED" in said

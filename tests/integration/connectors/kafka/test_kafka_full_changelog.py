@@ -16,7 +16,7 @@ from raycdc.sinks.kafka.plugin import KafkaSinkConfig
 from raycdc.testing.servers import KafkaServer
 from tests.integration.sinks.test_kafka_sink import read
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(1800)]
 
 
 def produce(kafka: KafkaServer, topic: str, *changes: tuple[str, int, Any]) -> None:

@@ -13,7 +13,7 @@ from raycdc.errors import LogLostError
 from raycdc.testing.servers import KafkaServer
 from tests.integration.connectors.kafka.test_kafka_source import Rows, epochs, message, pipeline, produce, read
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(1800)]
 
 
 def log_of(kafka: KafkaServer, topic: str) -> Path:
@@ -101,7 +101,7 @@ def test_markers_of_a_later_leader_and_messages_that_expired_are_no_lost_log(tmp
         assert read(kafka, tmp_path / "kept", topics=[topic]) == []
         produce(kafka, topic, [3])
         admin, gone = kafka.admin(), TopicPartition(topic, 0, 3)
-        admin.delete_records([gone])[gone].result(20)
+        admin.delete_records([gone])[gone].result(120)
         # The place behind the last message is gone, and the one behind its marker is not.
         assert read(kafka, tmp_path / "expired", topics=[topic]) == [3]
 

@@ -20,7 +20,7 @@ from raycdc.testing.compare import read_delta
 from raycdc.testing.servers import KafkaServer
 from tests.integration.sinks.test_kafka_sink import TopicWorld, new_world, read
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(1800)]
 
 
 def write(world: TopicWorld, *, truncated: bool) -> None:

@@ -24,7 +24,7 @@ from raycdc.testing.product_feed import COLUMNS
 from raycdc.testing.servers import KafkaServer
 from raycdc.testing.servers.process import free_port
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(1800)]
 
 Rows = list[dict[str, Any]]
 
@@ -169,7 +169,7 @@ def test_an_offset_that_is_gone_is_refused_or_passed_over_as_told(kafka: KafkaSe
         produce(kafka, topic, range(3, 9))
         admin = kafka.admin()
         gone = TopicPartition(topic, 0, 6)
-        admin.delete_records([gone])[gone].result(20)
+        admin.delete_records([gone])[gone].result(120)
         given = {"mode": "offsets", "offsets": {f"{topic}:0": 2}}
         with pytest.raises(LogLostError, match=rf"{topic}:0@3 is not in the topic any more"):
             read(kafka, tmp_path / "known", topics=[topic])
@@ -409,6 +409,6 @@ def test_the_group_shows_how_far_the_sink_is(kafka: KafkaServer, tmp_path: Path)
 
         read_until(made, committed)
         consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": f"g-{topic}"})
-        (answer,) = consumer.committed([TopicPartition(topic, 0)], timeout=20)
+        (answer,) = consumer.committed([TopicPartition(topic, 0)], timeout=120)
         consumer.close()
         assert answer.offset >= 5

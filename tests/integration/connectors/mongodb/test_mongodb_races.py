@@ -29,7 +29,7 @@ from raycdc.model import TableId
 from raycdc.testing.servers import MongoDb, MongoDbServer, mongodb_for_tests
 from tests.integration.followed import pipeline
 
-pytestmark = [pytest.mark.server, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.server, pytest.mark.long, pytest.mark.timeout(1800)]
 
 DOCUMENTS = int(os.environ.get("RAYCDC_SPLIT_DOCUMENTS", "200000"))
 TABLE = "orders"

@@ -72,7 +72,7 @@ def read_log(
     items: list[RowsItem] = []
     with stream_from(server, start, **changes) as stream:
         while decoder.cursor.position < end:
-            events = stream.read(bytes_max=1 << 20, timeout_s=10)
+            events = stream.read(bytes_max=1 << 20, timeout_s=60)
             assert events, f"nothing came after {decoder.cursor.position}"
             items += [item for item in decoder.feed(events) if isinstance(item, RowsItem)]
     return items
@@ -222,7 +222,7 @@ def test_closing_wakes_a_read_that_waits(any_server: DatabaseServer) -> None:
     with session(any_server, "root") as connection:
         end = log_end(connection)
     with stream_from(any_server, end) as stream:
-        stream.read(bytes_max=1, timeout_s=5)
+        stream.read(bytes_max=1, timeout_s=60)
         finished = threading.Event()
 
         def drain() -> None:
@@ -232,7 +232,7 @@ def test_closing_wakes_a_read_that_waits(any_server: DatabaseServer) -> None:
 
         threading.Thread(target=drain, daemon=True).start()
         stream.close()
-        assert finished.wait(10)
+        assert finished.wait(120)
 
 
 def read_until_error(stream: BinlogStream) -> None:
@@ -250,9 +250,9 @@ def test_a_lost_position_a_used_server_id_and_a_missing_privilege_say_what_to_do
     ):
         read_until_error(stream)
     with stream_from(any_server, end, server_id=8003) as first:
-        first.read(bytes_max=1, timeout_s=5)
+        first.read(bytes_max=1, timeout_s=60)
         with stream_from(any_server, end, server_id=8003) as second:
-            second.read(bytes_max=1, timeout_s=5)
+            second.read(bytes_max=1, timeout_s=60)
             with pytest.raises(SourceError, match=r"server_id 8003.*source\.server_id"):
                 read_until_error(first)
     with (

@@ -71,7 +71,7 @@ def running(server: DatabaseServer, *statements: str) -> Iterator[None]:
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(work)
         yield
-        done.result(timeout=60)
+        done.result(timeout=300)
 
 
 @contextmanager
@@ -150,7 +150,7 @@ def test_chunks_being_read_hold_no_other_chunk_up(slow: MySqlServer, database: s
             active = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE '%SLEEP(0.3)%'"
             until(lambda: query(connection, active)[0][0] >= 2)
             assert reading.thread_id() not in commits._busy_sessions(connection)
-            assert len(rows.result(timeout=60)) == 3
+            assert len(rows.result(timeout=300)) == 3
 
 
 def test_an_older_list_of_transactions_is_not_taken_for_a_new_one(slow: MySqlServer) -> None:

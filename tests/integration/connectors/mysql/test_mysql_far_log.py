@@ -89,7 +89,7 @@ def places(server: DatabaseServer, table: Any, start: BinlogOffset, end: BinlogO
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ["mariadb", "mysql80"])
 def test_places_beyond_4_gib_are_true_after_a_start_by_gtid(request: pytest.FixtureRequest, name: str) -> None:
     server = request.getfixturevalue(name)

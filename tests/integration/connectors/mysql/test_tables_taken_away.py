@@ -117,7 +117,7 @@ class Meddler:
     def wait(self) -> set[str]:
         """The tables whose story happened."""
         for thread in self._threads.values():
-            thread.join(timeout=20)
+            thread.join(timeout=120)
             assert not thread.is_alive()
         return set(self._threads)
 
@@ -161,7 +161,7 @@ class Meddler:
         self._threads[table] = story
         story.start()
         # Statements wait while a SELECT's transaction is open; then they come right after it.
-        story.join(timeout=0.3 if step == "after_select" else 10)
+        story.join(timeout=0.3 if step == "after_select" else 120)
 
     def _execute(self, table: str, statements: tuple[str, ...]) -> None:
         self._server.execute(*(statement.format(t=table) for statement in statements), database=self._database)

@@ -11,6 +11,7 @@ position of the source, and is the same however often the segment is read.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
@@ -111,7 +112,7 @@ class Segment:
     @property
     def name(self) -> str:
         """The file's name, which no two segments share."""
-        return PurePath(self.path).name
+        return posixpath.basename(self.path)
 
     def stored(self) -> SegmentJson:
         """The part of `to_json` that stays true when folders move and servers start anew."""

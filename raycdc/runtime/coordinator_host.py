@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -176,40 +176,35 @@ class CoordinatorHost:
 
     def _guarded(self, action: Callable[[], None]) -> None:
         """Run `action` on the core; its error ends the job, except a fenced sender's, which is the sender's own."""
+        began_s = time.monotonic()
         try:
-            with self._timed():
-                action()
+            action()
         except FencedError:
             raise
         except BaseException as error:
             self._fail(error)
             raise
         finally:
+            self._was_busy(began_s)
             self._notify()
 
     def _run(self, action: Callable[[], object]) -> None:
         """Run `action` on the core; wakes all callers unless it answers False: nothing happened."""
+        began_s = time.monotonic()
         try:
-            with self._timed():
-                happened = action()
-            if happened is False:
+            if action() is False:
                 return
         except BaseException as error:  # noqa: BLE001 - ends the job, told to every caller
             self._fail(error)
+        finally:
+            self._was_busy(began_s)
         self._notify()
 
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
-        """Note how long the core is busy: it may block on the disk (a manifest's sync), and nobody
-        is heard meanwhile.
-        """
-        began_s = time.monotonic()
-        try:
-            yield
-        finally:
-            took_s = time.monotonic() - began_s
-            if took_s > BUSY_S:
-                self._core.readers.was_busy(took_s)
+    def _was_busy(self, began_s: float) -> None:
+        """Note how long the core was: it may block on the disk (a manifest's sync), and nobody is heard meanwhile."""
+        took_s = time.monotonic() - began_s
+        if took_s > BUSY_S:
+            self._core.readers.was_busy(took_s)
 
     def _fail(self, error: BaseException) -> None:
         self._error = self._error or error

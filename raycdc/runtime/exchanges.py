@@ -28,8 +28,12 @@ class Exchanges:
 
     def exchange(self, subtask_id: int, incarnation: int, packet: bytes, *, wait_s: float) -> bytes:
         """`raycdc.runtime.client.CoordinatorClient`: the calling thread waits."""
+        if wait_s <= 0:
+            answer = self.begin(subtask_id, incarnation, packet, woken=None)
+            assert answer is not None, "it does not wait"
+            return answer
         woken = threading.Event()
-        answer = self.begin(subtask_id, incarnation, packet, woken=woken.set if wait_s > 0 else None)
+        answer = self.begin(subtask_id, incarnation, packet, woken=woken.set)
         if answer is None:
             woken.wait(wait_s)
             answer = self.end(subtask_id, incarnation, woken.set)

@@ -55,7 +55,7 @@ def read_packet(data: bytes) -> Packet:
     version, generation, incarnation, acknowledged, messages = value
     if version != PROTOCOL_VERSION:
         raise ProtocolError(f"The peer speaks protocol version {version}, this side {PROTOCOL_VERSION}")
-    return Packet(Identity(generation, incarnation), acknowledged, tuple((n, m) for n, m in messages))
+    return Packet(Identity(generation, incarnation), acknowledged, tuple(map(tuple, messages)))
 
 
 class Link:

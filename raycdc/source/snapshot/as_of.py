@@ -65,6 +65,8 @@ class Turns:
 
         `unpublished` are the tables of chunks that are out and not published.
         """
+        if self._table is None and not over and all(split.as_of is None for split in pending):
+            return pending[0] if pending else None  # So it is nearly always, and each event asks.
         free = [split for split in pending if split.table not in over]
         if self._table not in unpublished and all(split.table != self._table for split in free):
             self._table = None

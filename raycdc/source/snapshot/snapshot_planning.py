@@ -140,9 +140,10 @@ class SnapshotPlanning:
 
     def plan(self) -> None:
         """Have more chunks planned, if few are pending and a table has more."""
+        if self._asked or len(self.pending) >= PLANNED_AHEAD // 2:
+            return
         # Tables that are read as of one place come one at a time, so that the place is as late as can be.
-        waits = any(split.as_of is not None for split in self.pending)
-        if self._asked or waits or len(self.pending) >= PLANNED_AHEAD // 2:
+        if any(split.as_of is not None for split in self.pending):
             return
         for table in self._to_plan:
             state = self._tables[table]

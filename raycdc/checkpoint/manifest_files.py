@@ -141,8 +141,11 @@ class ManifestFiles:
                 )
             document, origin = found[0], self._origin(reference.epoch)
             if _is_whole(document):
-                state = SealedState.of(codec.manifest_of(document, origin=origin))
-                known = Known(reference, state, reference.epoch, 0)
+                whole = codec.whole_manifest(document, origin=origin)
+                with codec.malformed_as_damage(origin):
+                    known = Known(reference, SealedState.of_document(whole), reference.epoch, 0)
+                # A start reads the newest epoch, and then those before it that the sink does not hold.
+                self._keep(known)
                 break
             change = self._change_of(document, reference.epoch)
             changes.append((reference, change))
@@ -151,6 +154,7 @@ class ManifestFiles:
             with codec.malformed_as_damage(self._origin(after.epoch)):
                 state = SealedState.of(change.onto(known.state))
             known = Known(after, state, known.base, known.length + 1)
+            self._keep(known)
         return known
 
     def _start(self, reference: Reference, *, based: bool) -> Known | None:
@@ -241,7 +245,10 @@ class ManifestFiles:
         epoch = known.reference.epoch
         self.epochs.note(epoch, generation)
         self._kept_from[epoch] = kept_from
-        there = {**self._known, epoch: known}
+        self._keep(known)
+
+    def _keep(self, known: Known) -> None:
+        there = {**self._known, known.reference.epoch: known}
         self._known = {number: there[number] for number in sorted(there)[-_REMEMBERED:]}
 
 

@@ -35,6 +35,13 @@ class SealedState:
     def of(cls, manifest: Manifest) -> SealedState:
         return cls(manifest.to_splits, manifest.enumerator, manifest.lost)
 
+    @classmethod
+    def of_document(cls, data: Any) -> SealedState:
+        """The state behind a whole manifest, of which nothing else is read: tables of the epoch may be very many."""
+        return cls(
+            _splits(data["to_splits"]), EnumeratorState.from_json(data["enumerator"]), _tables(data.get("lost", {}))
+        )
+
     def to_json(self) -> dict[str, Json]:
         return {"splits": _states(self.splits), "enumerator": self.enumerator.to_json(), "lost": _counts(self.lost)}
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NotRequired, TypedDict
 
 import pyarrow as pa
@@ -85,4 +86,11 @@ class TableSchema:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TableSchema:
-        return cls(tuple(Column.from_json(c) for c in data["columns"]), tuple(data["primary_key"]))
+        """One object for many tables of one schema: tenants have tables by the ten thousand."""
+        return _schema_of(json.dumps({"columns": data["columns"], "primary_key": data["primary_key"]}))
+
+
+@lru_cache(maxsize=1024)
+def _schema_of(text: str) -> TableSchema:
+    data: SchemaJson = json.loads(text)
+    return TableSchema(tuple(Column.from_json(column) for column in data["columns"]), tuple(data["primary_key"]))

@@ -22,6 +22,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import NotRequired, TypedDict
 
 import pyarrow as pa
@@ -100,7 +101,7 @@ class LogicalType:
         """Raises ValueError for a parameter that is unknown."""
         if unknown := data.keys() - _PARAMETERS:
             raise ValueError(f"a type has the unknown parameters {', '.join(sorted(unknown))}")
-        return cls(
+        return _shared(
             TypeKind(data["kind"]),
             data.get("precision", 0),
             data.get("scale", 0),
@@ -128,6 +129,12 @@ class LogicalType:
                 return "bigint" if self.length <= 63 else "decimal(20,0)"
             case kind:
                 return _SPARK[kind]
+
+
+@lru_cache(maxsize=1 << 16)
+def _shared(kind: TypeKind, precision: int, scale: int, fsp: int, length: int, native: str) -> LogicalType:
+    """One object of each type: the schemas of 100,000 tables have a million columns, and few types."""
+    return LogicalType(kind, precision, scale, fsp, length, native)
 
 
 def wide_decimal(logical: LogicalType) -> tuple[int, int] | None:

@@ -14,6 +14,9 @@ _SETTINGS = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     # SIGTERM is ours: Ray's C++ would take it for a crash of its own, from its start on.
     "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",
+    # On a busy machine a worker takes longer than Ray's 60 s to begin, and is then ended. The process that starts Ray
+    # waits for its first workers without an end, and with Python's lock held: it would stand still for ever.
+    "RAY_worker_register_timeout_seconds": "1800",
     # Seconds after which Ray's C++ ends this process when the head is gone; `ray_head` sees it earlier, and says so.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "180",
 }

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, get_args
 
 from raycdc.errors import SchemaError
 from raycdc.model import Column, LogicalType, TableId, TableSchema
+from raycdc.model.schema import SchemaJson
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,12 +205,20 @@ def _value_to_json(value: Any) -> Any:
             return {"after": column}
         case TableId():
             return {"db": value.db, "table": value.table}
-        case Column() | TableSchema() | LogicalType():
+        case TableSchema():
+            return _schema_json(value)
+        case Column() | LogicalType():
             return value.to_json()
         case tuple():
             return list(value)
         case _:
             return value
+
+
+@lru_cache(maxsize=1024)
+def _schema_json(schema: TableSchema) -> SchemaJson:
+    """One object for all events of a schema, which nobody changes: an epoch may begin 100,000 tables of few schemas."""
+    return schema.to_json()
 
 
 def _position_from_json(value: Any) -> ColumnPosition:

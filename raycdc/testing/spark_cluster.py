@@ -6,13 +6,15 @@ folders of this machine hidden, so that nothing reaches them but the network.
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import shlex
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
@@ -24,6 +26,8 @@ _START_TIMEOUT_S = 300.0
 _MEMORY = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 #: Of the network between this machine and workers that are apart; the first address is this machine's.
 _NETWORK = "10.213.77"
+_BRIDGE = "raycdcbr"
+_NAMESPACE = "raycdc"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,8 @@ class SparkCluster:
 def standalone(*, workers: int = 1, hidden: Sequence[Path] | None = None) -> Iterator[SparkCluster]:
     """The cluster while the block runs. With `hidden` workers are apart, and see these folders empty: needs root."""
     with ExitStack() as stack:
+        if hidden is not None:
+            stack.enter_context(_network())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="raycdc-spark-")))
         places = [stack.enter_context(_apart(number)) for number in range(workers)] if hidden is not None else []
         address = f"{_NETWORK}.1" if places else "127.0.0.1"
@@ -96,27 +102,63 @@ def _java(main: str, *arguments: str) -> list[str]:
 
 
 @contextmanager
+def _network() -> Iterator[None]:
+    """A bridge with this machine, which has the first address. One cluster at a time has it, on the whole machine.
+
+    The lock is gone with whoever held it, so whatever is there is what one that was killed has left: it is taken away.
+    """
+    with open(Path(tempfile.gettempdir()) / f"{_BRIDGE}.lock", "w") as lock:  # noqa: PTH123 - flock takes a file
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _take_away()
+        try:
+            _ip("link", "add", _BRIDGE, "type", "bridge")
+            _ip("addr", "add", f"{_NETWORK}.1/24", "dev", _BRIDGE)
+            _ip("link", "set", _BRIDGE, "up")
+            yield
+        finally:
+            _take_away()
+
+
+def _take_away() -> None:
+    """The bridge and all namespaces on it, with the processes that are in them."""
+    listed = subprocess.run(["ip", "netns", "list"], check=True, capture_output=True, text=True).stdout
+    names = [line.split()[0] for line in listed.splitlines() if re.match(rf"{_NAMESPACE}\d+( |$)", line)]
+    for name in names:
+        inside = subprocess.run(["ip", "netns", "pids", name], check=False, capture_output=True, text=True).stdout
+        for pid in inside.split():
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), Signals.SIGKILL)
+        _end(name)
+    subprocess.run(["ip", "link", "del", _BRIDGE], check=False, capture_output=True)
+
+
+def _outer(namespace: str) -> str:
+    """The end of a namespace's wire that is on the bridge."""
+    return namespace.replace(_NAMESPACE, f"{_NAMESPACE}v")
+
+
+def _end(namespace: str) -> None:
+    # The kernel takes the wire away some time after the namespace, and its name would be in the way meanwhile.
+    subprocess.run(["ip", "link", "del", _outer(namespace)], check=False, capture_output=True)
+    subprocess.run(["ip", "netns", "del", namespace], check=False, capture_output=True)
+
+
+@contextmanager
 def _apart(number: int) -> Iterator[str]:
-    """A network namespace on a bridge with this machine, which has the first address."""
-    name, bridge = f"raycdc{number}", "raycdcbr"
-    outer, inner = f"raycdcv{number}", "eth0"
+    """A network namespace on the bridge."""
+    name, inner = f"{_NAMESPACE}{number}", "eth0"
+    outer = _outer(name)
     try:
-        if number == 0:
-            _ip("link", "add", bridge, "type", "bridge")
-            _ip("addr", "add", f"{_NETWORK}.1/24", "dev", bridge)
-            _ip("link", "set", bridge, "up")
         _ip("netns", "add", name)
         _ip("link", "add", outer, "type", "veth", "peer", "name", inner, "netns", name)
-        _ip("link", "set", outer, "master", bridge, "up")
+        _ip("link", "set", outer, "master", _BRIDGE, "up")
         _ip("-n", name, "addr", "add", f"{_NETWORK}.{number + 2}/24", "dev", inner)
         _ip("-n", name, "link", "set", inner, "up")
         _ip("-n", name, "link", "set", "lo", "up")
         _ip("-n", name, "route", "add", "default", "via", f"{_NETWORK}.1")
         yield name
     finally:
-        subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
-        if number == 0:
-            subprocess.run(["ip", "link", "del", bridge], check=False, capture_output=True)
+        _end(name)
 
 
 def _ip(*words: str) -> None:

@@ -43,7 +43,7 @@ from raycdc.source.protocol.metrics import NO_METRICS, NO_PROCESS_METRICS, Proce
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import SourceSplit
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 
 class SourceEvent:

@@ -7,7 +7,7 @@ class's name. A field may have these types:
 |---|---|
 | `int`, `float`, `str`, `bool`, `bytes`, `None` | itself, checked when it is read |
 | `X \| None`, `tuple[X, ...]`, `Mapping[K, X]`, an `Enum` | nil or X, an array, a map, the member's value |
-| a class with `to_json` and `from_json` | what these say |
+| a class with `to_json` and `from_json` | what these say; in a map each by itself as msgpack |
 | `TableId` | its name |
 | a frozen dataclass, a union of them | a list; with its name first |
 | `Any`, `Mapping[str, Any]` | itself: JSON that only its connector knows |
@@ -28,6 +28,8 @@ from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
 from typing import Any
+
+import msgpack
 
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
@@ -153,7 +155,8 @@ def _form(hint: Any) -> _Form:
     if origin is tuple:
         return _array(_form(arguments[0]))
     if origin in (Mapping, dict):
-        return _map(_form(arguments[0]), _form(arguments[1]))
+        form = _form(arguments[1])
+        return _map(_form(arguments[0]), _packed(form) if hasattr(arguments[1], "from_json") else form)
     if not isinstance(hint, type):
         raise TypeError(f"No form on the wire for {hint!r}")
     if issubclass(hint, Enum):
@@ -194,6 +197,21 @@ def _map(key: _Form, form: _Form) -> _Form:
         return {key.read(name): form.read(value) for name, value in data.items()}
 
     return _Form(lambda values: {key.write(name): form.write(value) for name, value in values.items()}, read_all)
+
+
+def _packed(form: _Form) -> _Form:
+    """A value as bytes: of a map with an entry for each of 100,000 tables only one is there as lists and maps at a
+    time.
+    """
+
+    def read_packed(data: Any) -> Any:
+        try:
+            value = msgpack.unpackb(data, raw=False, strict_map_key=False)
+        except msgpack.exceptions.UnpackException as cause:
+            raise ProtocolError(f"not msgpack: {cause}") from cause
+        return form.read(value)
+
+    return _Form(lambda value: msgpack.packb(form.write(value), use_bin_type=True), read_packed)
 
 
 def _checked(kind: type[Any]) -> Callable[[Any], Any]:

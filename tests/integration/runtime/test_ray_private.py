@@ -49,6 +49,7 @@ print(json.dumps({
     "programs": sorted({p.name() for p in processes}),
     "listening": sorted(listening),
     "tokens": len(tokens),
+    "patience": [p.environ().get("RAY_worker_register_timeout_seconds") for p in processes if p.name() == "raylet"],
     "token": tokens.pop(),
     "shown": [p.name() for p in processes if os.environ[TOKEN] in " ".join(p.cmdline())],
     "session": ray._private.worker._global_node.get_session_dir_path(),
@@ -85,6 +86,10 @@ def test_its_token_is_in_the_memory_of_its_processes_alone(told: dict[str, Any])
     files = [path for path in session.rglob("*") if path.is_file() and not path.is_symlink()]
     assert files
     assert [path for path in files if told["token"].encode() in path.read_bytes()] == []
+
+
+def test_it_ends_no_worker_that_begins_late_because_whoever_starts_it_would_wait_for_ever(told: dict[str, Any]) -> None:
+    assert [int(seconds) for seconds in told["patience"] if seconds] == [1800]
 
 
 def test_a_process_without_the_token_does_not_join(told: dict[str, Any]) -> None:

@@ -229,6 +229,29 @@ def versions(pipeline: Pipeline) -> dict[int, int]:
     return {int(file.stem): json.loads(file.read_text())["version"] for file in files}
 
 
+@given(document=OBJECTS)
+def test_a_checksum_is_that_of_the_canonical_text_though_it_is_made_in_pieces(document: dict[str, Any]) -> None:
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    assert codec.encode_signed(document)[1] == hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_a_start_reads_what_all_its_epochs_follow_once(tmp_path: Path) -> None:
+    class CountingDisk(Disk):
+        reads_of_first = 0
+
+        def read(self, path: Path) -> bytes:
+            self.reads_of_first += path.name == "0000000001.json"
+            return super().read(path)
+
+    _sealed(Pipeline(tmp_path, Compaction(whole_below=0, share_max=1000.0)), 3)
+    disk = CountingDisk()
+    again = CheckpointStore(tmp_path / "state", pipeline="p", create=False, disk=disk)
+    again.last_manifest()
+    before = disk.reads_of_first
+    assert [manifest.epoch for manifest in again.manifests(1)] == [2, 3]
+    assert disk.reads_of_first == before
+
+
 def test_a_small_state_is_written_whole_as_older_versions_read_it(tmp_path: Path) -> None:
     pipeline = Pipeline(tmp_path, Compaction())
     _sealed(pipeline, 3)

@@ -52,9 +52,14 @@ def test_a_table_left_out_meanwhile_has_ended_and_its_chunks_are_forgotten() -> 
     context, dialect = KeptContext(), Dialect()
     dialect.left_out.add(LEFT_OUT)
 
-    enumerator = restore_or_create(
-        context, dialect, EnumeratorStart(None, last, lambda name: SchemaDocument({"fingerprint": name}))
-    )
+    asked = []
+
+    def document(name: str) -> SchemaDocument:
+        asked.append(name)
+        return SchemaDocument({"fingerprint": name})
+
+    enumerator = restore_or_create(context, dialect, EnumeratorStart(None, last, document))
+    assert asked == ["f"], "tables of one schema have one document"
     enumerator.start()
     enumerator.add_reader(0)
     enumerator.handle_split_request(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 
 from raycdc.checkpoint.opaque import Position
-from raycdc.errors import TableChangedError
 from raycdc.model import META_COLUMNS, TableId, TableSchema
 from raycdc.model.view import constant_type
 from raycdc.source.connector import IncrementalSource
@@ -63,6 +62,14 @@ class RowMaker:
         return [output.name for output in outputs if output.stored not in varying]
 
 
+@dataclass(slots=True)
+class ReadUpTo:
+    """No row that was read is behind `ordinal`; they came in so many `ranges`."""
+
+    ordinal: int = 0
+    ranges: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class SourceTableRows:
     """A table at the source: `document` describes it as the state has it at the place where it is compared."""
@@ -85,23 +92,16 @@ class SourceTableRows:
             index += len(planned.splits)
             planner = planned.planner
 
-    def read(self, position: Position, passed: Callable[[Mapping[str, pa.Array], int], None]) -> tuple[int, int]:
-        """Read all rows, each range not before everything up to `position` is visible; `passed` gets columns and the
-        number of rows. Returns the ordinal behind which none of them can be, and how many ranges there were.
+    def batches(self, position: Position, up_to: ReadUpTo) -> Iterator[pa.RecordBatch]:
+        """All rows as the source has them, each range not before everything up to `position` is visible. `up_to` says
+        at the end how far that was.
 
         Raises `TableChangedError` where the table is not as described (any more).
         """
-        high = ranges = 0
         with closing(self.source.chunk_reader()) as reader:
             for split in self.splits():
                 opened = OpenedAt(position, as_of=split.as_of)
-                for batch in reader.read(split, opened_at=opened, document=self.document):
-                    passed(self.maker.columns(batch), batch.num_rows)
+                yield from reader.read(split, opened_at=opened, document=self.document)
                 end = reader.high_watermark()
-                high, ranges = max(high, end.ordinal, end.log_end), ranges + 1
-        return high, ranges
-
-
-def changed_meanwhile(error: TableChangedError) -> str:
-    """The reason of a round that begins again."""
-    return f"the table was changed while it was read ({error})"
+                up_to.ordinal = max(up_to.ordinal, end.ordinal, end.log_end)
+                up_to.ranges += 1

@@ -13,11 +13,12 @@ import pyarrow as pa
 
 from raycdc.errors import TableChangedError
 from raycdc.verify.canonical import Compared
+from raycdc.verify.changelog import KIND, ORDER, Fold
 from raycdc.verify.digests import Checksum, Differing, Digests
 from raycdc.verify.log_changes import LogChanges, LogSaysMoreError
 from raycdc.verify.pipeline_state import Held, PipelineState
 from raycdc.verify.results import Comparison, Counts, ShownKeys, Side
-from raycdc.verify.source_rows import SourceTableRows
+from raycdc.verify.source_rows import ReadUpTo, SourceTableRows
 from raycdc.verify.targets.api import NotComparedError, TargetTable
 
 #: A key that differs is looked at so often while it keeps changing.
@@ -40,6 +41,12 @@ class Sides:
     counts: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda batch: batch
     #: Further columns of the target that `counts` looks at.
     counted_by: tuple[str, ...] = ()
+    #: The target's rows are changes, of which each key's last one counts.
+    is_changelog: bool = False
+
+    def target_columns(self, batch: pa.RecordBatch) -> Mapping[str, pa.Array]:
+        """A batch of the target by the names of the compared columns."""
+        return {name: batch.column(theirs) for name, theirs in self.names.items()}
 
 
 @dataclass(slots=True)
@@ -153,35 +160,42 @@ class TableComparison:
         """Read both sides at the same time, all rows or those with the key hashes `only` (ascending)."""
         with Digests() as ours, Digests() as theirs, ThreadPoolExecutor(1, "verify-target") as pool:
             reading: Future[None] = pool.submit(self._read_target, sides, theirs, only)
-            high, ranges = self._read_source(held, sides, ours, only)
+            up_to = self._read_source(held, sides, ours, only)
             reading.result()
             end = sides.source.source.enumerator_dialect().current_ordinal()
-            return _Round(ours.checksum, theirs.checksum, ours.differing(theirs), ranges, max(high, end))
+            high = max(up_to.ordinal, end)
+            return _Round(ours.checksum, theirs.checksum, ours.differing(theirs), up_to.ranges, high)
 
-    def _read_source(self, held: Held, sides: Sides, into: Digests, only: np.ndarray | None) -> tuple[int, int]:
+    def _read_source(self, held: Held, sides: Sides, into: Digests, only: np.ndarray | None) -> ReadUpTo:
         self._reading.source_rows = 0
-
-        def passed(columns: Mapping[str, pa.Array], rows: int) -> None:
+        up_to = ReadUpTo()
+        for batch in sides.source.batches(held.position, up_to):
             self._require_going()
-            into.add(*_within(only, *sides.compared.row_hashes(columns, rows)))
-            self._reading.source_rows += rows
-
-        return sides.source.read(held.position, passed)
+            columns = sides.source.maker.columns(batch)
+            into.add(*_within(only, *sides.compared.row_hashes(columns, batch.num_rows)))
+            self._reading.source_rows += batch.num_rows
+        return up_to
 
     def _read_target(self, sides: Sides, into: Digests, only: np.ndarray | None) -> None:
         self._reading.target_rows = 0
-        for columns, rows in self._target_columns(sides):
+        fold = Fold()
+        for batch in self._target_batches(sides):
             self._require_going()
-            into.add(*_within(only, *sides.compared.row_hashes(columns, rows)))
-            self._reading.target_rows += rows
+            keys, rows = sides.compared.row_hashes(sides.target_columns(batch), batch.num_rows)
+            if sides.is_changelog:
+                fold.add(keys, rows, batch.column(KIND), batch.column(ORDER))
+            else:
+                into.add(*_within(only, keys, rows))
+            self._reading.target_rows += batch.num_rows
+        if sides.is_changelog:
+            into.add(*_within(only, *fold.rows()))
 
     @staticmethod
-    def _target_columns(sides: Sides) -> Iterator[tuple[Mapping[str, pa.Array], int]]:
-        """Batches of the target's rows that count, by the compared columns' names."""
-        names = list(sides.names.values())
-        wanted = [*names, *(name for name in sides.counted_by if name not in names)]
-        for batch in map(sides.counts, sides.target.batches(wanted)):
-            yield {name: batch.column(theirs) for name, theirs in sides.names.items()}, batch.num_rows
+    def _target_batches(sides: Sides) -> Iterator[pa.RecordBatch]:
+        """The target's rows that count."""
+        further = [*sides.counted_by, *((KIND, ORDER) if sides.is_changelog else ())]
+        names = dict.fromkeys([*sides.names.values(), *further])
+        return map(sides.counts, sides.target.batches(list(names)))
 
     def _shown(self, held: Held, sides: Sides, found: Differing) -> ShownKeys:
         """The first keys of each kind as text, for which both sides are read once more."""
@@ -194,9 +208,10 @@ class TableComparison:
                 values = [str(columns[part.name][int(place)].as_py()) for part in sides.compared.key]
                 texts.setdefault(int(keys[place]), ", ".join(values))
 
-        sides.source.read(held.position, look)
-        for columns, rows in self._target_columns(sides):
-            look(columns, rows)
+        for batch in sides.source.batches(held.position, ReadUpTo()):
+            look(sides.source.maker.columns(batch), batch.num_rows)
+        for batch in self._target_batches(sides):
+            look(sides.target_columns(batch), batch.num_rows)
         lists = (sorted(texts[int(key)] for key in part if int(key) in texts) for part in _kinds(found))
         return ShownKeys(*(each[:KEYS_SHOWN_MAX] for each in lists))
 

@@ -29,7 +29,7 @@ from raycdc.transform.resolved import ResolvedTransform
 from raycdc.verify.canonical import Compared, ComparedColumn, Form
 from raycdc.verify.pipeline_state import Held, PipelineState
 from raycdc.verify.results import TableResult
-from raycdc.verify.source_rows import RowMaker, SourceTableRows
+from raycdc.verify.source_rows import ReadUpTo, RowMaker, SourceTableRows
 from raycdc.verify.table import Reading, Sides, TableComparison, Terms
 from raycdc.verify.targets.api import NotComparedError
 from raycdc.verify.targets.open import open_target
@@ -89,6 +89,14 @@ class Verifier:
             for target in targets:
                 yield self._result(table, target)
 
+    def source_batches(self, table: TableId) -> Iterator[pa.RecordBatch]:
+        """The source's rows as they are read, of which nothing is made: to measure by."""
+        held = self._state.held()
+        document = held.document(table)
+        schema, found = self._transformed(table, document.schema)
+        maker = RowMaker(table, schema, Hiding(self._config.masked(), self._config.state_key), found)
+        yield from SourceTableRows(self._source, table, document, maker).batches(held.position, ReadUpTo())
+
     def _result(self, table: TableId, target: TableId) -> TableResult:
         reading = Reading()
         notes: list[str] = []
@@ -109,8 +117,6 @@ class Verifier:
 
     def _require_alone(self, table: TableId, target: TableId) -> None:
         """`NotComparedError` where the target has rows that are not the table's."""
-        if not self._upsert:
-            raise NotComparedError(f'{target} is a changelog, and verify compares targets with write = "upsert" only')
         entry = self._state.held().record.routes.get(str(target))
         if entry is not None and (others := sorted(set(entry.sources) - {str(table)})):
             raise NotComparedError(f"{target} also has rows of {', '.join(others)}, which cannot be told from its own")
@@ -143,7 +149,7 @@ class Verifier:
         if found is not None and found.transform.soft:
             deleted = there[found.transform.deleted_column.casefold()]
             return Sides(source, rows, compared, names, partial(_present, deleted=deleted), (deleted,))
-        return Sides(source, rows, compared, names)
+        return Sides(source, rows, compared, names, is_changelog=not self._upsert)
 
     def _judge_absent(self, target: TableId, absent: Sequence[str], key: Sequence[str], notes: list[str]) -> None:
         config = self._config.pipeline

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from bson import Decimal128, Int64
 from deltalake import DeltaTable, write_deltalake
 
+from raycdc.cli import main
 from raycdc.clients.mysql import query
 from raycdc.errors import ExitCode
-from raycdc.testing.jobs import Job, catch_up
-from raycdc.testing.servers import DatabaseServer, MariaDbServer, PostgresServer
+from raycdc.testing.jobs import CollectionJob, Job, catch_up
+from raycdc.testing.servers import DatabaseServer, MariaDbServer, MongoDb, PostgresServer
 from raycdc.testing.sessions import session
 from tests.e2e.test_jdbc import sink_keys
 from tests.e2e.verified import counts, require_equal, verified
@@ -170,3 +175,66 @@ def test_a_database_is_compared_by_text_keys_of_its_source(
         connection.commit()
         code, lines = verified(made)
     assert (code, counts(lines["p"])) == (ExitCode.DIFFERENT, {"missing": 6, "extra": 1, "changed": 2})
+
+
+def test_a_collection_is_compared_with_a_lake(mongodb: MongoDb, mongodb_database: str, tmp_path: Path) -> None:
+    def document(number: int) -> dict[str, Any]:
+        kinds = [number / 8, None, "", {"in": [number]}, Int64(number), Decimal128(f"{number}.50")]
+        return {"_id": number, "name": f"n{number}", "n": number, "rest": kinds[number % len(kinds)]}
+
+    nobody: Any = None
+    job = CollectionJob(tmp_path, nobody, mongodb_database, ("orders",), local=True, uri=mongodb.uri, startup="initial")
+    with mongodb.client() as client:
+        orders = client[mongodb_database].orders
+        orders.insert_many([document(number) for number in range(300)])
+        catch_up(job)
+        orders.update_many({"_id": {"$lt": 40}}, {"$set": {"name": "changed"}, "$unset": {"rest": ""}})
+        orders.delete_one({"_id": 50})
+        catch_up(job)
+        require_equal(job, rows=299)
+        DeltaTable(str(job.lake / mongodb_database / "orders")).delete("_id = 60")
+        orders.update_one({"_id": 70}, {"$set": {"n": -1}})
+        code, lines = verified(job)
+    assert (code, counts(lines["orders"])) == (ExitCode.DIFFERENT, {"missing": 1, "behind": 1})
+
+
+def test_a_changelog_is_compared_by_what_it_adds_up_to(
+    mariadb: MariaDbServer, mariadb_database: str, tmp_path: Path
+) -> None:
+    mariadb.execute(
+        "CREATE TABLE t (id INT PRIMARY KEY, a INT, b VARCHAR(50))",
+        "INSERT INTO t SELECT seq, seq % 7, CONCAT('row ', seq) FROM seq_1_to_1000",
+        database=mariadb_database,
+    )
+    job = Job(tmp_path, mariadb, mariadb_database, ("t",), write="changelog", local=True)
+    catch_up(job)
+    mariadb.execute("UPDATE t SET a = 9 WHERE id < 9", "DELETE FROM t WHERE id = 9", database=mariadb_database)
+    catch_up(job)
+    require_equal(job, rows=999)
+    delta(job).delete("id = 7 AND \"_op\" = '+U'")
+    delta(job).update(updates={"a": "8"}, predicate="id = 8 AND \"_op\" = '+U'")
+    code, lines = verified(job)
+    assert (code, counts(lines["t"])) == (ExitCode.DIFFERENT, {"missing": 1, "changed": 1})
+
+
+def test_a_table_that_cannot_be_compared_says_why(
+    mariadb: MariaDbServer, mariadb_database: str, tmp_path: Path
+) -> None:
+    mariadb.execute("CREATE TABLE keyless (a INT)", "INSERT INTO keyless VALUES (1)", database=mariadb_database)
+    job = Job(tmp_path, mariadb, mariadb_database, ("keyless",), write="changelog", local=True)
+    assert refused(job) == (ExitCode.STATE, "There is no state in")
+    catch_up(job)
+    code, lines = verified(job)
+    assert code == ExitCode.UNVERIFIED
+    assert lines["keyless"]["reason"] == "it has no primary key, by which rows of two sides are told to be one."
+    job.sink, job.sink_keys = "jsonl", f'path = "{job.folder}/lines"'
+    assert refused(job)[0] == ExitCode.CONFIG  # As a run would.
+
+
+def refused(job: Job) -> tuple[int, str]:
+    """The exit code, and the beginning of what is said."""
+    errors = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(errors):
+        patch.setenv("RAYCDC_TEST_PASSWORD", "cdc")
+        code = main(["verify", str(job.configuration())])
+    return code, errors.getvalue()[: len("There is no state in")]

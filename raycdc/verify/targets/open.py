@@ -9,7 +9,7 @@ from raycdc.model import TableId
 from raycdc.verify.targets.api import NotComparedError, TargetTable
 
 #: Sinks whose targets can be read.
-READABLE = ("delta", "iceberg", "jdbc")
+READABLE = ("delta", "iceberg", "jdbc", "parquet")
 
 
 def open_target(config: PipelineConfig, target: TableId) -> TargetTable:
@@ -28,6 +28,10 @@ def open_target(config: PipelineConfig, target: TableId) -> TargetTable:
             place = section.place()
             given = (place.uri.reveal(), place.properties, settings)
             return IcebergRows(Warehouse(place.type, place.name, place.warehouse, *given), target)
+        case "parquet":
+            from raycdc.verify.targets.parquet import ParquetRows
+
+            return ParquetRows(section.path, target)
         case "jdbc":
             return _database_rows(section.address(), target)
         case other:

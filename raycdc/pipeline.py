@@ -27,6 +27,7 @@ from raycdc.consumer import Epoch, Ledger
 from raycdc.control.beside import Control
 from raycdc.data_side import DataSide, bad_records
 from raycdc.driver.commands import LOOK_AT_STORE_S, LOOK_S, CommandDesk, LiveCommands, command_rules
+from raycdc.driver.new_tables import NewTables
 from raycdc.driver.start_patience import StartPatience
 from raycdc.driver.succession import StoppedWaitingError, Tenure, take
 from raycdc.driver.watchdog import Watchdog
@@ -44,7 +45,8 @@ from raycdc.runtime.launcher import JobSpec, Launcher
 from raycdc.runtime.restarts import ProcessEnd, RestartBudget
 from raycdc.runtime.supervisor import Supervisor
 from raycdc.sinks.api import Sink
-from raycdc.source.table_requests import complain_of_parked
+from raycdc.source.selection import known_tables
+from raycdc.source.table_requests import complain_of_parked, requests_of
 from raycdc.source_side import SourceSide, copies_of, job_spec, new_launcher, new_supervisor
 from raycdc.spark.lifecycle import SparkThread, activity, new_session
 from raycdc.startup_checks import Start, begin, no_order, order_by, require_known_rows
@@ -303,6 +305,10 @@ class Pipeline:
         desk = CommandDesk(store)
         for answer in desk.take(desk.waiting(), command_rules(self.config)):
             reporter.tell(Commanded(answer))
+        last = store.last_manifest()
+        # The start has told of those that it asks for.
+        known = None if last is None else known_tables(last) | requests_of(store).tables.keys()
+        reporter.on_status.append(NewTables(known, reporter.tell).heard)
         reporter.bad_rows(bad_rows(store, loop.committed))
         losses = RestartBudget()
         while True:

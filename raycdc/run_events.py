@@ -20,6 +20,7 @@ lags; readers |
 | `moving` | it goes on | the same, as it was told of last |
 | `parked` | a table is not followed (told at each start) | `table`, `phase`, `again`, `reason`, `position`, `ts_ms` |
 | `command` | a command about a table was taken, or refused | `id`, `action`, `table`, `tables`, `refused`, `text` |
+| `new_table` | a table that the state did not know is followed from now on | `table`, `text` |
 | `caught_up` | a bounded run reached its end | |
 | `error` | the run ends with it | `error`: its class, `text` |
 
@@ -204,6 +205,16 @@ class Commanded:
 
 
 @dataclass(frozen=True, slots=True)
+class NewTable:
+    """A table was made, or renamed so that the configuration selects it, and is followed."""
+
+    table: str
+
+    def __str__(self) -> str:
+        return f"{self.table} is new, the configuration selects it, and it is followed"
+
+
+@dataclass(frozen=True, slots=True)
 class CaughtUp:
     """A bounded run reached its end."""
 
@@ -272,6 +283,7 @@ RunEvent = (
     | WentOn
     | TableParked
     | Commanded
+    | NewTable
     | CaughtUp
     | Failed
 )
@@ -310,7 +322,7 @@ def event_to_json(event: RunEvent) -> dict[str, Any]:
                 "staging_s": round(staging_s, 3),
                 "commit_s": round(commit_s, 3),
             }
-        case Warned() | Commanded():
+        case Warned() | Commanded() | NewTable():
             return _told(event)
         case StoodStill() | WentOn():
             name, stood = ("moving", event.stood) if isinstance(event, WentOn) else ("standing", event)
@@ -333,9 +345,11 @@ def event_to_json(event: RunEvent) -> dict[str, Any]:
             assert_never(other)
 
 
-def _told(event: Warned | Commanded) -> dict[str, str | bool | list[str]]:
+def _told(event: Warned | Commanded | NewTable) -> dict[str, str | bool | list[str]]:
     if isinstance(event, Warned):
         return {"event": "warning", "text": event.text}
+    if isinstance(event, NewTable):
+        return {"event": "new_table", "table": event.table, "text": str(event)}
     told = event.asked
     return {
         "event": "command",

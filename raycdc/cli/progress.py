@@ -22,6 +22,7 @@ from raycdc.run_events import (
     Committed,
     Failed,
     Lags,
+    NewTable,
     PartitionLags,
     Progress,
     RunEvent,
@@ -83,7 +84,7 @@ class RunState:
                 self.caught_up = True
             case Scaling(reason=reason):
                 self.scaling = reason
-            case Warned() | TableParked() | StoodStill() | WentOn() | Commanded() | Failed():
+            case Warned() | TableParked() | StoodStill() | WentOn() | Commanded() | NewTable() | Failed():
                 pass
             case other:
                 assert_never(other)
@@ -132,7 +133,7 @@ class PlainView:
                 self._flush_commits()
             case Warned(text):
                 self._line(f"warning: {text}")
-            case StoodStill() | WentOn() | Scaling() | Commanded():
+            case StoodStill() | WentOn() | Scaling() | Commanded() | NewTable():
                 self._line(str(event))
             case TableParked():
                 self._line(f"warning: {parked_text(event)}")
@@ -198,7 +199,7 @@ class LiveView:
         match event:
             case Warned(text):
                 self.note(text)
-            case StoodStill() | WentOn() | Commanded():
+            case StoodStill() | WentOn() | Commanded() | NewTable():
                 self.note(str(event))
             case TableParked():
                 self.note(parked_text(event))

@@ -117,3 +117,21 @@ def test_a_running_pipeline_pauses_resumes_reads_again_removes_and_adds_tables(
     ]
     assert len([event for event in run.events if event["event"] == "command"]) == len(told)
     assert run.interrupt() in (0, 130)
+
+
+def test_tables_that_are_made_or_renamed_into_a_pattern_are_followed_and_told_of_once(
+    mariadb: MariaDbServer, tmp_path: Path
+) -> None:
+    make(mariadb, "a", "other")
+    job = Job(tmp_path, mariadb, DATABASE, ("a", "new_.*"), local=True)
+    run = job.start()
+    wait_equal(run, job, "a")
+    make_table(mariadb, "new_1")
+    mariadb.execute("RENAME TABLE other TO new_2", database=DATABASE)
+    wait_equal(run, job, "new_1", "new_2")
+    told = [f"{DATABASE}.new_1", f"{DATABASE}.new_2"]
+    run.wait_for(lambda: [e["table"] for e in run.events if e["event"] == "new_table"] == told)
+    assert run.interrupt() in (0, 130)
+    again = job.start("--until", "caught-up")
+    assert again.wait() == 0
+    assert [e for e in again.events if e["event"] == "new_table"] == []

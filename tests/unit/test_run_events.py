@@ -14,6 +14,7 @@ from raycdc.run_events import (
     Committed,
     Failed,
     Lags,
+    NewTable,
     PartitionLags,
     Progress,
     ReaderFigures,
@@ -141,6 +142,14 @@ COMMIT = {"epoch": 1, "tables": {"shop.b": 10}, "rows": 10, "seconds": 0.12, "st
                 "tables": ["shop.a"],
                 "refused": False,
                 "text": "shop.a is paused",
+            },
+        ),
+        (
+            NewTable("shop.c"),
+            {
+                "event": "new_table",
+                "table": "shop.c",
+                "text": "shop.c is new, the configuration selects it, and it is followed",
             },
         ),
         (CaughtUp(), {"event": "caught_up"}),

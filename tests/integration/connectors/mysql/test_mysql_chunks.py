@@ -131,16 +131,16 @@ def test_text_keys_are_covered_once(
     ],
 )
 def test_keys_of_every_type_are_covered_once(
-    any_server: DatabaseServer, any_database: str, column_type: str, values: list[Any]
+    server: DatabaseServer, database: str, column_type: str, values: list[Any]
 ) -> None:
     chosen = ChunkSettings(strategy=Strategy.UNEVEN, chunk_rows=4, key="k")
-    assert len(check_law(any_server, any_database, column_type, values, [], chosen)) > 2
+    assert len(check_law(server, database, column_type, values, [], chosen)) > 2
 
 
-def test_chunks_outside_come_first_and_the_rest_is_bounded(any_server: DatabaseServer, any_database: str) -> None:
+def test_chunks_outside_come_first_and_the_rest_is_bounded(server: DatabaseServer, database: str) -> None:
     for strategy in Strategy:
         chosen = ChunkSettings(strategy=strategy, chunk_rows=10, key="k")
-        chunks = check_law(any_server, any_database, "INT NULL", [*range(100), None], [-5, 500], chosen)
+        chunks = check_law(server, database, "INT NULL", [*range(100), None], [-5, 500], chosen)
         assert chunks[:3] == [
             ChunkRange(only_null=True, key="k"),
             ChunkRange(None, 0, key="k"),
@@ -152,39 +152,39 @@ def test_chunks_outside_come_first_and_the_rest_is_bounded(any_server: DatabaseS
         assert [chunk.upper for chunk in chunks[3:-1]] == [chunk.lower for chunk in chunks[4:]]
 
 
-def test_uneven_chunks_have_the_rows_asked_for(any_server: DatabaseServer, any_database: str) -> None:
+def test_uneven_chunks_have_the_rows_asked_for(server: DatabaseServer, database: str) -> None:
     chosen = ChunkSettings(strategy=Strategy.UNEVEN, chunk_rows=10, key="k")
     keys = [n * n * n for n in range(101)]
-    chunks = check_law(any_server, any_database, "INT NOT NULL", keys, [], chosen)
+    chunks = check_law(server, database, "INT NOT NULL", keys, [], chosen)
     assert [(c.lower, c.upper) for c in chunks[2:]] == [(n**3, (n + 10) ** 3) for n in range(0, 100, 10)]
 
 
-def test_one_value_with_more_rows_than_a_chunk_makes_one_chunk(any_server: DatabaseServer, any_database: str) -> None:
+def test_one_value_with_more_rows_than_a_chunk_makes_one_chunk(server: DatabaseServer, database: str) -> None:
     chosen = ChunkSettings(strategy=Strategy.UNEVEN, chunk_rows=3, key="k")
-    chunks = check_law(any_server, any_database, "INT NOT NULL", [1] * 10 + [2] * 10 + [3], [], chosen)
+    chunks = check_law(server, database, "INT NOT NULL", [1] * 10 + [2] * 10 + [3], [], chosen)
     assert [(c.lower, c.upper) for c in chunks] == [(None, 1), (3, None), (1, 2), (2, 3)]
 
 
-def test_a_small_table_and_one_without_key_are_one_chunk(any_server: DatabaseServer, any_database: str) -> None:
-    with session(any_server, "root") as connection:
-        small = fill(connection, any_database, "INT NOT NULL", list(range(50)), key="PRIMARY KEY (k)")
-        assert plan(any_server, small, ChunkSettings()) == [ChunkRange(includes_null=True, key="k")]
-        without = fill(connection, any_database, "INT NOT NULL", list(range(50)))
-        assert plan(any_server, without, ChunkSettings(chunk_rows=5)) == [ChunkRange(includes_null=True)]
-        label = fill(connection, any_database, "ENUM('b','a')", ["a", "b"], key="PRIMARY KEY (k)")
-        assert plan(any_server, label, ChunkSettings(chunk_rows=1)) == [ChunkRange(includes_null=True)]
+def test_a_small_table_and_one_without_key_are_one_chunk(server: DatabaseServer, database: str) -> None:
+    with session(server, "root") as connection:
+        small = fill(connection, database, "INT NOT NULL", list(range(50)), key="PRIMARY KEY (k)")
+        assert plan(server, small, ChunkSettings()) == [ChunkRange(includes_null=True, key="k")]
+        without = fill(connection, database, "INT NOT NULL", list(range(50)))
+        assert plan(server, without, ChunkSettings(chunk_rows=5)) == [ChunkRange(includes_null=True)]
+        label = fill(connection, database, "ENUM('b','a')", ["a", "b"], key="PRIMARY KEY (k)")
+        assert plan(server, label, ChunkSettings(chunk_rows=1)) == [ChunkRange(includes_null=True)]
 
 
-def test_a_key_that_cannot_be_one_is_a_config_error(any_server: DatabaseServer, any_database: str) -> None:
-    with session(any_server, "root") as connection:
-        table = fill(connection, any_database, "ENUM('b','a')", ["a", "b"])
-        text = fill(connection, any_database, "VARCHAR(9)", [str(n) for n in range(50)], key="PRIMARY KEY (k)")
+def test_a_key_that_cannot_be_one_is_a_config_error(server: DatabaseServer, database: str) -> None:
+    with session(server, "root") as connection:
+        table = fill(connection, database, "ENUM('b','a')", ["a", "b"])
+        text = fill(connection, database, "VARCHAR(9)", [str(n) for n in range(50)], key="PRIMARY KEY (k)")
     with pytest.raises(ConfigError, match="enum"):
-        plan(any_server, table, ChunkSettings(key="k"))
+        plan(server, table, ChunkSettings(key="k"))
     with pytest.raises(ConfigError, match="no column 'nope'"):
-        plan(any_server, table, ChunkSettings(key="nope"))
+        plan(server, table, ChunkSettings(key="nope"))
     with pytest.raises(ConfigError, match="integer chunk key"):
-        plan(any_server, text, ChunkSettings(strategy=Strategy.EVEN, chunk_rows=2))
+        plan(server, text, ChunkSettings(strategy=Strategy.EVEN, chunk_rows=2))
 
 
 def test_state_stays_small_and_a_failed_query_consumes_nothing(mariadb: MariaDbServer, mariadb_database: str) -> None:
@@ -223,38 +223,38 @@ def test_estimates_cut_keys_of_every_type_into_chunks_of_about_the_size(
     request: pytest.FixtureRequest, flavor: str, column_type: str
 ) -> None:
     server: DatabaseServer = request.getfixturevalue(flavor)
-    with server.fresh_database() as any_database, session(server, "root") as connection:
-        table = fill(connection, any_database, column_type, SPREAD[column_type])
-        query(connection, f"ANALYZE TABLE `{any_database}`.t")
+    with server.fresh_database() as database, session(server, "root") as connection:
+        table = fill(connection, database, column_type, SPREAD[column_type])
+        query(connection, f"ANALYZE TABLE `{database}`.t")
         chunks = plan(server, table, ChunkSettings(Strategy.SAMPLED, 100, key="k"), step=12)
         assert times_covered(connection, table, chunks) == {1}
         sizes = [
-            query(connection, f"SELECT COUNT(*) FROM `{any_database}`.t WHERE {chunk.condition(table)}")[0][0]
+            query(connection, f"SELECT COUNT(*) FROM `{database}`.t WHERE {chunk.condition(table)}")[0][0]
             for chunk in chunks
         ]
         assert max(sizes) <= 300
         assert len(chunks) <= 60
 
 
-def test_a_composite_key_is_cut_by_its_column_with_many_values(any_server: DatabaseServer, any_database: str) -> None:
-    with session(any_server, "root") as connection:
-        name = f"`{any_database}`.t"
+def test_a_composite_key_is_cut_by_its_column_with_many_values(server: DatabaseServer, database: str) -> None:
+    with session(server, "root") as connection:
+        name = f"`{database}`.t"
         query(connection, f"CREATE TABLE {name} (a INT, b INT, c INT, PRIMARY KEY (a, b), KEY (b))")
         values = ", ".join(f"({n % 3}, {n}, 0)" for n in range(3000))
         query(connection, f"INSERT INTO {name} VALUES {values}")
         query(connection, f"ANALYZE TABLE {name}")
-        table = load_table(connection, TableId(any_database, "t"))
+        table = load_table(connection, TableId(database, "t"))
         assert best_key(connection, table, None, chunk_rows=100) == "b"
         assert best_key(connection, table, None, chunk_rows=10_000) == "a"
         assert best_key(connection, table, "a", chunk_rows=100) == "a"
 
 
-def test_a_key_without_an_index_is_refused_where_it_matters(any_server: DatabaseServer, any_database: str) -> None:
-    with session(any_server, "root") as connection:
-        table = fill(connection, any_database, "INT NOT NULL", list(range(50)), key="KEY (n)")
-    assert len(plan(any_server, table, ChunkSettings(key="k"))) == 1
+def test_a_key_without_an_index_is_refused_where_it_matters(server: DatabaseServer, database: str) -> None:
+    with session(server, "root") as connection:
+        table = fill(connection, database, "INT NOT NULL", list(range(50)), key="KEY (n)")
+    assert len(plan(server, table, ChunkSettings(key="k"))) == 1
     with pytest.raises(ConfigError, match=r"no index of .* begins with k"):
-        plan(any_server, table, ChunkSettings(key="k", chunk_rows=5))
+        plan(server, table, ChunkSettings(key="k", chunk_rows=5))
 
 
 def test_the_key_settled_at_the_start_counts_whatever_the_configuration_says_later(

@@ -105,14 +105,12 @@ def texts(seed: int) -> list[str | None]:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_text_keys_are_ordered_as_the_server_orders_them(
-    any_server: DatabaseServer, any_database: str, seed: int
-) -> None:
+def test_text_keys_are_ordered_as_the_server_orders_them(server: DatabaseServer, database: str, seed: int) -> None:
     values = [(value,) for value in texts(seed)]
-    with session(any_server, "root") as connection:
-        for collation in [*COLLATIONS["common"], *COLLATIONS[any_server.flavor]]:
+    with session(server, "root") as connection:
+        for collation in [*COLLATIONS["common"], *COLLATIONS[server.flavor]]:
             charset = collation.partition("_")[0]
-            name = f"`{any_database}`.`{collation}`"
+            name = f"`{database}`.`{collation}`"
             query(
                 connection,
                 f"CREATE TABLE {name} (id INT PRIMARY KEY AUTO_INCREMENT, "
@@ -120,45 +118,42 @@ def test_text_keys_are_ordered_as_the_server_orders_them(
             )
             with connection.cursor() as cursor:
                 cursor.executemany(f"INSERT IGNORE INTO {name} (k) VALUES (%s)", values)
-            table = load_table(connection, TableId(any_database, collation))
+            table = load_table(connection, TableId(database, collation))
             assert can_be_ordered(connection, table.columns[1]), collation
             assert check_order(connection, table) > 10, collation
 
 
 @pytest.mark.parametrize("column_type", VALUES)
-def test_keys_of_every_other_type_are_ordered_by_value(
-    any_server: DatabaseServer, any_database: str, column_type: str
-) -> None:
-    with session(any_server, "root") as connection:
-        query(connection, f"CREATE TABLE `{any_database}`.t (id INT PRIMARY KEY AUTO_INCREMENT, k {column_type} NULL)")
+def test_keys_of_every_other_type_are_ordered_by_value(server: DatabaseServer, database: str, column_type: str) -> None:
+    with session(server, "root") as connection:
+        query(connection, f"CREATE TABLE `{database}`.t (id INT PRIMARY KEY AUTO_INCREMENT, k {column_type} NULL)")
         with connection.cursor() as cursor:
             cursor.executemany(
-                f"INSERT IGNORE INTO `{any_database}`.t (k) VALUES (%s)", [(value,) for value in VALUES[column_type]]
+                f"INSERT IGNORE INTO `{database}`.t (k) VALUES (%s)", [(value,) for value in VALUES[column_type]]
             )
-        table = load_table(connection, TableId(any_database, "t"))
+        table = load_table(connection, TableId(database, "t"))
         assert can_be_ordered(connection, table.columns[1])
         assert check_order(connection, table) >= 2
 
 
-def test_columns_without_a_single_order_are_not_chunk_keys(any_server: DatabaseServer, any_database: str) -> None:
-    with session(any_server, "root") as connection:
+def test_columns_without_a_single_order_are_not_chunk_keys(server: DatabaseServer, database: str) -> None:
+    with session(server, "root") as connection:
         query(
             connection,
-            f"CREATE TABLE `{any_database}`.t (id INT PRIMARY KEY, e ENUM('b','a'), s SET('b','a'), d DECIMAL(60,2), "
+            f"CREATE TABLE `{database}`.t (id INT PRIMARY KEY, e ENUM('b','a'), s SET('b','a'), d DECIMAL(60,2), "
             f"c VARCHAR(5) CHARACTER SET cp1250 COLLATE cp1250_czech_cs, g VARCHAR(5) CHARACTER SET big5)",
         )
-        table = load_table(connection, TableId(any_database, "t"))
+        table = load_table(connection, TableId(database, "t"))
         assert [can_be_ordered(connection, column) for column in table.columns] == [True] + 5 * [False]
 
 
-def test_many_and_long_keys_take_several_statements(any_server: DatabaseServer, any_database: str) -> None:
-    with session(any_server, "root") as connection:
+def test_many_and_long_keys_take_several_statements(server: DatabaseServer, database: str) -> None:
+    with session(server, "root") as connection:
         query(
             connection,
-            f"CREATE TABLE `{any_database}`.t (id INT PRIMARY KEY, "
-            f"k LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin)",
+            f"CREATE TABLE `{database}`.t (id INT PRIMARY KEY, k LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin)",
         )
-        column = load_table(connection, TableId(any_database, "t")).columns[1]
+        column = load_table(connection, TableId(database, "t")).columns[1]
         values = [f"{n:05}" + "x" * (n % 3) * 200_000 for n in range(30)] + [f"{n:05}" for n in range(30, 2500)]
         found = sort_keys(connection, column, pa.array(values))
         bounds = bound_keys(connection, column, ["00010", "02000"])

@@ -151,9 +151,9 @@ def make_numbers_table(connection: Any, database: str, rows: int) -> MySqlTable:
     return load_table(connection, TableId(database, "numbers"))
 
 
-def test_every_type_has_the_value_pymysql_gives(any_server: DatabaseServer, any_database: str) -> None:
-    with session(any_server, "root") as connection:
-        table = make_types_table(connection, any_database)
+def test_every_type_has_the_value_pymysql_gives(server: DatabaseServer, database: str) -> None:
+    with session(server, "root") as connection:
+        table = make_types_table(connection, database)
         assert wrong_cells(connection, table) == []
 
 
@@ -163,40 +163,37 @@ def test_mysql57_gives_the_same_values(mysql57: MySqlServer) -> None:
         assert wrong_cells(connection, table) == []
 
 
-def test_zero_and_partial_dates_are_null_and_counted(any_server: DatabaseServer, any_database: str) -> None:
-    with session(any_server, "root") as connection:
-        query(
-            connection, f"CREATE TABLE `{any_database}`.t (id INT PRIMARY KEY, a DATE, b DATETIME(3), c TIMESTAMP NULL)"
-        )
+def test_zero_and_partial_dates_are_null_and_counted(server: DatabaseServer, database: str) -> None:
+    with session(server, "root") as connection:
+        query(connection, f"CREATE TABLE `{database}`.t (id INT PRIMARY KEY, a DATE, b DATETIME(3), c TIMESTAMP NULL)")
         query(
             connection,
-            f"INSERT INTO `{any_database}`.t VALUES (1, '0000-00-00', '2024-00-10', '0000-00-00'), "
-            "(2, NULL, NULL, NULL)",
+            f"INSERT INTO `{database}`.t VALUES (1, '0000-00-00', '2024-00-10', '0000-00-00'), (2, NULL, NULL, NULL)",
         )
-        table = load_table(connection, TableId(any_database, "t"))
+        table = load_table(connection, TableId(database, "t"))
         arena = arena_for(table)
         assert rows_of(connection, table, arena=arena) == [(1, None, None, None), (2, None, None, None)]
         assert arena.lost.zero_dates == 3
 
 
-def test_batches_keep_both_limits_and_lose_nothing(any_server: DatabaseServer, any_database: str) -> None:
-    with session(any_server, "root") as connection:
-        table = make_types_table(connection, any_database, rows=300)
+def test_batches_keep_both_limits_and_lose_nothing(server: DatabaseServer, database: str) -> None:
+    with session(server, "root") as connection:
+        table = make_types_table(connection, database, rows=300)
         expected = expected_rows(connection, table)
         assert rows_of(connection, table, arena=arena_for(table, rows_max=7)) == expected
         assert rows_of(connection, table, arena=arena_for(table, bytes_max=1)) == expected
         arena = arena_for(table, rows_max=128, bytes_max=64 << 20)
-        sql = f"SELECT * FROM `{any_database}`.types"
+        sql = f"SELECT * FROM `{database}`.types"
         sizes = [b.num_rows for b in stream_query(connection, sql, table, arena=arena)]
         assert sizes == [128, 128, 44]
 
 
-def test_rows_longer_than_a_packet_are_joined(any_server: DatabaseServer, any_database: str) -> None:
+def test_rows_longer_than_a_packet_are_joined(server: DatabaseServer, database: str) -> None:
     """16 MB less a byte is the longest packet: a row of 30 MB takes two, one of exactly 16 MB - 1 an empty second."""
-    name = f"`{any_database}`.wide"
-    with session(any_server, "root") as connection:
+    name = f"`{database}`.wide"
+    with session(server, "root") as connection:
         query(connection, f"CREATE TABLE {name} (id INT PRIMARY KEY, a LONGBLOB, b LONGTEXT)")
-        table = load_table(connection, TableId(any_database, "wide"))
+        table = load_table(connection, TableId(database, "wide"))
         overhead = 1 + 1 + 4 + 4 + 4
         for number, length in enumerate((7_000_000, (0xFFFFFF - overhead) // 2, 15_000_000, 10)):
             query(
@@ -210,12 +207,12 @@ def test_rows_longer_than_a_packet_are_joined(any_server: DatabaseServer, any_da
 
 
 def test_a_payload_of_exactly_one_full_packet_is_followed_by_an_empty_one(
-    any_server: DatabaseServer, any_database: str
+    server: DatabaseServer, database: str
 ) -> None:
-    name = f"`{any_database}`.exact"
-    with session(any_server, "root") as connection:
+    name = f"`{database}`.exact"
+    with session(server, "root") as connection:
         query(connection, f"CREATE TABLE {name} (id INT PRIMARY KEY, a LONGBLOB, b LONGBLOB)")
-        table = load_table(connection, TableId(any_database, "exact"))
+        table = load_table(connection, TableId(database, "exact"))
         # header 1, bitmap 1, id 4, and 4 bytes of length for each blob
         rest = 0xFFFFFF - 1 - 1 - 4 - 4 - 4
         query(
@@ -227,11 +224,11 @@ def test_a_payload_of_exactly_one_full_packet_is_followed_by_an_empty_one(
 
 
 def test_an_error_of_the_server_between_rows_is_raised_and_the_connection_goes_on(
-    any_server: DatabaseServer, any_database: str
+    server: DatabaseServer, database: str
 ) -> None:
-    with session(any_server, "root") as connection:
-        table = make_numbers_table(connection, any_database, 40_000)
-        sql = f"SELECT id, 18446744073709551615 + (id > 30000), t FROM `{any_database}`.numbers ORDER BY id"
+    with session(server, "root") as connection:
+        table = make_numbers_table(connection, database, 40_000)
+        sql = f"SELECT id, 18446744073709551615 + (id > 30000), t FROM `{database}`.numbers ORDER BY id"
         batches = stream_query(connection, sql, table, arena=arena_for(table, rows_max=1000))
         sizes: list[int] = []
         with pytest.raises(SourceError, match="1690"):
@@ -239,14 +236,14 @@ def test_an_error_of_the_server_between_rows_is_raised_and_the_connection_goes_o
         assert 0 < sum(sizes) <= 30_001
         assert query(connection, "SELECT 1") == [(1,)]
         with pytest.raises(SourceError, match="1054"):
-            list(stream_query(connection, f"SELECT nope FROM `{any_database}`.numbers", table))
+            list(stream_query(connection, f"SELECT nope FROM `{database}`.numbers", table))
         assert len(rows_of(connection, table)) == 40_000
 
 
-def test_a_column_of_another_type_is_a_schema_error(any_server: DatabaseServer, any_database: str) -> None:
-    with session(any_server, "root") as connection:
-        table = make_numbers_table(connection, any_database, 10)
-        query(connection, f"ALTER TABLE `{any_database}`.numbers MODIFY id VARCHAR(10)")
+def test_a_column_of_another_type_is_a_schema_error(server: DatabaseServer, database: str) -> None:
+    with session(server, "root") as connection:
+        table = make_numbers_table(connection, database, 10)
+        query(connection, f"ALTER TABLE `{database}`.numbers MODIFY id VARCHAR(10)")
         with pytest.raises(SchemaError, match=r"numbers\.id"):
             rows_of(connection, table)
 
@@ -262,10 +259,10 @@ def test_leaving_early_closes_the_connection(mariadb: MariaDbServer, mariadb_dat
         assert not connection.open
 
 
-def test_a_killed_session_is_worth_a_retry(any_server: DatabaseServer, any_database: str) -> None:
-    with session(any_server, "root") as connection:
-        table = make_numbers_table(connection, any_database, 10)
-        any_server.execute(f"KILL {connection.thread_id()}")
+def test_a_killed_session_is_worth_a_retry(server: DatabaseServer, database: str) -> None:
+    with session(server, "root") as connection:
+        table = make_numbers_table(connection, database, 10)
+        server.execute(f"KILL {connection.thread_id()}")
         with pytest.raises(SourceUnavailableError):
             rows_of(connection, table)
 

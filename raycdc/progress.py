@@ -13,6 +13,7 @@ from raycdc.epochs.outcomes import EpochStatistics
 from raycdc.errors import RaycdcError
 from raycdc.model import TableId
 from raycdc.run_events import (
+    PACE,
     CaughtUp,
     Committed,
     Failed,
@@ -149,7 +150,8 @@ class ProgressReporter:
             for name, table in _by_name(status.tables)
         )
         readers = tuple(map(_figures_of, status.readers))
-        return Progress(tables, self._lags(status.readers, now_s), readers)
+        bottleneck = PACE if status.is_paced else ""
+        return Progress(tables, self._lags(status.readers, now_s), readers, bottleneck)
 
     def _table(self, name: str, table: TableStatus, counts: Mapping[str, int], *, now_s: float) -> TableFigures:
         rows, progress = table.rows or 0, table.progress

@@ -12,7 +12,7 @@
 | `scaling` | another number of readers, or they are elsewhere | `readers`, `waiting` (for a place), `nodes` (readers \
 by node), `reason` |
 | `progress` | twice a second, less with hundreds of tables | tables: phase, chunks, rows, values lost, rows left out; \
-lags; readers |
+lags; readers; `bottleneck`: `pace`, while `source.rows_per_second` or `bytes_per_second` holds the readers back |
 | `commit` | an epoch is in the sink | `epoch`, `tables`, `rows`, `seconds` = `staging_s` + `commit_s` |
 | `warning` | something the user should know, the job goes on | `text` |
 | `standing` | a stage of a table or split has not moved for `pipeline.watchdog`; again while it lasts | `stage` \
@@ -36,6 +36,10 @@ from typing import TYPE_CHECKING, Any, assert_never
 if TYPE_CHECKING:
     from raycdc.source.parking import Asked
     from raycdc.source.table_life import Parked
+
+
+#: `Progress.bottleneck`: the rate at which the source is to be read at most.
+PACE = "pace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +160,12 @@ class ReaderFigures:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the run is."""
+    """How far the run is. `bottleneck` is what holds it back, where that is known: ``pace``, that of the source."""
 
     tables: tuple[TableFigures, ...]
     lags: Lags | PartitionLags
     readers: tuple[ReaderFigures, ...]
+    bottleneck: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,12 +310,13 @@ def event_to_json(event: RunEvent) -> dict[str, Any]:
             return {"event": "started", "pids": {"driver": driver, "enumerator": enumerator, "readers": [*readers]}}
         case Scaling():
             return {"event": "scaling", **asdict(event)}
-        case Progress(tables, lags, readers_of_run):
+        case Progress(tables, lags, readers_of_run, bottleneck):
             return {
                 "event": "progress",
                 "tables": [_table(table) for table in tables],
                 "lag": _lags(lags),
                 "readers": [_reader(reader) for reader in readers_of_run],
+                **({"bottleneck": bottleneck} if bottleneck else {}),
             }
         case Committed(epoch, by_table, rows, staging_s, commit_s):
             return {

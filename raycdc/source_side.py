@@ -80,6 +80,7 @@ def job_spec(
             epoch_bytes_max=options.epoch_bytes_max,
             reader_timeout_s=options.reader_timeout.total_seconds(),
             progress_timeout_s=options.progress_timeout.total_seconds(),
+            paced=bool(config.source.pace),
         ),
         until=until or config.until,
         parking=parks_of(options)(ParkReason.CHANGE),

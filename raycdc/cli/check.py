@@ -86,6 +86,14 @@ def check_config(path: Path, *, as_json: bool, local: bool = False) -> int:
     return int(failed[0].error.exit_code if failed else ExitCode.DONE)
 
 
+def told_of_pace(config: PipelineConfig) -> list[str]:
+    """How fast the source is read at most, in words; nothing where it may be read as fast as can be."""
+    pace = config.source.pace
+    if not pace:
+        return []
+    return [f"All readers together read at most {pace} of the source, chunks and changes."]
+
+
 def _failed(results: Iterable[CheckResult]) -> list[CheckResult]:
     return [result for result in results if result.required and not result.ok]
 
@@ -103,6 +111,7 @@ def _findings(config: PipelineConfig, *, local: bool) -> Iterator[list[CheckResu
             return  # No further question makes sense.
     fitting = check_fitting(config)
     yield fitting
+    yield [CheckResult("pace", text, ok=True) for text in told_of_pace(config)]
     source = known_source(config)
     selected = check_selection(config, source)
     findings = source.check(_last_manifest(config), names_told=bool(selected))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from raycdc.cli.check import check_changelog, told_of_state
+from raycdc.cli.check import check_changelog, told_of_pace, told_of_state
 from raycdc.cli.schemas import (
     CHUNKS_FIX,
     known_source,
@@ -39,6 +39,8 @@ def plan_config(path: Path, *, as_json: bool) -> int:
         print("Only the last messages of the topics were read, so more tables and columns may come.",
               file=sys.stderr)  # fmt: skip
     tables = source.tables()
+    for text in told_of_pace(config):
+        print(printable_text(f"Pace: {text}"), file=sys.stderr)
     for result in check_changelog(config, source) if tables else ():
         print(printable_text(f"Changelog: {result.text}"), file=sys.stderr)
     parked: set[TableId] = set()

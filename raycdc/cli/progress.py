@@ -62,6 +62,8 @@ class RunState:
     committed_rows: int = 0
     commit_seconds: float = 0.0
     caught_up: bool = False
+    #: What holds the run back, where that is known.
+    bottleneck: str = ""
 
     def feed(self, event: RunEvent) -> None:
         match event:
@@ -72,7 +74,8 @@ class RunState:
             case Started(readers=readers):
                 self.step = "waiting for the first rows"
                 self.readers = len(readers)
-            case Progress(tables, lags, figures):
+            case Progress(tables, lags, figures, bottleneck):
+                self.bottleneck = bottleneck
                 self.tables |= {table.table: table for table in tables}
                 self.lags = lags.common if isinstance(lags, PartitionLags) else lags
                 self.readers = len(figures) or self.readers
@@ -95,6 +98,8 @@ class RunState:
         parts = [] if emit_ms is None else [f"lag {duration_text(emit_ms)}"]
         if idle_ms is not None and idle_ms >= 1000:
             parts.append(f"source idle {duration_text(idle_ms)}")
+        if self.bottleneck:
+            parts.append(f"bottleneck: {self.bottleneck}")
         return ", ".join(parts)
 
 

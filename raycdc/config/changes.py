@@ -63,7 +63,7 @@ _SECTIONS: Mapping[str, Mapping[Change, str]] = {
         Change.FREE: "batch requests cache_ttl cache_rows retries retry_wait",
     },
     "route": {Change.JUDGED: "table replace_symbol to"},
-    "source": {Change.NEW_STATE: "type"},
+    "source": {Change.NEW_STATE: "type", Change.FREE: "rows_per_second bytes_per_second"},
     "source:mysql": {
         Change.FREE: "host port user password server_id tables exclude tls.mode tls.ca tls.allow_public_key_retrieval "
         "snapshot.strategy snapshot.chunk_rows snapshot.chunk_bytes snapshot.rows_per_second snapshot.connections "

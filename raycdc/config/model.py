@@ -38,6 +38,7 @@ from raycdc.model.behavior import SchemaChangeBehavior
 from raycdc.model.layout import TableLayout
 from raycdc.model.mask import Masks
 from raycdc.model.names import ANY_NAMES, NAMES, NameRules
+from raycdc.model.pace import Pace
 from raycdc.model.routes import Route, Router, check_target
 from raycdc.model.state_key import LENGTH_MIN as STATE_KEY_LENGTH_MIN
 from raycdc.model.state_key import StateKey
@@ -231,6 +232,25 @@ class SourceConfig(Options):
     tables_key: ClassVar[str] = "tables"
 
     type: str = option(help="Which source: a built-in or an installed plug-in.", example="mysql")
+    rows_per_second: int | None = option(
+        None,
+        help="At most so many rows a second are read of the source in the whole job, chunks and changes together, "
+        "whoever reads them. Default: as many as can be.",
+        unit="rows",
+        example=20_000,
+        gt=0,
+    )
+    bytes_per_second: Size | None = option(
+        None,
+        help="At most so many bytes a second: of messages as they came, of rows as they are in memory. Default: as "
+        "many as can be.",
+        example="20MB",
+    )
+
+    @property
+    def pace(self) -> Pace:
+        """How fast it may be read."""
+        return Pace(self.rows_per_second, self.bytes_per_second)
 
     @property
     def bounded(self) -> bool:

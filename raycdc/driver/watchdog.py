@@ -100,6 +100,8 @@ class StandStills:
 
     def _observed(self, status: JobStatus) -> Iterator[tuple[_Place, tuple[str, Hashable]]]:
         """What readers wait for in each other: in words, and by what one sees that it moves."""
+        if status.is_paced:
+            return  # They wait for the pace that was asked for.
         moves = sum(reader.process.moves for reader in status.readers)
         places = tuple(reader.metrics.log.ordinal for reader in status.readers if reader.metrics.log is not None)
         for reader in status.readers:

@@ -6,7 +6,9 @@ has one call under way at any time, by which the coordinator's messages come wit
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -32,6 +34,8 @@ class CoordinatorConnection:
         self._inbox: deque[Message] = deque()
         self._unsent = False
         self._ended: BaseException | str | None = None
+        #: When the newest call began that was answered, a monotonic time.
+        self.reached_s = -math.inf
 
     def __repr__(self) -> str:
         return f"CoordinatorConnection({self._link!r}, {len(self._inbox)} in, ended={self._ended!r})"
@@ -72,12 +76,14 @@ class CoordinatorConnection:
         self._notify()
 
     def _exchange(self, *, wait_s: float) -> None:
+        began_s = time.monotonic()
         with self._lock:
             packet = self._link.packet()
             self._unsent = False
         answer = self._coordinator.exchange(self._subtask_id, self._link.identity.incarnation, packet, wait_s=wait_s)
         with self._lock:
             messages = self._link.receive(read_packet(answer))
+            self.reached_s = max(self.reached_s, began_s)
             self._inbox.extend(messages)
         if messages:
             self._notify()

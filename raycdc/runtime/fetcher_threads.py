@@ -7,6 +7,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from raycdc.runtime.chunk_fetcher import ChunkFiles, ChunkSplitReader, FetchedChunks
+from raycdc.runtime.paced import PacedChunks, PacedSplits, PaceGate
 from raycdc.runtime.stopwatch import Stopwatch
 from raycdc.source.protocol.api import ChunkSource
 from raycdc.source.reader.availability import Availability
@@ -22,11 +23,18 @@ OpenedT = TypeVar("OpenedT")
 
 
 class TimedThreads:
-    """See the module's docstring."""
+    """See the module's docstring. All that is fetched passes the `gate`, where there is one."""
 
     def __init__(
-        self, *, availability: Availability, stopwatch: Stopwatch, board: Board, chunk_files: ChunkFiles
+        self,
+        *,
+        availability: Availability,
+        stopwatch: Stopwatch,
+        board: Board,
+        chunk_files: ChunkFiles,
+        gate: PaceGate | None = None,
     ) -> None:
+        self._gate = gate
         self._board = board
         self._availability = availability
         self._stopwatch = stopwatch
@@ -36,7 +44,7 @@ class TimedThreads:
         self, open_reader: Callable[[], SplitReader[SplitT, ItemT]], *, name: str, threading: ThreadingModel
     ) -> FetcherManager[SplitT, ItemT]:
         return SplitFetcherManager(
-            lambda: _TimedReader(self._opened(open_reader), self._stopwatch, self._board, name),
+            lambda: _TimedReader(self._paced(self._opened(open_reader)), self._stopwatch, self._board, name),
             threading=threading,
             name=name,
             notify=self._availability.notify,
@@ -45,7 +53,7 @@ class TimedThreads:
     def chunks(self, open_chunks: Callable[[], ChunkReader], *, threading: ThreadingModel) -> ChunkSource:
         files = self._chunk_files  # It counts the time of reading and of writing itself.
         fetchers = SplitFetcherManager(
-            lambda: ChunkSplitReader(partial(self._opened, open_chunks), files),
+            lambda: ChunkSplitReader(partial(self._opened_chunks, open_chunks), files),
             threading=threading,
             name="chunk-fetcher",
             notify=self._availability.notify,
@@ -56,6 +64,13 @@ class TimedThreads:
         """In the fetcher's thread."""
         with self._board.doing(Stage.OPEN, "waits for the server to let it in"):
             return open_reader()
+
+    def _opened_chunks(self, open_chunks: Callable[[], ChunkReader]) -> ChunkReader:
+        reader = self._opened(open_chunks)
+        return reader if self._gate is None else PacedChunks(reader, self._gate)
+
+    def _paced(self, reader: SplitReader[SplitT, ItemT]) -> SplitReader[SplitT, ItemT]:
+        return reader if self._gate is None else PacedSplits(reader, self._gate)
 
 
 class _TimedReader(Generic[SplitT, ItemT]):

@@ -8,6 +8,7 @@ from dataclasses import replace
 from raycdc.runtime.stopwatch import Stopwatch
 from raycdc.source.protocol.api import SourceReader
 from raycdc.source.protocol.metrics import CutProgress, ProcessMetrics
+from raycdc.source.protocol.pace import PaceDemand
 from raycdc.source.protocol.source_event import Heartbeat
 from raycdc.waiting.stages import Board
 
@@ -27,12 +28,19 @@ def pause_s(took_s: float) -> float:
 
 
 class Heartbeats:
-    """See the module's docstring. `statistics` are the source's own. Owned by the reader's thread."""
+    """See the module's docstring. `statistics` are the source's own, `demand` is the one of its budget. Owned by the
+    reader's thread.
+    """
 
     def __init__(
-        self, stopwatch: Stopwatch, board: Board, statistics: Callable[[], Mapping[str, Mapping[str, int]]]
+        self,
+        stopwatch: Stopwatch,
+        board: Board,
+        statistics: Callable[[], Mapping[str, Mapping[str, int]]],
+        demand: Callable[[], PaceDemand | None] = lambda: None,
     ) -> None:
         self._board = board
+        self._demand = demand
         self._stopwatch = stopwatch
         self._statistics = statistics
         self._told = Heartbeat()
@@ -50,7 +58,7 @@ class Heartbeats:
             self._stopwatch.seconds(), self._statistics(), standing=board.standing(), moves=board.moves
         )
         self._told_matters = matters
-        self._told = replace(reader.heartbeat(), process=process)
+        self._told = replace(reader.heartbeat(), process=process, pace=self._demand())
         self.due_s = now_s + HEARTBEAT_S
         return self._told
 

@@ -67,6 +67,7 @@ class Observer:
             chunks_waiting=status.chunks_waiting,
             chunk_seconds=self._chunk_seconds(status, now_s),
             partitions=_partitions(status),
+            paced=status.is_paced,
         )
 
     def _reader(

@@ -29,13 +29,14 @@ from raycdc.runtime.coordinator_connection import CoordinatorConnection
 from raycdc.runtime.fetcher_threads import TimedThreads
 from raycdc.runtime.heartbeats import Heartbeats
 from raycdc.runtime.output import EpochOutput
+from raycdc.runtime.paced import gate_of
 from raycdc.runtime.stopwatch import Stopwatch
 from raycdc.runtime.unexpected import unexpected
 from raycdc.source.connector import Source
 from raycdc.source.protocol.api import InputStatus
 from raycdc.source.protocol.link import Identity, Link
 from raycdc.source.protocol.metrics import CutProgress
-from raycdc.source.protocol.source_event import ReaderFailed, ReaderRegistration, Shutdown
+from raycdc.source.protocol.source_event import PaceShares, ReaderFailed, ReaderRegistration, Shutdown
 from raycdc.source.reader.availability import Availability
 from raycdc.source.reader.context import ReaderContext
 from raycdc.waiting.stages import Board
@@ -89,7 +90,12 @@ class ReaderWorker:
         board = Board()
         link = Link(Identity(identity.generation, identity.incarnation))
         self._connection = CoordinatorConnection(coordinator, identity.subtask_id, link, notify=availability.notify)
-        self._heartbeats = Heartbeats(stopwatch, board, source.statistics)
+        connection = self._connection
+        gate = gate_of(source.config.pace, stopwatch, reached_s=lambda: connection.reached_s)
+        self._gate = gate
+        self._heartbeats = Heartbeats(
+            stopwatch, board, source.statistics, lambda: None if gate is None else gate.demand()
+        )
         output = EpochOutput(
             spool,
             stopwatch,
@@ -106,7 +112,9 @@ class ReaderWorker:
                 availability=availability,
                 now_s=now_s,
                 epoch_bytes_max=settings.epoch_bytes_max,
-                threads=TimedThreads(availability=availability, stopwatch=stopwatch, board=board, chunk_files=files),
+                threads=TimedThreads(
+                    availability=availability, stopwatch=stopwatch, board=board, chunk_files=files, gate=gate
+                ),
                 parking=settings.parking,
                 fetchers=settings.fetchers,
             )
@@ -149,9 +157,14 @@ class ReaderWorker:
         if messages is None:
             return False
         for message in messages:
-            if isinstance(message, Shutdown):
-                return False
-            self._reader.handle(message)
+            match message:
+                case Shutdown():
+                    return False
+                case PaceShares(number, shares, lease_s):
+                    assert self._gate is not None, "the coordinator and the reader have the same configuration"
+                    self._gate.grant(number, shares, lease_s)
+                case _:
+                    self._reader.handle(message)
         status = self._reader.poll_next()
         heartbeat = self._heartbeats.of(self._reader, now_s=self._now_s())
         if heartbeat is not None:

@@ -111,7 +111,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A job as it is now. `chunk_seconds` is how long the chunks that are left take at the present rate."""
+    """A job as it is now. `chunk_seconds` is how long the chunks that are left take at the present rate. `paced`: the
+    pace of the source is used up, so that no reader more would read more.
+    """
 
     phase: Phase
     readers: tuple[SeenReader, ...]
@@ -120,6 +122,7 @@ class Observation:
     chunks_waiting: int = 0
     chunk_seconds: float | None = None
     partitions: int = 0
+    paced: bool = False
 
 
 @dataclass(frozen=True, slots=True)

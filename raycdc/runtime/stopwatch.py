@@ -6,6 +6,7 @@
 | `chunk_write` | writing a chunk's segments |
 | `log_read` | waiting for the log and decoding it |
 | `log_write` | writing the open epoch's segments, and finishing them at the cut |
+| `paced` | waiting because of `source.rows_per_second` or `bytes_per_second`; part of the reading times too |
 | `process_cpu` | all CPU time of the process, whoever used it (no `_cpu` beside it) |
 """
 

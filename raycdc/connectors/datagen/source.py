@@ -211,7 +211,8 @@ class DatagenLog:
         if self._next >= end:
             self._woken.wait(_IDLE_S)
             return None
-        last = min(end, self._next + _UNIT, self._generator.next_alter(self._next))
+        unit = max(1, self._config.pace.rows_at_once(_UNIT * len(self._versions)) // max(1, len(self._versions)))
+        last = min(end, self._next + min(unit, _UNIT), self._generator.next_alter(self._next))
         return self._changes(last) if last > self._next else self._alter()
 
     def wake_up(self) -> None:
@@ -311,9 +312,10 @@ class DatagenChunks:
         schema, read_ms = changelog_schema(document.schema), time.time_ns() // 1_000_000
         upper = self._generator.keys if split.upper is None else split.upper
         rows = 0
-        for lower in range(split.lower or 0, upper, BATCH_ROWS_MAX):
+        at_once = self._config.pace.rows_at_once(BATCH_ROWS_MAX)
+        for lower in range(split.lower or 0, upper, at_once):
             _maybe_disconnect(self._config)
-            beyond = min(upper, lower + BATCH_ROWS_MAX)
+            beyond = min(upper, lower + at_once)
             versions = self._generator.versions(split.table, lower, beyond, self._seen)
             there = versions != ABSENT
             keys = np.arange(lower, beyond, dtype=np.int64)[there]

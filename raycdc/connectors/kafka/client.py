@@ -61,9 +61,13 @@ def client_properties(config: KafkaSourceConfig) -> dict[str, Any]:
 
 def consumer_properties(config: KafkaSourceConfig) -> dict[str, Any]:
     """A consumer that is told what to read and never commits by itself."""
+    pace = config.pace
+    # What librdkafka has read ahead cannot be held back any more.
+    ahead = {"queued.min.messages": str(pace.rows_at_once(100_000))} if pace else {}
     return {
         "fetch.wait.max.ms": "100",
-        "queued.max.messages.kbytes": "65536",
+        "queued.max.messages.kbytes": str(pace.bytes_at_once(64 << 20) >> 10),
+        **ahead,
         **client_properties(config),
         "group.id": config.group_id or "raycdc",
         "enable.auto.commit": "false",

@@ -172,7 +172,9 @@ class KafkaPartitionReader:
             raise source_error(cause.args[0], self._config.bootstrap_servers) from cause
 
     def _fetch(self) -> RecordsWithSplitIds[PartitionRecords] | None:
-        wanted = int(min(MESSAGES_MAX, max(MESSAGES_MIN, FETCH_BYTES / self._message_bytes)))
+        pace = self._config.pace
+        size_max = pace.bytes_at_once(FETCH_BYTES)
+        wanted = pace.rows_at_once(int(min(MESSAGES_MAX, max(MESSAGES_MIN, size_max / self._message_bytes))))
         messages = self._consumer.consume(wanted, timeout=FETCH_WAIT_S)
         topic = next(iter(self._topics)) if len(self._topics) == 1 else None
         fetched_ms = time.time_ns() // 1_000_000
@@ -197,7 +199,8 @@ class KafkaPartitionReader:
             *((part.split_id, part) for part in parts),
         ]
         records = tuple(SplitRecords(split_id, batch) for split_id, batch in fetched)
-        return RecordsWithSplitIds(records, bytes=size) if records else None
+        count = sum(part.batch is not None and len(part.batch.offsets) for part in parts)
+        return RecordsWithSplitIds(records, bytes=size, rows=count) if records else None
 
     def wake_up(self) -> None:
         """No fetch waits longer than a moment."""

@@ -114,7 +114,8 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
                     opener.open(StreamPosition(log_end(client), replica_set=info.replica_set)).close()
 
     def _opener(self, client: Client) -> StreamOpener:
-        return StreamOpener(client, self.config.selector(), demands_images=self.context.demands_before)
+        pace = self.config.pace
+        return StreamOpener(client, self.config.selector(), demands_images=self.context.demands_before, pace=pace)
 
     def selection(self) -> Selection:
         selector = self.config.selector()
@@ -184,7 +185,8 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
 
     def chunk_reader(self) -> MongoDbChunkReader:
         selection_of = self.config.snapshot.selection_of
-        return MongoDbChunkReader(connect(self.config.uri), self._large, selection_of=selection_of)
+        client = connect(self.config.uri)
+        return MongoDbChunkReader(client, self._large, selection_of=selection_of, pace=self.config.pace)
 
     def planner(self, table: TableId, document: SchemaDocument) -> PlannerState:
         return uncut(ID)

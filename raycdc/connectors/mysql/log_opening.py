@@ -29,7 +29,7 @@ from raycdc.connectors.mysql.ddl.snapshot_keys import SnapshotKeys
 from raycdc.connectors.mysql.hidden_changes import without_values_in_errors
 from raycdc.connectors.mysql.kept_rows import KeptRows
 from raycdc.connectors.mysql.log_filter import LogFilter
-from raycdc.connectors.mysql.log_reader import MySqlLogReader
+from raycdc.connectors.mysql.log_reader import READ_BYTES_MAX, MySqlLogReader
 from raycdc.connectors.mysql.table_look import look_at
 from raycdc.connectors.mysql.table_options import TableOptions
 from raycdc.connectors.mysql.values.documents import table_of
@@ -76,7 +76,7 @@ class LogOpening:
         history.attach(decoder)
         row_filter = LogFilter(self.connections.connect, self.options.captures(), history.table)
         decoder.xa.keeper = KeptRows(hiding, partial(self._cut_by, chunk_keys_of(self.split)), row_filter)
-        return MySqlLogReader(
+        reader = MySqlLogReader(
             open_stream=self.connections.open_log,
             history=history,
             decoder=decoder,
@@ -84,6 +84,8 @@ class LogOpening:
             row_filter=row_filter,
             hiding=hiding,
         )
+        reader.read_bytes_max = self.options.config.pace.bytes_at_once(READ_BYTES_MAX)
+        return reader
 
     def _history(self, tables: Mapping[TableId, MySqlTable]) -> DdlHistory:
         selector = self.options.config.selector()

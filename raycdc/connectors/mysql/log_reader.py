@@ -75,6 +75,8 @@ class MySqlLogReader:
         self._open = False
         self._units: list[LogUnit] = []
         self._stream = open_stream(start)
+        #: Bytes of the log that one fetch reads at most.
+        self.read_bytes_max = READ_BYTES_MAX
 
     def __repr__(self) -> str:
         return f"MySqlLogReader({self._position}, {self._decoder.statistics()})"
@@ -85,7 +87,7 @@ class MySqlLogReader:
             self._begin_again()
             if self._units:
                 break
-            data = self._stream.read(bytes_max=READ_BYTES_MAX, timeout_s=READ_TIMEOUT_S)
+            data = self._stream.read(bytes_max=self.read_bytes_max, timeout_s=READ_TIMEOUT_S)
             if len(data) == 0:
                 return None
             self._decode(data)

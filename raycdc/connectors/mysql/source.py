@@ -124,6 +124,7 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
             visible_within_s=self.config.snapshot.visible_within_s,
             rows_per_s=self.config.snapshot.rows_per_second_each,
             hiding=self.context.hiding,
+            source_pace=self.config.pace,
         )
 
     def planner(self, table: TableId, document: SchemaDocument) -> PlannerState:

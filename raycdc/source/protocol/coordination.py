@@ -21,7 +21,7 @@ class CoordinatorSettings:
     An idle sink gets an epoch of `epoch_bytes_idle` already, so that it writes while the next one is read. A reader
     whose process says nothing for `reader_timeout_s` is dead; one whose process answers while its main thread makes no
     progress for `progress_timeout_s` hangs, and would keep a seal waiting for ever. Syncing files is progress, file by
-    file.
+    file. Where the source is `paced`, readers share one budget.
     """
 
     epoch_interval_s: float = 2.0
@@ -30,6 +30,7 @@ class CoordinatorSettings:
     in_flight_max: int = 2
     reader_timeout_s: float = 10.0
     progress_timeout_s: float = 60.0
+    paced: bool = False
 
 
 class ManifestWriter(Protocol):

@@ -13,7 +13,8 @@ written when nobody is waited for; then the epoch exists, before that nothing of
 
 `LiveReaders` says whose messages are taken; each is handled once and in order (`raycdc.source.protocol.link`), and the
 first of an incarnation must be `ReaderRegistration`. The other parts are `Epochs` (what is sealed), `SealTimer` (when
-to seal) and `EnumeratorContext` (what the enumerator may do).
+to seal), `PacedReaders` (which part of the source's budget each has) and `EnumeratorContext` (what the enumerator
+may do).
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from raycdc.source.protocol.epochs import Epochs, Recovered, Sealing
 from raycdc.source.protocol.job_status import JobStatus, SealStatus, TableStatus
 from raycdc.source.protocol.link import read_packet
 from raycdc.source.protocol.live_readers import LiveReader, LiveReaders, log_on_its_way
+from raycdc.source.protocol.pace import PaceKeeper
+from raycdc.source.protocol.paced_readers import PacedReaders
 from raycdc.source.protocol.source_event import (
     CheckpointComplete,
     EpochSealed,
@@ -73,6 +76,8 @@ class SourceCoordinator:
         self.readers = LiveReaders(recovered.generation)
         self.epochs = Epochs(recovered)
         self._timer = SealTimer(settings)
+        keeper = PaceKeeper(after_another=recovered.generation > 1) if settings.paced else None
+        self._pace = PacedReaders(self.readers, keeper)
         self._stopping = False
         #: The error that ends the job, if one was reported.
         self.failure: RaycdcError | None = None
@@ -115,6 +120,7 @@ class SourceCoordinator:
         )
         for subtask_id, reason in silent.items():
             self._lose(subtask_id, reason)
+        paced = self._pace.look(now_s=now_s)
         registered = self.readers.registered
         may_seal = self.epochs.sealing is None and self.epochs.final is None
         asked = self._stopping or self._enumerator.wants_seal or log_on_its_way(self.readers) is not None
@@ -123,7 +129,7 @@ class SourceCoordinator:
         )
         if seal:
             self._begin_seal(now_s)
-        return seal or bool(silent)
+        return seal or paced or bool(silent)
 
     def reader_lost(self, subtask_id: int, incarnation: int, reason: str) -> None:
         """The shell saw the process end. A newer incarnation is not affected."""
@@ -162,6 +168,7 @@ class SourceCoordinator:
             reader.ask_back([s.split_id for s in reader.splits.values() if isinstance(s, PartitionSplit)])
         if reader.splits or self.epochs.sealing is not None:
             return False
+        self._pace.ended(subtask_id, reader)
         self.readers.let_go(subtask_id)
         self._enumerator.add_splits_back([], subtask_id)
         return True
@@ -200,6 +207,7 @@ class SourceCoordinator:
             case ReaderRegistration(node, pid, _):
                 reader.node, reader.pid, reader.registered = node, pid, True
                 reader.link.send(Registered(self.epochs.open))
+                self._pace.joined(subtask_id)
                 self._enumerator.add_reader(subtask_id)
             case RequestSplit():
                 self._enumerator.handle_split_request(subtask_id)
@@ -211,11 +219,11 @@ class SourceCoordinator:
                 reader.asked_back.difference_update(states)
                 splits = [reader.splits.pop(split_id) for split_id in states if split_id in reader.splits]
                 self._give_up(subtask_id, splits)
-            case Heartbeat() if sealing is not None and subtask_id in sealing.waiting:
+            case Heartbeat(pace=demand):
                 # Sent before the cut: what it says of the open epoch is being sealed already.
-                reader.heartbeat = message.without_epoch()
-            case Heartbeat():
-                reader.heartbeat = message
+                is_early = sealing is not None and subtask_id in sealing.waiting
+                reader.heartbeat = message.without_epoch() if is_early else message
+                self._pace.heard(subtask_id, demand)
             case EpochSealed():
                 self._on_sealed(subtask_id, message)
             case ReaderFailed(error, text):
@@ -225,6 +233,7 @@ class SourceCoordinator:
 
     def _lose(self, subtask_id: int, reason: str) -> None:
         reader = self.readers.lose(subtask_id, reason)
+        self._pace.ended(subtask_id, reader)
         chunks = [split for split in reader.splits.values() if isinstance(split, SnapshotSplit)]
         self._enumerator.add_splits_back(chunks, subtask_id)
         self._give_up(subtask_id, list(reader.splits.values()))
@@ -299,6 +308,7 @@ class SourceCoordinator:
         moving = log_on_its_way(self.readers)
         if moving is not None and moving in sealing.reported:
             # As if it had died right behind its report: whatever it has read since then is in no manifest.
+            self._pace.ended(moving, self.readers[moving])
             self.readers.let_go(moving)
             self._take_stream_back(moving)
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from raycdc.model import TableId
 from raycdc.source.protocol.api import NO_TABLES, TableCounts, TableProgress
 from raycdc.source.protocol.metrics import NO_METRICS, NO_PROCESS_METRICS, ProcessMetrics, ReaderMetrics
+from raycdc.source.protocol.pace import PaceDemand, holds_back
 from raycdc.waiting.stages import Standing
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderStatus:
-    """One live reader; `metrics` and `process` are its figures, as its last heartbeat had them."""
+    """One live reader; `metrics`, `process` and `pace` are its figures, as its last heartbeat had them."""
 
     subtask: int
     incarnation: int
@@ -26,6 +27,7 @@ class ReaderStatus:
     open_bytes: int = 0
     metrics: ReaderMetrics = NO_METRICS
     process: ProcessMetrics = NO_PROCESS_METRICS
+    pace: PaceDemand | None = None
 
     @property
     def pending_records(self) -> int:
@@ -80,3 +82,8 @@ class JobStatus:
     sealing: SealStatus | None = None
     standing: tuple[Standing, ...] = ()
     owing: frozenset[str] = frozenset()
+
+    @property
+    def is_paced(self) -> bool:
+        """Whether readers would read more, were it not for the pace that the source is read at."""
+        return holds_back(reader.pace for reader in self.readers)

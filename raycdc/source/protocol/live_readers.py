@@ -16,6 +16,7 @@ from functools import partial
 from raycdc.errors import FencedError
 from raycdc.source.protocol.job_status import ReaderStatus
 from raycdc.source.protocol.link import Identity, Link
+from raycdc.source.protocol.pace import Holder
 from raycdc.source.protocol.source_event import Heartbeat, RemoveSplits, Shutdown
 from raycdc.source.split import STREAM_SPLIT_ID, PartitionSplit, SnapshotSplit, SourceSplit
 
@@ -34,6 +35,10 @@ class LiveReader:
     splits: dict[str, SourceSplit] = field(default_factory=dict)
     asked_back: set[str] = field(default_factory=set)
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
+
+    def holder(self, subtask_id: int) -> Holder:
+        """Whose shares of the source's budget it has."""
+        return subtask_id, self.link.identity.incarnation
 
     def ask_back(self, split_ids: Iterable[str]) -> None:
         """Have it let go of these splits, those that it has and was not asked for yet."""
@@ -55,6 +60,7 @@ class LiveReader:
             open_bytes=self.heartbeat.open_bytes,
             metrics=self.heartbeat.metrics,
             process=self.heartbeat.process,
+            pace=self.heartbeat.pace,
         )
 
 

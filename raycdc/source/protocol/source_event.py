@@ -14,6 +14,7 @@
 | `SealEpoch` | coordinator → reader | `EpochSealed` |
 | `EpochSealed` | reader → coordinator | `CheckpointComplete`, once the sink holds the epoch |
 | `CheckpointComplete` | coordinator → reader | – |
+| `PaceShares` | coordinator → reader | its number, in the next `Heartbeat` |
 | `Heartbeat` | reader → coordinator | – |
 | `ReaderFailed` | reader → coordinator | `Shutdown` |
 | `Shutdown` | coordinator → reader | – |
@@ -40,6 +41,7 @@ from raycdc.checkpoint.patch import Patch
 from raycdc.errors import ProtocolError
 from raycdc.source.protocol import wire
 from raycdc.source.protocol.metrics import NO_METRICS, NO_PROCESS_METRICS, ProcessMetrics, ReaderMetrics
+from raycdc.source.protocol.pace import PaceDemand
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import SourceSplit
 
@@ -175,10 +177,22 @@ class CheckpointComplete:
 
 
 @dataclass(frozen=True, slots=True)
+class PaceShares:
+    """The reader's shares of the source's budget from now on, in millionths by lane; none of them lives longer than
+    `lease_s` without the coordinator (`raycdc.source.protocol.pace`).
+    """
+
+    number: int
+    shares: Mapping[str, int]
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
     """Alive, with the bytes of the open epoch, whether that must end early, and figures.
 
-    `dirty`: the reader's place moved since the last cut, with rows or without.
+    `dirty`: the reader's place moved since the last cut, with rows or without. `pace` is its demand of the source's
+    budget, where there is one.
     """
 
     open_bytes: int = 0
@@ -186,6 +200,7 @@ class Heartbeat:
     dirty: bool = False
     metrics: ReaderMetrics = NO_METRICS
     process: ProcessMetrics = NO_PROCESS_METRICS
+    pace: PaceDemand | None = None
 
     def without_epoch(self) -> Heartbeat:
         """The same where the open epoch has nothing yet, because the one that was open is being sealed."""
@@ -220,6 +235,7 @@ Message = (
     | SealEpoch
     | EpochSealed
     | CheckpointComplete
+    | PaceShares
     | Heartbeat
     | ReaderFailed
     | Shutdown

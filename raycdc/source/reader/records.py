@@ -33,12 +33,13 @@ class SplitRecords(Generic[ItemT_co]):
 class RecordsWithSplitIds(Generic[ItemT_co]):
     """One fetch: batches by split in the order in which they were read, and the splits that ended with it.
 
-    `bytes` bounds how much is fetched ahead.
+    `bytes` bounds how much is fetched ahead. `rows` are counted where the source is read at a pace; None: nobody knows.
     """
 
     records: tuple[SplitRecords[ItemT_co], ...] = ()
     finished_splits: tuple[str, ...] = ()
     bytes: int = 0
+    rows: int | None = None
 
     def for_additions(self, additions: Mapping[str, int]) -> RecordsWithSplitIds[ItemT_co]:
         """The same fetch with the number of each split's addition in its batches, and without those of other splits."""

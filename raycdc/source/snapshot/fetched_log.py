@@ -10,7 +10,7 @@ from raycdc.source.reader.context import FetcherThreads
 from raycdc.source.reader.fetcher_manager import Sequential
 from raycdc.source.reader.records import RecordsWithSplitIds, SplitRecords
 from raycdc.source.reader.split_reader import SplitsAddition, SplitsChange, SplitsPause, SplitsRemoval
-from raycdc.source.snapshot.log_unit import LogUnit, bytes_of
+from raycdc.source.snapshot.log_unit import LogUnit, bytes_of, rows_of
 from raycdc.source.snapshot.reading import BlockingLog
 from raycdc.source.split import StreamSplit
 
@@ -29,7 +29,8 @@ class StreamSplitReader:
         unit = self._log.fetch()
         if unit is None:
             return None
-        return RecordsWithSplitIds((SplitRecords(self._split_id, unit),), bytes=bytes_of(unit))
+        rows = sum(part.batch.num_rows for part in rows_of(unit))
+        return RecordsWithSplitIds((SplitRecords(self._split_id, unit),), bytes=bytes_of(unit), rows=rows)
 
     def handle_splits_changes(self, change: SplitsChange[StreamSplit]) -> None:
         """Connect, and read the log from where the split says. Blocks."""

@@ -21,11 +21,14 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Datagram:
-    """A packet under way between the coordinator and the reader at `reader`."""
+    """A packet under way between the coordinator and the reader at `reader`; `began_s` is when the reader's call began,
+    of its answer, too.
+    """
 
     reader: Address
     to_coordinator: bool
     data: bytes
+    began_s: float = 0.0
 
 
 @dataclass(slots=True)

@@ -10,16 +10,19 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.errors import FencedError, StateError
+from raycdc.model.pace import Pace
 from raycdc.model.until import Until
 from raycdc.source.protocol.api import SplitEnumeratorContext
 from raycdc.source.protocol.coordinator import CoordinatorSettings, Recovered, SourceCoordinator, Surroundings
 from raycdc.source.protocol.link import Identity, Link, read_packet
+from raycdc.source.protocol.pace import WHOLE
 from raycdc.source.protocol.source_event import Message, ReaderRegistration, Shutdown
+from raycdc.source.reader.pace import ReaderPace
 from raycdc.testing.simulation.network import Address, Clock, Datagram, FaultyNetwork
 from raycdc.testing.simulation.partitions import PartitionEnumerator, PartitionReader, Topic, sealed
 from raycdc.testing.simulation.state import CrashError, MemoryState
@@ -28,6 +31,8 @@ from raycdc.testing.simulation.world import SimulationError
 SETTINGS = CoordinatorSettings(
     epoch_interval_s=0.7, epoch_bytes_max=3_000, in_flight_max=2, reader_timeout_s=3.0, progress_timeout_s=18.0
 )
+#: What is read at a pace must not be lost again and again.
+PACED_SETTINGS = replace(SETTINGS, paced=True, reader_timeout_s=8.0)
 HEARTBEAT_S = 0.3
 #: Steps of the calm end after which a job that has not read everything counts as stuck.
 CALM_STEPS_MAX = 8_000
@@ -44,6 +49,7 @@ class PartitionSettings:
     network_faults: float
     crashes: float
     scaling: float
+    pace: Pace | None = None
 
     @classmethod
     def of(cls, chance: random.Random, steps: int) -> PartitionSettings:
@@ -79,6 +85,9 @@ class PartitionProcess:
         self.link = Link(Identity(generation, address[1]))
         name = f"g{generation}-r{address[0]}.{address[1]}"
         self.reader = job.make_reader(self.link.send, name)
+        self.pace = ReaderPace(job.settings.pace, lambda: job.clock.now_s) if job.settings.pace else None
+        if self.pace is not None:
+            self.reader.pace = self.pace
         self._clock = job.clock
         self._next_heartbeat_s = 0.0
         self.link.send(ReaderRegistration("sim", address[0] + 1, ""))
@@ -90,12 +99,14 @@ class PartitionProcess:
     def runs(self) -> bool:
         return not self.ended and self._clock.now_s >= self.paused_until_s
 
-    def receive(self, data: bytes) -> None:
+    def receive(self, data: bytes, *, began_s: float) -> None:
         try:
             messages = self.link.receive(read_packet(data))
         except FencedError:
             self.ended = True
             return
+        if self.pace is not None:
+            self.pace.reached(began_s)
         for message in messages:
             if isinstance(message, Shutdown):
                 self.ended = True
@@ -117,6 +128,8 @@ class PartitionJob:
         self.random = random.Random(seed)
         self.settings = settings or PartitionSettings.of(self.random, steps)
         self.clock = Clock()
+        #: Leases are short: where they matter more happens within a second.
+        self._step_s = 0.05 if self.settings.pace is None else 0.015
         self.trace: deque[str] = deque(maxlen=TRACE_LENGTH)
         self.topic: Any = self.make_topic()
         self.spool: dict[str, list[Any]] = {}
@@ -125,6 +138,10 @@ class PartitionJob:
         #: Records of sealed epochs, which is what a sink would hold.
         self.read: dict[str, int] = {}
         self.problems: list[str] = []
+        #: Every process that may still read, those that were given up and those of earlier generations, too.
+        self._reading: list[PartitionProcess] = []
+        #: The greatest part of the budget that was ever in use at once.
+        self.budget_used = 0
         self._is_calm = False
         self._start(until=None)
 
@@ -144,7 +161,7 @@ class PartitionJob:
         try:
             self.state.crash_probability = self.settings.crashes
             for _ in range(self.settings.steps):
-                self.clock.advance(self.random.uniform(0, 0.05))
+                self.clock.advance(self.random.uniform(0, self._step_s))
                 self._guarded(self._something)
                 self._check()
             self._calm()
@@ -166,7 +183,7 @@ class PartitionJob:
         if bounded:
             self._start(until=Until.CAUGHT_UP)
         for _ in range(CALM_STEPS_MAX):
-            self.clock.advance(self.random.uniform(0, 0.05))
+            self.clock.advance(self.random.uniform(0, self._step_s))
             self._routine()
             self._check()
             everything = all(self.read.get(p, 0) == length for p, length in self.topic.lengths.items())
@@ -192,7 +209,8 @@ class PartitionJob:
     def _routine(self) -> None:
         running = [p for p in self.processes.values() if p.runs]
         actions: list[tuple[int, Callable[[], object]]] = [
-            (12, self._deliver),
+            # A lease that ends while packets wait for each other would stop a job that is read at a pace.
+            (12 if self.settings.pace is None else 24, self._deliver),
             (10, lambda: self.random.choice(running).reader.poll(self.random, calm=self._is_calm) if running else None),
             (6, lambda: self._speak(self.random.choice(running)) if running else None),
             (3, lambda: self.coordinator.tick(now_s=self.clock.now_s)),
@@ -204,8 +222,11 @@ class PartitionJob:
         self.random.choices([action for _, action in actions], weights=weights)[0]()
 
     def _fault(self) -> None:
-        dice = self.random.random()
         processes = list(self.processes.values())
+        if self.settings.pace is not None and processes and self.random.random() < 0.6:
+            self._cut_off(self.random.choice(processes))
+            return
+        dice = self.random.random()
         if processes and dice < 0.5:
             process = self.random.choice(processes)
             process.ended = True
@@ -216,6 +237,15 @@ class PartitionJob:
             self._note(f"reader {process.address} pauses")
         else:
             raise CrashError
+
+    def _cut_off(self, process: PartitionProcess) -> None:
+        """Its node is taken for lost, or all nodes are, and it lives on there."""
+        if self.random.random() < 0.5:
+            raise CrashError
+        self._note(f"reader {process.address} is cut off")
+        # Nobody reaches it any more, and nobody can end it.
+        del self.processes[process.address]
+        self.coordinator.reader_lost(*process.address, "cut off")
 
     def _scale(self) -> None:
         """More readers, or fewer: as the supervisor does it, one that leaves is asked again until it has gone."""
@@ -254,7 +284,7 @@ class PartitionJob:
         self.coordinator = SourceCoordinator(
             lambda context: self.make_enumerator(context, until, last),
             recovered=Recovered(self.state.generation, last, last.epoch if last else 0, self.state.next_epoch),
-            settings=SETTINGS,
+            settings=SETTINGS if self.settings.pace is None else PACED_SETTINGS,
             surroundings=Surroundings(self.state, self._call_async, lambda: int(self.clock.now_s * 1000)),
         )
         self.coordinator.start()
@@ -268,7 +298,9 @@ class PartitionJob:
     def _start_reader(self, subtask: int) -> None:
         incarnation = self._incarnations.get(subtask, 0) + 1
         self._incarnations[subtask] = incarnation
-        self.processes[subtask, incarnation] = PartitionProcess(self, (subtask, incarnation), self.state.generation)
+        process = PartitionProcess(self, (subtask, incarnation), self.state.generation)
+        self.processes[subtask, incarnation] = process
+        self._reading.append(process)
 
     def _supervise(self) -> None:
         """Replace what ended or was fenced, some of which lives on for a while; let go of who leaves."""
@@ -320,7 +352,8 @@ class PartitionJob:
     # -- packets ----------------------------------------------------------------------------------------------------
 
     def _speak(self, process: PartitionProcess) -> None:
-        self.network.send(Datagram(process.address, to_coordinator=True, data=process.speak()))
+        spoken = Datagram(process.address, to_coordinator=True, data=process.speak(), began_s=self.clock.now_s)
+        self.network.send(spoken)
 
     def _deliver(self) -> None:
         datagram = self.network.take()
@@ -329,7 +362,7 @@ class PartitionJob:
         process = self.processes.get(datagram.reader)
         if not datagram.to_coordinator:
             if process is not None and process.runs:
-                process.receive(datagram.data)
+                process.receive(datagram.data, began_s=datagram.began_s)
             return
         subtask, incarnation = datagram.reader
         try:
@@ -342,7 +375,8 @@ class PartitionJob:
             raise CrashError from error
         answer = self.coordinator.readers.outgoing(subtask, incarnation)
         if answer is not None:
-            self.network.send(Datagram(datagram.reader, to_coordinator=False, data=answer))
+            answered = Datagram(datagram.reader, to_coordinator=False, data=answer, began_s=datagram.began_s)
+            self.network.send(answered)
 
     # -- the oracle -------------------------------------------------------------------------------------------------
 
@@ -372,8 +406,21 @@ class PartitionJob:
         self.trace.append(f"{self.clock.now_s:8.2f} {event}")
 
     def _check(self) -> None:
+        if self.settings.pace is not None:
+            self._look_at_budget()
         if self.problems:
             raise SimulationError(self._report("\n".join(self.problems[:5])))
+
+    def _look_at_budget(self) -> None:
+        """All who may still read keep to no more than the whole."""
+        self._reading = [process for process in self._reading if not process.ended]
+        shares = {
+            process.address: sum(process.pace.shares.values()) for process in self._reading if process.pace is not None
+        }
+        used = sum(shares.values())
+        self.budget_used = max(self.budget_used, used)
+        if used > WHOLE:
+            self.problems.append(f"readers keep to {used} of {WHOLE} parts of the budget: {shares}")
 
     def _report(self, what: str) -> str:
         trace = "\n  ".join(self.trace)

@@ -23,6 +23,7 @@ from raycdc.source.partitions.assigner import PartitionAssigner
 from raycdc.source.partitions.partition_set import PartitionSet
 from raycdc.source.protocol.api import EpochShare, SplitEnumeratorContext
 from raycdc.source.protocol.metrics import PartitionMetrics, ReaderMetrics, SplitLoad
+from raycdc.source.protocol.pace import Lane
 from raycdc.source.protocol.source_event import (
     AddSplits,
     CheckpointComplete,
@@ -30,17 +31,21 @@ from raycdc.source.protocol.source_event import (
     Heartbeat,
     Message,
     NoMoreSplits,
+    PaceShares,
     Registered,
     RemoveSplits,
     SealEpoch,
     SourceEvent,
 )
+from raycdc.source.reader.pace import ReaderPace
 from raycdc.source.split import PartitionSplit, SourceSplit
 
 #: Bytes a record counts as in heartbeats.
 RECORD_BYTES = 100
 #: How likely a reader that keeps up, or is behind, takes something fetched when it works; and that this changes.
 TAKES, TAKES_BEHIND, CHANGES = 0.9, 0.15, 0.05
+#: Longest that a reader waits for the pace before it looks again.
+HELD_S = 1.0
 #: How often the enumerator looks for new partitions.
 DISCOVERY_S = 1.0
 
@@ -187,6 +192,8 @@ class PartitionReader:
         self._fetching: dict[str, FetchCursor] = {}
         self._queue: deque[tuple[str, int, range]] = deque()
         self._behind = False
+        #: What it keeps to, where the topic is read at a pace.
+        self.pace: ReaderPace | None = None
         self.partitions: PartitionSet[Cursor] = PartitionSet(
             send,
             open_split=self._open,
@@ -209,6 +216,8 @@ class PartitionReader:
                     self._fetching.pop(split_id, None)
             case SealEpoch(epoch):
                 self._seal = epoch
+            case PaceShares(number, shares, lease_s) if self.pace is not None:
+                self.pace.grant(number, shares, lease_s)
             case CheckpointComplete() | NoMoreSplits():
                 return
             case _:
@@ -230,11 +239,16 @@ class PartitionReader:
 
     def _fetch(self, chance: random.Random) -> None:
         readable = [split_id for split_id, cursor in self._fetching.items() if cursor.position < self._end(split_id)]
+        if readable and self.pace is not None and (wait_s := self.pace.free_in_s(Lane.LOG)):
+            self.pace.held(Lane.LOG, min(wait_s, HELD_S))
+            return
         if readable:
             split_id = chance.choice(readable)
             cursor = self._fetching[split_id]
             stop = min(cursor.position + chance.randrange(1, 4), self._end(split_id))
             self._queue.append((split_id, cursor.addition, range(cursor.position, stop)))
+            if self.pace is not None:
+                self.pace.fetched(Lane.LOG, rows=stop - cursor.position, size=0)
             cursor.position = stop
 
     def _take(self, split_id: str, addition: int, numbers: range) -> None:
@@ -254,7 +268,9 @@ class PartitionReader:
     def heartbeat(self) -> Heartbeat:
         wants = self.partitions.wants_seal or (self._dirty and self._at_its_end())
         metrics = ReaderMetrics(partitions=PartitionMetrics(loads=self._loads()))
-        return Heartbeat(len(self._rows) * RECORD_BYTES, wants_seal=wants, dirty=self._dirty, metrics=metrics)
+        pace = None if self.pace is None else self.pace.demand()
+        size = len(self._rows) * RECORD_BYTES
+        return Heartbeat(size, wants_seal=wants, dirty=self._dirty, metrics=metrics, pace=pace)
 
     def _loads(self) -> dict[str, SplitLoad]:
         """One partition is hot, and another one from time to time: wrong figures must do no harm."""

@@ -25,6 +25,7 @@ from raycdc.connectors.mongodb.stream.position import StreamPosition, position_o
 from raycdc.connectors.mongodb.stream.raw_cursors import RawFind
 from raycdc.errors import SourceError, TableChangedError
 from raycdc.model import TableId, as_inserts, changelog_schema
+from raycdc.model.pace import UNLIMITED, Pace
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.reading import HighWatermark
 from raycdc.source.split import OpenedAt, SnapshotSplit
@@ -49,8 +50,10 @@ class MongoDbChunkReader:
         large: LargeDocuments | None = None,
         *,
         selection_of: Callable[[TableId], Selection] = lambda _: Selection(),
+        pace: Pace = UNLIMITED,
     ) -> None:
         self._client = client
+        self._batch_documents = pace.rows_at_once(_BATCH_DOCUMENTS)
         self._large = large or LargeDocuments()
         self._selection_of = selection_of
         self._high = HighWatermark(NO_LOG, exact=True, log_end=NO_LOG)
@@ -104,9 +107,8 @@ class MongoDbChunkReader:
         selection = self._selection_of(split.table)
         named = None if layout.rest or layout.whole else [column.name for column in layout.fields]
         wanted = list(selection.fields) or named
-        cursor = RawFind(
-            collection, selection.query(), wanted, limit=selection.limit, batch_size=_BATCH_DOCUMENTS, session=session
-        )
+        size = self._batch_documents
+        cursor = RawFind(collection, selection.query(), wanted, limit=selection.limit, batch_size=size, session=session)
         # By the index always: a scan meets a document twice that goes and comes again behind it.
         lower, upper = (None if raw is None else bound_from_json(raw) for raw in (split.lower, split.upper))
         bounds = [bound for bound in (lower, upper) if bound is not None]

@@ -16,17 +16,24 @@ from raycdc.connectors.mongodb.stream.raw_stream import (
 )
 from raycdc.connectors.mongodb.stream.token import seconds_of
 from raycdc.errors import LogLostError, SourceError
+from raycdc.model.pace import UNLIMITED, Pace
 from raycdc.model.selector import TableSelector
+
+#: Events in an answer at most, where the source is read at a pace: nobody says how many fit in 16 MiB.
+PACED_EVENTS_MAX = 50_000
 
 
 class StreamOpener:
     """See the module's docstring. It uses the caller's client, blocks, and holds no stream.
 
     With `demands_images` changes come with the documents before and after them where a collection has these, although
-    another collection may have none any more.
+    another collection may have none any more. An answer has what `pace` lets one fetch bring.
     """
 
-    def __init__(self, client: Client, selector: TableSelector, *, demands_images: bool = False) -> None:
+    def __init__(
+        self, client: Client, selector: TableSelector, *, demands_images: bool = False, pace: Pace = UNLIMITED
+    ) -> None:
+        self._pace = pace
         self._client = client
         self._selector = selector
         self._demands_images = demands_images
@@ -43,6 +50,8 @@ class StreamOpener:
                 'pipeline.on_log_lost = "resnapshot", or point source.uri at the one that was read.'
             )
         options = replace(stream_options(client, info, self._selector), lean=lean)
+        if self._pace.rows_per_s is not None:
+            options = replace(options, events_max=self._pace.rows_at_once(PACED_EVENTS_MAX))
         if self._demands_images:
             # Where one collection has none any more the changes of the others are told with theirs.
             options = replace(options, images=True)

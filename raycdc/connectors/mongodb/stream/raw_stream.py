@@ -34,8 +34,6 @@ from raycdc.model.selector import TableSelector
 #: How long the server keeps an answer back while there are no events. A transaction at the end of the log is known to
 #: be whole when an answer without events follows, so this is a part of the latency.
 AWAIT_MS = 200
-#: Events in an answer at most; 0: as many as fit in 16 MiB.
-EVENTS_MAX = 0
 #: Events without documents in an answer: all of them are read by their keys, and each may have one of 16 MiB. Few of
 #: them may be too large: the stream is opened anew, with documents, behind each such answer.
 _LEAN_EVENTS_MAX = 64
@@ -81,7 +79,7 @@ class StreamOptions:
     """How a stream is asked for. `only`: events of these collections alone, else of these `databases`; both empty: the
     server does not know which. A pattern is never the server's: its language is another one, and might match less.
 
-    `lean`: without any document.
+    `lean`: without any document. `events_max` are those of an answer; 0: as many as fit in 16 MiB.
     """
 
     scope: Scope
@@ -89,6 +87,7 @@ class StreamOptions:
     databases: tuple[str, ...] = ()
     images: bool = False
     lean: bool = False
+    events_max: int = 0
 
     def pipeline(self, info: ServerInfo, *, token: ResumeToken | None, after: int) -> list[Document]:
         """The stages: from behind `token` on, or else from behind the cluster time `after`."""
@@ -140,6 +139,12 @@ def stream_options(client: Client, info: ServerInfo, selector: TableSelector) ->
     only = () if selector.patterns else tuple(selector.plain_names)
     databases = databases_of(selector) or ()
     return StreamOptions(Scope.of(selector), only=only, databases=tuple(sorted(databases)), images=images)
+
+
+def _batch_size(options: StreamOptions) -> int:
+    if not options.lean:
+        return options.events_max
+    return min(_LEAN_EVENTS_MAX, options.events_max or _LEAN_EVENTS_MAX)
 
 
 def splits_large_events(info: ServerInfo) -> bool:
@@ -201,7 +206,7 @@ class RawStream:
             database[scope.collection or "$cmd.aggregate"],
             {"id": self._opened.cursor_id, "ns": _namespace(scope), "firstBatch": []},
             self._opened.address,
-            batch_size=_LEAN_EVENTS_MAX if options.lean else EVENTS_MAX,
+            batch_size=_batch_size(options),
             max_await_time_ms=AWAIT_MS,
             session=self._session,
         )

@@ -102,7 +102,7 @@ class BinlogStream:
             if complete >= bytes_max:
                 break
             wait_s = 0.0 if complete else max(0.0, deadline - time.monotonic())
-            if not self._receive(wait_s):
+            if not self._receive(wait_s, bytes_max):
                 break
         if buffer.complete == 0 and not self._closed:
             if self._failure is not None:
@@ -114,13 +114,13 @@ class BinlogStream:
                 )
         return buffer.take()
 
-    def _receive(self, wait_s: float) -> bool:
+    def _receive(self, wait_s: float, bytes_max: int) -> bool:
         """Receive once and strip packet headers; False when nothing came within `wait_s`."""
         pending = isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
         if not pending and not self._poll.poll(wait_s * 1000):
             return False
         try:
-            count = self._socket.recv_into(self._buffer.free)
+            count = self._socket.recv_into(self._buffer.free[:bytes_max])
         except (ssl.SSLWantReadError, BlockingIOError):
             return True
         except OSError as cause:

@@ -15,12 +15,13 @@ from raycdc.connectors.mysql.client import ServerInfo, current_place
 from raycdc.connectors.mysql.failover import require_same_server
 from raycdc.connectors.mysql.snapshot.chunk_range import range_of
 from raycdc.connectors.mysql.snapshot.commits import CommitWatch
-from raycdc.connectors.mysql.snapshot.pace import Pace
+from raycdc.connectors.mysql.snapshot.pace import ConnectionPace
 from raycdc.connectors.mysql.snapshot.row_filter import parse_filter
 from raycdc.connectors.mysql.snapshot.visibility import ChunkRead, ChunkSelect, read_chunk
 from raycdc.connectors.mysql.values.documents import capture_of, table_of
 from raycdc.errors import SourceError, TableChangedError
 from raycdc.model import as_inserts, changelog_schema
+from raycdc.model.pace import UNLIMITED, Pace
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.reading import HighWatermark
 from raycdc.source.split import OpenedAt, SnapshotSplit
@@ -38,11 +39,13 @@ class MySqlChunkReader:
         visible_within_s: float,
         rows_per_s: float,
         hiding: Hiding,
+        source_pace: Pace = UNLIMITED,
     ) -> None:
+        self._source_pace = source_pace
         self._hiding = hiding
         self._connection = connection
         self._info = info
-        self._pace = Pace(rows_per_s) if rows_per_s else None
+        self._pace = ConnectionPace(rows_per_s) if rows_per_s else None
         self._commits = CommitWatch(connection, timeout_s=visible_within_s)
         self._read: ChunkRead | None = None
 
@@ -52,7 +55,7 @@ class MySqlChunkReader:
         table = table_of(document)
         capture = capture_of(document)
         condition = None if capture.filter is None else parse_filter(table, capture.filter).sql()
-        select = ChunkSelect(table, range_of(split, self._hiding), capture.columns, condition)
+        select = ChunkSelect(table, range_of(split, self._hiding), capture.columns, condition, self._source_pace)
         remembered = opened_at.ring_s > 0
         commits = None if remembered else self._commits
         self._read = read_chunk(self._connection, self._info, select, position, commits=commits)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from raycdc.waiting.stages import resting
 
 
-class Pace:
+class ConnectionPace:
     """At most `rows_per_s` on average. `passed` waits; `end` may come from another thread, and ends all waiting.
 
     Unused time is not saved up: after a pause it goes on at the same pace. A batch is waited for after it was

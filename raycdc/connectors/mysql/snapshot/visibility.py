@@ -38,10 +38,12 @@ from raycdc.connectors.mysql.client import ServerInfo, current_place, wait_for_g
 from raycdc.connectors.mysql.snapshot.chunk_range import ChunkRange
 from raycdc.connectors.mysql.snapshot.commits import CHUNK_MARK, CommitWatch
 from raycdc.connectors.mysql.snapshot.consistent import open_snapshot
-from raycdc.connectors.mysql.snapshot.resultset import stream_query
+from raycdc.connectors.mysql.snapshot.resultset import arena_for, stream_query
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SourceUnavailableError
 from raycdc.failpoints import reach
+from raycdc.model.batch import BATCH_BYTES_MAX, BATCH_ROWS_MAX
+from raycdc.model.pace import UNLIMITED, Pace
 
 #: How long a chunk waits until what the log reader has read is visible. Normally it takes milliseconds; a replica
 #: whose commits hang is not worth more.
@@ -52,13 +54,14 @@ VISIBILITY_TIMEOUT_S = 120.0
 class ChunkSelect:
     """The rows and columns that are read of one table: those of `chunk` that meet the SQL condition `row_filter`.
 
-    `columns` limits the columns, in the table's order; None: all.
+    `columns` limits the columns, in the table's order; None: all. A batch has what `pace` lets one fetch bring.
     """
 
     table: MySqlTable
     chunk: ChunkRange
     columns: Sequence[str] | None = None
     row_filter: str | None = None
+    pace: Pace = UNLIMITED
 
     @property
     def selected(self) -> MySqlTable:
@@ -66,6 +69,13 @@ class ChunkSelect:
         if self.columns is None:
             return self.table
         return replace(self.table, columns=tuple(c for c in self.table.columns if c.name in self.columns))
+
+    def batches(self, connection: Connection[Any]) -> Iterator[pa.RecordBatch]:
+        """The rows. Blocks in the socket."""
+        pace, table = self.pace, self.selected
+        rows_max, bytes_max = pace.rows_at_once(BATCH_ROWS_MAX), pace.bytes_at_once(BATCH_BYTES_MAX)
+        arena = arena_for(table, rows_max=rows_max, bytes_max=bytes_max)
+        return stream_query(connection, self.sql(), table, arena=arena)
 
     def sql(self) -> str:
         names = ", ".join(quote_name(column.name) for column in self.selected.columns)
@@ -141,7 +151,7 @@ def _at_snapshot(
     finished = False
     try:
         reach("before_select")
-        yield from stream_query(connection, select.sql(), select.selected)
+        yield from select.batches(connection)
         reach("after_select")
         query(connection, "COMMIT")
         finished = True
@@ -167,7 +177,7 @@ def _between_positions(
     elif commits is not None:
         commits.wait(opened_at)
     reach("before_select")
-    yield from stream_query(connection, select.sql(), select.selected)
+    yield from select.batches(connection)
     reach("after_select")
     high = current_place(connection, info)
     if high < opened_at:

@@ -11,7 +11,7 @@ import pytest
 from raycdc.clients.mysql import query
 from raycdc.config import config_from_dict
 from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.snapshot.pace import Pace
+from raycdc.connectors.mysql.snapshot.pace import ConnectionPace
 from raycdc.connectors.mysql.values.types import TypeOptions
 from raycdc.errors import DataError
 from raycdc.model import TableId
@@ -161,9 +161,9 @@ def test_a_snapshot_keeps_to_its_pace_and_its_connections(
     server: DatabaseServer, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each connection has a clock of its own, which moves by nothing but what its pace waits."""
-    passed: dict[Pace, list[tuple[float, int]]] = {}
+    passed: dict[ConnectionPace, list[tuple[float, int]]] = {}
 
-    class SimulatedPace(Pace):
+    class SimulatedPace(ConnectionPace):
         def __init__(self, rows_per_s: float) -> None:
             assert rows_per_s == 500 / 2
             super().__init__(rows_per_s, now_s=lambda: self.clock_s)
@@ -176,7 +176,7 @@ def test_a_snapshot_keeps_to_its_pace_and_its_connections(
             passed[self].append((self.clock_s, rows))
             return 0.0
 
-    monkeypatch.setattr("raycdc.connectors.mysql.snapshot.chunk_reader.Pace", SimulatedPace)
+    monkeypatch.setattr("raycdc.connectors.mysql.snapshot.chunk_reader.ConnectionPace", SimulatedPace)
     values = ", ".join(f"({n})" for n in range(400))
     server.execute("CREATE TABLE t (id INT PRIMARY KEY)", f"INSERT INTO t VALUES {values}", database=database)
     paced = pipeline(server, database, tmp_path, chunk_rows=20, rows_per_second=500, connections=2)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 
+from raycdc.epochs.lag import Lag
 from raycdc.epochs.outcomes import EpochStatistics
 from raycdc.errors import RaycdcError
 from raycdc.model import TableId
@@ -26,6 +27,7 @@ from raycdc.run_events import (
     Scaling,
     Started,
     Starting,
+    Stopped,
     TableFigures,
     TableParked,
     TookOver,
@@ -54,6 +56,7 @@ class ProgressReporter:
         self._rows: dict[str, tuple[float, int]] = {}
         self._emit_lag_ms: int | None = None
         self._bad_rows: Mapping[str, int] = {}
+        self._lag = Lag()
         self._ordinal: int | None = None
         self._moved_s = time.monotonic()
 
@@ -82,6 +85,7 @@ class ProgressReporter:
         if figures.watermark_ms is not None:
             self._emit_lag_ms = max(0, figures.committed_ms - figures.watermark_ms)
         self._bad_rows = figures.bad_rows
+        self._lag.committed(figures.epoch)
         self._tell(
             Committed(
                 figures.epoch, figures.tables, figures.rows, staging_s=figures.staging_s, commit_s=figures.commit_s
@@ -89,8 +93,7 @@ class ProgressReporter:
         )
 
     def finished(self, *, stopped: bool) -> None:
-        if not stopped:
-            self._tell(CaughtUp())
+        self._tell(Stopped() if stopped else CaughtUp())
 
     def bad_rows(self, before: Mapping[str, int]) -> None:
         """Rows of each table that earlier runs left out."""
@@ -150,8 +153,11 @@ class ProgressReporter:
             for name, table in _by_name(status.tables)
         )
         readers = tuple(map(_figures_of, status.readers))
+        now_ms = time.time_ns() // 1_000_000
+        self._lag.look(status, now_ms)
         bottleneck = PACE if status.is_paced else ""
-        return Progress(tables, self._lags(status.readers, now_s), readers, bottleneck)
+        lags = self._lags(status.readers, now_s)
+        return Progress(tables, lags, readers, bottleneck, self._lag.behind_ms(now_ms))
 
     def _table(self, name: str, table: TableStatus, counts: Mapping[str, int], *, now_s: float) -> TableFigures:
         rows, progress = table.rows or 0, table.progress
@@ -169,6 +175,7 @@ class ProgressReporter:
             bad_rows=self._bad_rows.get(name),
             source_counts=counts,
             parked=progress.parked,
+            amount=progress.amount,
         )
 
     def _lags(self, readers: Sequence[ReaderStatus], now_s: float) -> Lags | PartitionLags:

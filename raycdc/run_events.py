@@ -1,6 +1,7 @@
 """The events of a run: a closed set of frozen values, told by `raycdc.progress` and shown by ``raycdc run``.
 
-`event_to_json` is their form for ``run --json``, whose keys are a promise to programs:
+`event_to_json` is their form for ``run --json``, whose keys are a promise to programs. Each line has `ts` and
+`pipeline` beside them (``raycdc explain control``):
 
 | event | when | fields |
 |---|---|---|
@@ -22,6 +23,7 @@ lags; readers; `bottleneck`: `pace`, while `source.rows_per_second` or `bytes_pe
 | `command` | a command about a table was taken, or refused | `id`, `action`, `table`, `tables`, `refused`, `text` |
 | `new_table` | a table that the state did not know is followed from now on | `table`, `text` |
 | `caught_up` | a bounded run reached its end | |
+| `stopped` | a run that was to stop has sealed and committed what it had read | |
 | `error` | the run ends with it | `error`: its class, `text` |
 
 Light to import: it loads nothing of a source or an engine.
@@ -35,6 +37,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 if TYPE_CHECKING:
     from raycdc.source.parking import Asked
+    from raycdc.source.protocol.api import SnapshotAmount
     from raycdc.source.table_life import Parked
 
 
@@ -120,6 +123,25 @@ class TableFigures:
     bad_rows: int | None = None
     source_counts: Mapping[str, int] = field(default_factory=dict)
     parked: Parked | None = None
+    #: How much of the table its chunks have brought, in all runs; None of a table without a snapshot.
+    amount: SnapshotAmount | None = None
+
+    @property
+    def rows_about(self) -> int | None:
+        """The rows of its snapshot, as far as they can be estimated: at least those that were read."""
+        if self.amount is None or self.amount.estimate is None:
+            return None
+        return max(self.amount.estimate, self.amount.rows)
+
+    @property
+    def percent(self) -> float | None:
+        """How much of the snapshot is done: by rows where they are known, else by chunks; 100 only at its end."""
+        if self.phase != "snapshot" and self.chunks_total and self.chunks_done >= self.chunks_total:
+            return 100.0
+        about = self.rows_about
+        if about and self.amount is not None:
+            return min(99.9, 100 * self.amount.rows / about)
+        return min(99.9, 100 * self.chunks_done / self.chunks_total) if self.chunks_total else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +188,8 @@ class Progress:
     lags: Lags | PartitionLags
     readers: tuple[ReaderFigures, ...]
     bottleneck: str = ""
+    #: Now minus the time up to which the source is in the sink, also while nothing happens; None while unknown.
+    behind_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +246,11 @@ class NewTable:
 @dataclass(frozen=True, slots=True)
 class CaughtUp:
     """A bounded run reached its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """A run that was to stop has ended: what it had read is committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +319,7 @@ RunEvent = (
     | Commanded
     | NewTable
     | CaughtUp
+    | Stopped
     | Failed
 )
 
@@ -310,10 +340,11 @@ def event_to_json(event: RunEvent) -> dict[str, Any]:
             return {"event": "started", "pids": {"driver": driver, "enumerator": enumerator, "readers": [*readers]}}
         case Scaling():
             return {"event": "scaling", **asdict(event)}
-        case Progress(tables, lags, readers_of_run, bottleneck):
+        case Progress(tables, lags, readers_of_run, bottleneck, behind_ms):
             return {
                 "event": "progress",
                 "tables": [_table(table) for table in tables],
+                "lag_ms": behind_ms,
                 "lag": _lags(lags),
                 "readers": [_reader(reader) for reader in readers_of_run],
                 **({"bottleneck": bottleneck} if bottleneck else {}),
@@ -343,8 +374,8 @@ def event_to_json(event: RunEvent) -> dict[str, Any]:
                 "position": parked.position.to_json(),
                 "ts_ms": parked.ts_ms,
             }
-        case CaughtUp():
-            return {"event": "caught_up"}
+        case CaughtUp() | Stopped():
+            return {"event": "stopped" if isinstance(event, Stopped) else "caught_up"}
         case Failed(error, text):
             return {"event": "error", "error": error, "text": text}
         case other:
@@ -368,6 +399,27 @@ def _told(event: Warned | Commanded | NewTable) -> dict[str, str | bool | list[s
     }
 
 
+def _snapshot(table: TableFigures) -> dict[str, float | None]:
+    """How far the snapshot is; nothing of a table without one."""
+    if table.amount is None:
+        return {}
+    return {
+        "snapshot_rows": table.amount.rows,
+        "snapshot_rows_estimated": table.rows_about,
+        "snapshot_bytes": table.amount.bytes,
+        "snapshot_percent": None if table.percent is None else round(table.percent, 1),
+    }
+
+
+_OLD_LAGS = {
+    "currentFetchEventTimeLag": "current_fetch_event_time_lag_ms",
+    "currentEmitEventTimeLag": "current_emit_event_time_lag_ms",
+    "sourceIdleTime": "source_idle_time_ms",
+    "pendingRecords": "pending_records",
+    "watermarkLag": "watermark_lag_ms",
+}
+
+
 def _table(table: TableFigures) -> dict[str, Any]:
     return {
         "table": table.table,
@@ -378,6 +430,7 @@ def _table(table: TableFigures) -> dict[str, Any]:
         "rows": table.rows,
         "lost_values": table.lost_values,
         "rows_per_s": table.rows_per_s,
+        **_snapshot(table),
         **({} if table.bad_rows is None else {"bad_rows": table.bad_rows}),
         **table.source_counts,
     }
@@ -386,13 +439,14 @@ def _table(table: TableFigures) -> dict[str, Any]:
 def _lags(lags: Lags | PartitionLags) -> dict[str, int | None]:
     common = lags if isinstance(lags, Lags) else lags.common
     shown = {
-        "currentFetchEventTimeLag": common.fetch_ms,
-        "currentEmitEventTimeLag": common.emit_ms,
-        "sourceIdleTime": common.idle_ms,
+        "current_fetch_event_time_lag_ms": common.fetch_ms,
+        "current_emit_event_time_lag_ms": common.emit_ms,
+        "source_idle_time_ms": common.idle_ms,
     }
     if isinstance(lags, PartitionLags):
-        shown |= {"pendingRecords": lags.pending_records, "watermarkLag": lags.watermark_ms}
-    return shown
+        shown |= {"pending_records": lags.pending_records, "watermark_lag_ms": lags.watermark_ms}
+    # The names without units go with the next release.
+    return shown | {old: shown[new] for old, new in _OLD_LAGS.items() if new in shown}
 
 
 def _reader(reader: ReaderFigures) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from datetime import UTC, datetime
 from typing import TextIO
 
 from raycdc.printable import printable_json, printable_text
@@ -16,6 +17,8 @@ class JsonView:
     def __init__(self, out: TextIO | None = None) -> None:
         """`out`: standard output unless given."""
         self._out = out
+        #: The name of the pipeline, once it is known.
+        self.pipeline: str | None = None
         #: Whether an event was an error.
         self.told_error = False
 
@@ -24,7 +27,9 @@ class JsonView:
             return
         self.told_error = self.told_error or isinstance(event, Failed)
         out = self._out or sys.stdout
-        line = json.dumps(event_to_json(event), ensure_ascii=False, separators=(",", ":"), default=str)
+        ts = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        document = {"ts": ts, "pipeline": self.pipeline, **event_to_json(event)}
+        line = json.dumps(document, ensure_ascii=False, separators=(",", ":"), default=str)
         out.write(printable_json(line) + "\n")
         out.flush()
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from raycdc.control.rates import Speed
 from raycdc.printable import printable, printable_text
 from raycdc.run_events import (
     CaughtUp,
@@ -30,6 +32,7 @@ from raycdc.run_events import (
     Started,
     Starting,
     StoodStill,
+    Stopped,
     TableFigures,
     TableParked,
     TookOver,
@@ -40,6 +43,12 @@ from raycdc.run_events import (
 
 #: Seconds between two lines about the same thing in the plain view: a log file should stay readable.
 PLAIN_INTERVAL_S = 5.0
+
+#: Seconds after which the plain view says at least that all is well, and while a run starts that it still does.
+HEARTBEAT_S = 60.0
+STARTING_S = 5.0
+#: A pipeline that is so little behind is up to date: epochs take their time.
+UP_TO_DATE_MS = 10_000
 
 #: With more tables than this the plain view tells of all together: a line each would be a log of its own.
 PLAIN_TABLES_MAX = 20
@@ -61,9 +70,13 @@ class RunState:
     epoch: int | None = None
     committed_rows: int = 0
     commit_seconds: float = 0.0
-    caught_up: bool = False
     #: What holds the run back, where that is known.
     bottleneck: str = ""
+    behind_ms: int | None = None
+    #: How it ended, if it has.
+    end: str = ""
+    #: The rates of tables in their snapshot, for how long that will take.
+    speeds: dict[str, Speed] = field(default_factory=dict)
 
     def feed(self, event: RunEvent) -> None:
         match event:
@@ -74,8 +87,10 @@ class RunState:
             case Started(readers=readers):
                 self.step = "waiting for the first rows"
                 self.readers = len(readers)
-            case Progress(tables, lags, figures, bottleneck):
+            case Progress(tables, lags, figures, bottleneck, behind_ms):
                 self.bottleneck = bottleneck
+                self._rates(tables)
+                self.behind_ms = behind_ms
                 self.tables |= {table.table: table for table in tables}
                 self.lags = lags.common if isinstance(lags, PartitionLags) else lags
                 self.readers = len(figures) or self.readers
@@ -84,7 +99,9 @@ class RunState:
                 self.committed_rows += rows
                 self.commit_seconds = seconds
             case CaughtUp():
-                self.caught_up = True
+                self.end = "caught up"
+            case Stopped():
+                self.end = "stopped"
             case Scaling(reason=reason):
                 self.scaling = reason
             case Warned() | TableParked() | StoodStill() | WentOn() | Commanded() | NewTable() | Failed():
@@ -92,8 +109,31 @@ class RunState:
             case other:
                 assert_never(other)
 
+    @property
+    def starting(self) -> bool:
+        """Whether nothing is read yet."""
+        return not self.tables and not self.end
+
+    def _rates(self, tables: Sequence[TableFigures]) -> None:
+        now_s = time.monotonic()
+        for table in tables:
+            if table.phase != "snapshot" or table.amount is None:
+                self.speeds.pop(table.table, None)
+            else:
+                self.speeds.setdefault(table.table, Speed(now_s, table.amount.rows)).saw(table.amount.rows, now_s=now_s)
+
+    def eta_s(self, table: TableFigures) -> float | None:
+        """How long its snapshot will take; None where nobody can say."""
+        speed, about = self.speeds.get(table.table), table.rows_about
+        rate = None if speed is None else speed.now(time.monotonic())
+        return None if not rate or about is None or table.amount is None else (about - table.amount.rows) / rate
+
     def lag_text(self) -> str:
-        """The lag between the source's commit and our emission, or how long the source has been idle."""
+        """How far the sink is behind; else the lag of what was committed last, and how long the source is idle."""
+        if self.behind_ms is not None:
+            reads = any(table.phase == "snapshot" for table in self.tables.values())
+            up_to_date = "up to date, " if self.behind_ms <= UP_TO_DATE_MS and not reads else ""
+            return f"{up_to_date}{duration_text(self.behind_ms)} behind"
         emit_ms, idle_ms = self.lags.emit_ms, self.lags.idle_ms
         parts = [] if emit_ms is None else [f"lag {duration_text(emit_ms)}"]
         if idle_ms is not None and idle_ms >= 1000:
@@ -108,9 +148,14 @@ class PlainView:
     all of them where there are many.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, pipeline: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+        self._pipeline = pipeline
         self._clock = clock
+        self._began = self._spoke = clock()
+        self._lock = threading.RLock()
+        self._closed = threading.Event()
         self._state = RunState()
+        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
         self._shown: dict[str, tuple[float, str]] = {}
         self._commits = 0
         self._commit_tables: set[str] = set()
@@ -118,6 +163,10 @@ class PlainView:
         self._commit_shown = float("-inf")
 
     def show(self, event: RunEvent) -> None:
+        with self._lock:
+            self._show(event)
+
+    def _show(self, event: RunEvent) -> None:
         self._state.feed(event)
         match event:
             case Starting(step):
@@ -134,14 +183,16 @@ class PlainView:
             case CaughtUp():
                 self._flush_commits()
                 self._line("caught up with the source")
+            case Stopped():
+                self._flush_commits()
             case Failed():
                 self._flush_commits()
             case Warned(text):
-                self._line(f"warning: {text}")
+                self._line(text, "WARNING")
             case StoodStill() | WentOn() | Scaling() | Commanded() | NewTable():
                 self._line(str(event))
             case TableParked():
-                self._line(f"warning: {parked_text(event)}")
+                self._line(parked_text(event), "WARNING")
             case other:
                 assert_never(other)
 
@@ -149,13 +200,33 @@ class PlainView:
         self._line(text)
 
     def close(self) -> None:
-        self._flush_commits()
+        self._closed.set()
+        with self._lock:
+            self._flush_commits()
+            if (end := end_text(self._state, self._clock() - self._began)) is not None:
+                self._line(end)
+
+    def _beat(self) -> None:
+        while not self._closed.wait(1.0):
+            with self._lock:
+                silent_s = self._clock() - self._spoke
+                if self._state.starting and silent_s >= STARTING_S:
+                    self._line(f"{self._state.step}, since {self._clock() - self._began:.0f} s")
+                elif silent_s >= HEARTBEAT_S:
+                    self._line(self._heartbeat())
+
+    def _heartbeat(self) -> str:
+        state = self._state
+        committed = "nothing committed yet" if state.epoch is None else f"epoch {state.epoch}"
+        return ", ".join(part for part in (state.lag_text() or state.step, committed) if part)
 
     def _progress(self, table: TableFigures) -> None:
         name, phase = printable(table.table), table.phase
-        text = f"{name}: {phase}{_chunks_text(table)}, {_count(table.rows, 'row')}"
+        text = f"{name}: {phase}{_chunks_text(table)}, {_rows_text(table)}"
         if table.rows_per_s:
             text += f", {_number(table.rows_per_s)} rows/s"
+        if (eta_s := self._state.eta_s(table)) is not None:
+            text += f", {duration_text(1000 * eta_s)} left"
         text += _lost_text(table)
         shown_at, shown = self._shown.get(name, (float("-inf"), ""))
         # One table's new phase is news; of many tables one after the other changes.
@@ -181,9 +252,11 @@ class PlainView:
         self._commits, self._commit_rows, self._commit_tables = 0, 0, set()
         self._commit_shown = self._clock()
 
-    def _line(self, text: str) -> None:
+    def _line(self, text: str, level: str = "INFO") -> None:
+        self._spoke = self._clock()
         # Further lines of a text are set in, so that none of them can pass for one of ours.
-        print(f"{time.strftime('%H:%M:%S')} {printable_text(text, indent=' ' * 9)}", flush=True)
+        head = " ".join(part for part in (time.strftime("%Y-%m-%d %H:%M:%S"), level, printable(self._pipeline)) if part)
+        print(f"{head}: {printable_text(text, indent=' ' * 9)}", flush=True)
 
 
 class LiveView:
@@ -208,7 +281,7 @@ class LiveView:
                 self.note(str(event))
             case TableParked():
                 self.note(parked_text(event))
-            case Started() | Scaling() | CaughtUp() | Waiting() | TookOver():
+            case Started() | Scaling() | CaughtUp() | Stopped() | Waiting() | TookOver():
                 self._live.refresh()
             case Starting() | Progress() | Committed() | Failed():
                 pass
@@ -219,6 +292,8 @@ class LiveView:
         self._note = text
 
     def close(self) -> None:
+        if (end := end_text(self._state, self._clock() - self._started)) is not None:
+            self._note = end
         self._live.stop()
 
     def render(self) -> RenderableType:
@@ -240,7 +315,7 @@ class LiveView:
         else:
             committed = f"epoch {state.epoch}, {_number(state.committed_rows)} rows committed"
             parts.append(f"{committed} (last in {state.commit_seconds:.2f} s)")
-        parts.append("caught up" if state.caught_up else state.lag_text())
+        parts.append(state.end or state.lag_text())
         return Text.assemble((printable(self._title), "bold"), "  ", " · ".join(part for part in parts if part))
 
     def _tables(self) -> list[RenderableType]:
@@ -252,12 +327,13 @@ class LiveView:
         view = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         view.add_column("table", overflow="ellipsis", no_wrap=True, min_width=12)
         view.add_column("phase", no_wrap=True)
-        view.add_column("chunks", no_wrap=True)
+        view.add_column("snapshot", no_wrap=True)
         view.add_column("", justify="right", no_wrap=True)
         view.add_column("rows", justify="right", no_wrap=True)
         view.add_column("rows/s", justify="right", no_wrap=True)
+        view.add_column("left", justify="right", no_wrap=True)
         for table in tables[:room]:
-            view.add_row(*_cells(table))
+            view.add_row(*_cells(table, self._state.eta_s(table)))
         rest = len(tables) - room
         more = [] if rest <= 0 else [Text(f"… and {_count(rest, 'more table')}", style="dim")]
         lost = [f"{table.table}{_lost_text(table)}" for table in tables if _lost_text(table)]
@@ -280,21 +356,46 @@ def _summed_up(tables: Sequence[TableFigures]) -> TableFigures:
     )
 
 
-def _cells(table: TableFigures) -> tuple[RenderableType, ...]:
-    done, total = table.chunks_done, table.chunks_total
+def _cells(table: TableFigures, eta_s: float | None) -> tuple[RenderableType, ...]:
+    done, total, percent = table.chunks_done, table.chunks_total, table.percent
     style = {"snapshot": "cyan", "stream": "green", "parked": "red"}.get(table.phase, "dim")
     bar: RenderableType = ""
     if total:
-        bar = ProgressBar(total=float(total), completed=float(done), width=20)
+        bar = ProgressBar(total=100.0, completed=percent or 0.0, width=15)
     return (
         # A text in a cell would be read for rich's markup.
         Text(printable(table.table)),
         Text(table.phase, style=style),
         bar,
-        f"{done}/{total}" if total else "",
-        _number(table.rows),
+        f"{percent:.0f} %" if table.amount is not None and percent is not None else f"{done}/{total}" if total else "",
+        _rows_of(table),
         _number(table.rows_per_s),
+        "" if eta_s is None else duration_text(1000 * eta_s),
     )
+
+
+def _rows_of(table: TableFigures) -> str:
+    """Of a snapshot the rows of its chunks, of about how many; else those of this run."""
+    if table.phase != "snapshot" or table.amount is None:
+        return _number(table.rows)
+    about = table.rows_about
+    return _number(table.amount.rows) + ("" if about is None else f" of about {_number(about)}")
+
+
+def _rows_text(table: TableFigures) -> str:
+    """The same in words."""
+    if table.phase != "snapshot" or table.amount is None or table.rows_about is None:
+        return _count(table.rows, "row")
+    return f"{_rows_of(table)} rows ({table.percent:.0f} %)"
+
+
+def end_text(state: RunState, seconds: float) -> str | None:
+    """The last words about a run that ended as it should; None for one that did not."""
+    if not state.end:
+        return None
+    committed = "nothing was committed" if state.epoch is None else f"{_count(state.committed_rows, 'row')} committed"
+    up_to = "" if state.epoch is None else f" up to epoch {state.epoch}"
+    return f"{state.end} after {_clock_text(seconds)}: {committed}{up_to}"
 
 
 def parked_text(event: TableParked) -> str:

@@ -66,8 +66,10 @@ def run_pipeline(path: Path, way: Way, *, as_json: bool, verbose: bool) -> int:
             raise
 
 
-def _run(path: Path, view: View | None, out: TextIO | None, way: Way, *, verbose: bool) -> int:
+def _run(path: Path, view: JsonView | None, out: TextIO | None, way: Way, *, verbose: bool) -> int:
     config = load_config(path)
+    if view is not None:
+        view.pipeline = config.pipeline.name
     if out is not None and config.sink.prints_rows:
         sys.stdout = out  # Its rows stand among the lines.
     for warning in config.warnings:
@@ -116,7 +118,7 @@ def make_view(config: PipelineConfig, *, verbose: bool) -> View:
     others_write = verbose or config.sink.prints_rows
     if sys.stdout.isatty() and not others_write and os.environ.get("TERM") != "dumb":
         return LiveView(title=config.pipeline.name)
-    return PlainView()
+    return PlainView(config.pipeline.name)
 
 
 def drive(pipeline: RunningPipeline, view: View, way: Way) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 from raycdc.checkpoint.store import CheckpointStore
@@ -12,9 +13,9 @@ from raycdc.cli.inspect_checkpoint import place_of_state
 from raycdc.cli.places import place_text_of
 from raycdc.config.load import control_section
 from raycdc.control.at_rest import status_at_rest
-from raycdc.control.client import NoRun, find
+from raycdc.control.client import ControlClient, NoRun, find
 from raycdc.control.model import Status
-from raycdc.errors import ExitCode
+from raycdc.errors import ConfigError, ExitCode, StateError
 from raycdc.printable import printable_json, printable_text
 
 #: Between two looks of ``--watch``.
@@ -23,26 +24,65 @@ WATCH_S = 1.0
 
 def print_status(config: Path, *, as_json: bool, watch: bool) -> int:
     """Print it once, or again and again until Ctrl-C."""
-    store = CheckpointStore(place_of_state(config), create=False)
-    while True:
-        status = status_of(config, store)
-        if as_json:
-            print(printable_json(status.to_json().decode()), flush=True)
-        else:
-            print(printable_text(str(status)), flush=True)
-        if not watch:
-            return int(ExitCode.DONE)
-        threading.Event().wait(WATCH_S)
+    asking = Asking(config)
+    if as_json:
+        while True:
+            print(printable_json(asking.status().to_json().decode()), flush=True)
+            if not watch:
+                return int(ExitCode.DONE)
+            threading.Event().wait(WATCH_S)
+    from rich.console import Console
+
+    from raycdc.cli.status_screen import screen
+
+    console = Console(soft_wrap=not sys.stdout.isatty())
+    if not watch:
+        console.print(screen(asking.status()))
+        return int(ExitCode.DONE)
+    if not console.is_terminal:
+        while True:
+            console.print(screen(asking.status()), "")
+            threading.Event().wait(WATCH_S)
+    from rich.live import Live
+
+    with Live(screen(asking.status(), height=console.size.height), console=console, auto_refresh=False) as live:
+        while True:
+            threading.Event().wait(WATCH_S)
+            live.update(screen(asking.status(), height=console.size.height), refresh=True)
 
 
-def status_of(config: Path, store: CheckpointStore) -> Status:
-    """As the run says, if there is one, else as the state does."""
-    token = control_section(tomllib.loads(config.read_text(encoding="utf-8"))).token if config.is_file() else None
-    found = find(store, "" if token is None else token.reveal(), wait=_say)
-    if isinstance(found, NoRun):
-        said = f"the state in {store.place}; the pipeline is not running: {found.why}"
-        return status_at_rest(store, said, place_text_of(store))
-    return found.status()
+class Asking:
+    """Whoever knows how far the pipeline of a configuration, or of a state's folder, is."""
+
+    def __init__(self, config: Path) -> None:
+        self._config = config
+        self._store = CheckpointStore(place_of_state(config), create=False)
+        self._run: ControlClient | None = None
+
+    def status(self) -> Status:
+        """As the run says, if there is one, else as the state does. A run that is gone is looked for anew."""
+        if self._run is not None:
+            try:
+                return self._run.status()
+            except StateError:
+                self._run = None
+        found = find_run(self._config, self._store, _say)
+        if isinstance(found, NoRun):
+            said = f"the state in {self._store.place} says so; {found.why}"
+            return status_at_rest(self._store, said, place_text_of(self._store))
+        self._run = found
+        return found.status()
+
+
+def find_run(config: Path, store: CheckpointStore, wait: Callable[[str], None] | None = None) -> ControlClient | NoRun:
+    """The run that has the state; `wait` hears what is waited for. `StateError` where it cannot be asked."""
+    token = ""
+    if config.is_file():
+        try:
+            token = control_section(tomllib.loads(config.read_text(encoding="utf-8"))).token.reveal()
+        except ValueError as cause:
+            raise ConfigError(f"{config} is not valid TOML: {cause}") from cause
+    return find(store, token, wait=wait)
 
 
 def _say(text: str) -> None:

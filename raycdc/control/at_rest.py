@@ -7,10 +7,14 @@ from collections.abc import Callable
 from typing import assert_never
 
 from raycdc.checkpoint.bad_rows import bad_rows
+from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.opaque import Position
 from raycdc.checkpoint.store import CheckpointStore
-from raycdc.control.model import VERSION, Commit, JobReport, ParkedReport, Status, TableReport
+from raycdc.control.model import VERSION, Commit, JobReport, ParkedReport, SnapshotReport, Status, TableReport
+from raycdc.run_events import TableFigures
 from raycdc.source.parking import with_refusals
+from raycdc.source.snapshot.enumerator_state import SealedEnumerator, SealedPlanning
+from raycdc.source.split import STREAM_SPLIT_ID
 from raycdc.source.table_life import AsOf, Behind, Gone, InSnapshot, Live, Parked, TableState, Unknown
 from raycdc.source.table_requests import refusals_of, requests_of, stream_state
 
@@ -23,7 +27,7 @@ def status_at_rest(store: CheckpointStore, said: str, place_text: Callable[[Posi
         state = with_refusals(state, refusals_of(record.parked))
     left_out = bad_rows(store, record.epoch if record else 0)
     lost = {} if manifest is None else {str(table): count for table, count in manifest.lost.items()}
-    tables = []
+    tables, snapshots = [], {} if manifest is None else _snapshots(manifest)
     for name in sorted({*state.names, *requests.tables}):
         table, asked = state.named(name), requests.acts_on(name, state)
         if isinstance(table, Unknown) and not asked:
@@ -34,6 +38,7 @@ def status_at_rest(store: CheckpointStore, said: str, place_text: Callable[[Posi
                 table=name,
                 phase=phase_of(table),
                 targets=tuple(target for target, each in sorted(routed.items()) if name in each.sources) or (name,),
+                snapshot=snapshots.get(name),
                 parked=_parked(table, place_text),
                 rows_left_out=left_out.get(name),
                 values_lost=lost.get(name, 0),
@@ -67,6 +72,32 @@ def phase_of(table: TableState) -> str:
             return "new"
         case _:
             assert_never(table)
+
+
+def _snapshots(manifest: Manifest) -> dict[str, SnapshotReport]:
+    """How far snapshots are; nothing of a source that has none."""
+    if STREAM_SPLIT_ID not in manifest.to_splits:
+        return {}
+    return {str(table): _snapshot(sealed) for table, sealed in SealedEnumerator.of(manifest.enumerator).tables.items()}
+
+
+def _snapshot(sealed: SealedPlanning) -> SnapshotReport:
+    amount, total = sealed.amount, max(sealed.planned, sealed.estimate)
+    figures = TableFigures(
+        "",
+        "snapshot" if sealed.planner is not None or sealed.finished < total else "stream",
+        sealed.finished,
+        total,
+        amount=amount,
+    )
+    return SnapshotReport(
+        chunks_done=sealed.finished,
+        chunks_total=total or None,
+        rows_done=amount.rows,
+        rows_estimated=figures.rows_about,
+        bytes_done=amount.bytes,
+        percent=None if figures.percent is None else round(figures.percent, 1),
+    )
 
 
 def _parked(table: TableState, place_text: Callable[[Position], str]) -> ParkedReport | None:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from raycdc.control.model import (
     VERSION,
@@ -39,6 +39,7 @@ from raycdc.run_events import (
     Started,
     Starting,
     StoodStill,
+    Stopped,
     TableFigures,
     TableParked,
     TookOver,
@@ -82,6 +83,8 @@ class Collector:
         self._job: JobStatus | None = None
         self._tables = Tables()
         self._last_commit: Commit | None = None
+        #: How far the sink was behind, and when that was so.
+        self._behind: tuple[int, float] | None = None
         self._notes: tuple[deque[Note], deque[Note]] = (deque(maxlen=NOTES_MAX), deque(maxlen=NOTES_MAX))
 
     def __repr__(self) -> str:
@@ -106,10 +109,12 @@ class Collector:
                 self._step(str(event))
             case Started():
                 self._step("running")
-            case CaughtUp():
+            case CaughtUp() | Stopped():
                 self._step("ended")
             case Progress(tables):
-                self._tables.progress(tables, now_s=self._clock())
+                now_s = self._clock()
+                self._tables.progress(tables, now_s=now_s)
+                self._behind = None if event.behind_ms is None else (event.behind_ms, now_s)
             case Committed(epoch, by_table, rows):
                 self._last_commit = Commit(epoch, self._wall_ms(), rows)
                 self._tables.committed(epoch, by_table.items(), at_ms=self._last_commit.at_ms)
@@ -134,6 +139,8 @@ class Collector:
         with self._lock:
             tables = self._tables.reports(self._report, now_s=now_s)
             speed = self._tables.speed.now(now_s)
+            lag_ms = None if self._behind is None else round(self._behind[0] + (now_s - self._behind[1]) * 1000)
+            tables = tuple(replace(table, lag_ms=lag_ms) if table.phase == "stream" else table for table in tables)
             warnings, errors = (tuple(notes) for notes in self._notes)
         readers = tuple(map(_reader, job.readers)) if job is not None else ()
         return Status(
@@ -150,7 +157,7 @@ class Collector:
                 chunks_waiting=None if job is None else job.chunks_waiting,
                 rows_per_second=_rounded(speed),
                 last_commit=self._last_commit,
-                lag_ms=None,
+                lag_ms=lag_ms,
                 backlog=_backlog(job),
                 warnings=warnings,
                 errors=errors,
@@ -164,7 +171,7 @@ class Collector:
             table=figures.table,
             phase=figures.phase,
             targets=tuple(map(str, self._about.targets(TableId.parse(figures.table)))),
-            snapshot=_snapshot(figures, speeds, now_s) if figures.phase in ("snapshot", "pending") else None,
+            snapshot=_snapshot(figures, speeds, now_s) if figures.chunks_total else None,
             rows=figures.rows,
             rows_per_second=_rounded(speeds.rows.now(now_s)),
             last_commit=commit,
@@ -225,13 +232,20 @@ class Tables:
 
 
 def _snapshot(figures: TableFigures, speeds: Speeds, now_s: float) -> SnapshotReport:
-    done, total = figures.chunks_done, figures.chunks_total
-    per_s = speeds.chunks.now(now_s)
+    done, total, amount, about = figures.chunks_done, figures.chunks_total, figures.amount, figures.rows_about
+    rows = None if amount is None else amount.rows
+    rate, left = (speeds.chunks.now(now_s), total - done)
+    if about and rows is not None and (by_rows := speeds.rows.now(now_s)):
+        rate, left = by_rows, about - rows
     return SnapshotReport(
         chunks_done=done,
         chunks_total=total or None,
-        percent=round(100 * done / total, 1) if total else None,
-        eta_seconds=round((total - done) / per_s, 1) if per_s and total else None,
+        rows_done=rows,
+        rows_estimated=about,
+        bytes_done=None if amount is None else amount.bytes,
+        bytes_estimated=round(amount.bytes * about / amount.rows) if amount is not None and about and rows else None,
+        percent=None if figures.percent is None else round(figures.percent, 1),
+        eta_seconds=round(left / rate, 1) if rate and figures.phase == "snapshot" else None,
     )
 
 

@@ -51,8 +51,8 @@ class SnapshotReport:
     chunks_total: Annotated[int | None, Field(description="Chunks that are known so far; more may come.")]
     rows_done: Annotated[int | None, Field(description="Rows that its chunks had, in all runs.")] = None
     rows_estimated: Annotated[int | None, Field(description="Rows of the table, as the source estimates.")] = None
-    bytes_done: int | None = None
-    bytes_estimated: int | None = None
+    bytes_done: Annotated[int | None, Field(description="As they are on their way: Arrow, without compression.")] = None
+    bytes_estimated: Annotated[int | None, Field(description="By the mean of the rows so far.")] = None
     percent: Annotated[float | None, Field(description="By rows where they are known, else by chunks.")] = None
     eta_seconds: Annotated[float | None, Field(description="How long it will still take at the rate of now.")] = None
 
@@ -64,7 +64,7 @@ class TableReport:
     table: str
     phase: Annotated[str, Field(description="pending, snapshot, stream, paused, removed, parked or new")]
     targets: Annotated[tuple[str, ...], Field(description="Where its rows go.")] = ()
-    snapshot: Annotated[SnapshotReport | None, Field(description="While there is one.")] = None
+    snapshot: Annotated[SnapshotReport | None, Field(description="None for a table without one.")] = None
     rows: Annotated[int | None, Field(description="Rows sealed in this run, of chunks and of the log.")] = None
     rows_per_second: float | None = None
     last_commit: Commit | None = None

@@ -77,6 +77,10 @@ def test_status_of_a_running_pipeline(folder: Path) -> None:
     assert (said["version"], said["running"], said["pipeline"]) == (1, True, "asked")
     assert [table["table"] for table in said["tables"]] == ["shop.items", "shop.orders"]
     assert all(table["rows"] >= 500 and table["last_commit"]["epoch"] for table in said["tables"])
+    assert all(table["lag_ms"] < 60_000 and table["targets"] == [table["table"]] for table in said["tables"])
+    snapshots = [table["snapshot"] for table in said["tables"]]
+    # Rows of chunks, whatever the log has brought since.
+    assert all(each["percent"] == 100 and 450 <= each["rows_done"] <= 550 for each in snapshots)
     [reader] = said["job"]["readers"]
     assert (reader["reads_log"], reader["pid"]) == (True, said["run"]["pid"])
 
@@ -119,6 +123,11 @@ def test_after_the_run_the_state_answers(tmp_path: Path) -> None:
     assert (said["running"], said["run"], said["job"]["readers"]) == (False, None, [])
     assert "which ran it last, has ended" in said["said"]
     assert [table["phase"] for table in said["tables"]] == ["stream", "stream"]
+    assert [table["snapshot"]["rows_done"] for table in said["tables"]] == [500, 500]
+    screen = raycdc(tmp_path, "status", "pipeline.toml").stdout.splitlines()
+    assert screen[0].startswith("asked: not running. The state in ")
+    assert screen[1].startswith("last commit ")
+    assert screen[3].split()[:2] == ["shop.items", "stream"]
 
 
 def test_a_port_that_is_taken_is_refused_before_anything_starts(

@@ -54,6 +54,7 @@ OF_A_LOG = Progress(
     ),
     Lags(fetch_ms=5, emit_ms=340, idle_ms=2500),
     (ReaderFigures(0, 12, ("binlog",), {"decode": 0.5}, sealing={"files": 2}),),
+    behind_ms=40,
 )
 OF_PARTITIONS = Progress(
     (),
@@ -84,11 +85,24 @@ TABLES = [
     },
 ]
 LAG_OF_PARTITIONS = {
+    "current_fetch_event_time_lag_ms": 1,
+    "current_emit_event_time_lag_ms": None,
+    "source_idle_time_ms": 2,
+    "pending_records": 7,
+    "watermark_lag_ms": None,
     "currentFetchEventTimeLag": 1,
     "currentEmitEventTimeLag": None,
     "sourceIdleTime": 2,
     "pendingRecords": 7,
     "watermarkLag": None,
+}
+LAG_OF_A_LOG = {
+    "current_fetch_event_time_lag_ms": 5,
+    "current_emit_event_time_lag_ms": 340,
+    "source_idle_time_ms": 2500,
+    "currentFetchEventTimeLag": 5,
+    "currentEmitEventTimeLag": 340,
+    "sourceIdleTime": 2500,
 }
 COMMIT = {"epoch": 1, "tables": {"shop.b": 10}, "rows": 10, "seconds": 0.12, "staging_s": 0.1, "commit_s": 0.02}
 
@@ -106,7 +120,8 @@ COMMIT = {"epoch": 1, "tables": {"shop.b": 10}, "rows": 10, "seconds": 0.12, "st
             {
                 "event": "progress",
                 "tables": TABLES,
-                "lag": {"currentFetchEventTimeLag": 5, "currentEmitEventTimeLag": 340, "sourceIdleTime": 2500},
+                "lag_ms": 40,
+                "lag": LAG_OF_A_LOG,
                 "readers": [
                     {"subtask": 0, "pid": 12, "splits": ["binlog"], "seconds": {"decode": 0.5}, "sealing": {"files": 2}}
                 ],
@@ -117,6 +132,7 @@ COMMIT = {"epoch": 1, "tables": {"shop.b": 10}, "rows": 10, "seconds": 0.12, "st
             {
                 "event": "progress",
                 "tables": [],
+                "lag_ms": None,
                 "lag": LAG_OF_PARTITIONS,
                 "readers": [{"subtask": 1, "pid": 13, "splits": ["m:0"], "seconds": {}, "paused": ["m:1"]}],
             },

@@ -178,7 +178,7 @@ class DatagenDialect:
     def plan(self, document: SchemaDocument, table: TableId, planner: PlannerState, first_index: int) -> PlannedChunks:
         cuts = [None, *range(self._config.chunk_rows, self._generator.keys, self._config.chunk_rows), None]
         splits = tuple(SnapshotSplit(table, first_index + n, "id", *each) for n, each in enumerate(pairwise(cuts)))
-        return PlannedChunks(splits, None, len(splits))
+        return PlannedChunks(splits, None, len(splits), rows=self._config.rows)
 
     def current_ordinal(self) -> int:
         return self._generator.end(self._began_ms)

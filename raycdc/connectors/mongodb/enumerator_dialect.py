@@ -86,7 +86,7 @@ class MongoDbEnumeratorDialect:
             for n, (lower, upper) in enumerate(pairwise(bounds))
         )
         _log.info("%s is read in %s chunks (%s)", table, len(splits), cuts.strategy)
-        return PlannedChunks(splits, None, len(splits))
+        return PlannedChunks(splits, None, len(splits), cuts.documents)
 
     def current_ordinal(self) -> int:
         if self._config.bounded:

@@ -88,6 +88,8 @@ class MySqlLogReader:
             if self._units:
                 break
             data = self._stream.read(bytes_max=self.read_bytes_max, timeout_s=READ_TIMEOUT_S)
+            if len(data) == 0 and self._stream.is_silent and not self._stream.closed:
+                continue
             if len(data) == 0:
                 return None
             self._decode(data)

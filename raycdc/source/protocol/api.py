@@ -106,6 +106,18 @@ class EnumeratorStart:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotAmount:
+    """How much of a table its chunks have brought; and the source's `estimate` of all its rows."""
+
+    rows: int = 0
+    bytes: int = 0
+    estimate: int | None = None
+
+
+NO_AMOUNT = SnapshotAmount()
+
+
+@dataclass(frozen=True, slots=True)
 class TableProgress:
     """How far a table is, for people: ``"snapshot"``, ``"stream"``, or why it is `parked`."""
 
@@ -113,6 +125,7 @@ class TableProgress:
     chunks_done: int = 0
     chunks_total: int = 0
     parked: Parked | None = None
+    amount: SnapshotAmount | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,14 @@ from raycdc.waiting.stages import Standing
 
 @dataclass(frozen=True, slots=True)
 class LogMetrics:
-    """A reader's figures of the one log: how far it is, the time of its last event, and how late that was fetched."""
+    """A reader's figures of the one log: how far it is, the time of its last event, how late that was fetched, and the
+    wall time up to which all that the log had is in the open epoch or an earlier one.
+    """
 
     ordinal: int
     event_ms: int | None = None
     fetch_lag_ms: int | None = None
+    seen_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

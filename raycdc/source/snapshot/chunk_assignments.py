@@ -110,7 +110,7 @@ class ChunkAssignments:
         if not out.published:
             out.published = True
             self._count_off(out)
-            self._planning.news.counted.published(out.split.table, +1)
+            self._planning.news.counted.published(out.split.table, +1, out.segments)
 
     @property
     def owing(self) -> frozenset[str]:
@@ -187,7 +187,7 @@ class ChunkAssignments:
         if not out.published:
             self._count_off(out)
         else:
-            self._planning.news.counted.published(out.split.table, -1)
+            self._planning.news.counted.published(out.split.table, -1, out.segments)
         if out.published or out.owner is None:
             self.discard(out.segments)
         self._planning.put_back(out.split)
@@ -198,14 +198,14 @@ class ChunkAssignments:
             if out.split.table == table:
                 self._stream.send(VoidChunk(out.split.chunk_id))
 
-    def finish(self, split_id: str) -> TableId:
-        """The chunk is in a manifest. Returns its table."""
+    def finish(self, split_id: str) -> OutChunk:
+        """The chunk is in a manifest."""
         out = self._out.pop(split_id)
         if not out.published:
             self._count_off(out)
         else:
-            self._planning.news.counted.published(out.split.table, -1)
-        return out.split.table
+            self._planning.news.counted.published(out.split.table, -1, out.segments)
+        return out
 
     def discard(self, segments: Sequence[Segment] = ()) -> None:
         """Some reader deletes segments of a chunk that is read again: the first that there is."""

@@ -165,7 +165,8 @@ class IncrementalSnapshotEnumerator:
 
     def handle_splits_finished(self, split_ids: Sequence[str]) -> None:
         for split_id in split_ids:
-            self._planning.finished(self._chunks.finish(split_id))
+            out = self._chunks.finish(split_id)
+            self._planning.finished(out.split.table, out.segments)
         self._go_on()
 
     def epoch_sealed(self, epoch: int, splits: Mapping[str, SealedSplit]) -> EpochShare:

@@ -10,6 +10,7 @@ from raycdc.checkpoint.opaque import EnumeratorState, PlannerState
 from raycdc.checkpoint.patch import Json
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
+from raycdc.source.protocol.api import NO_AMOUNT, SnapshotAmount
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import SnapshotSplit
 
@@ -21,7 +22,7 @@ STATE_VERSION = 1
 class SealedPlanning:
     """How far a table's planning and reading are; `document` is that of its schema, while planning needs it.
 
-    `planner` is None once all chunks of the table are planned.
+    `planner` is None once all chunks of the table are planned. `amount` is for people.
     """
 
     fingerprint: str
@@ -31,9 +32,12 @@ class SealedPlanning:
     finished: int
     estimate: int
     incarnation: int
+    amount: SnapshotAmount = NO_AMOUNT
 
     def to_json(self) -> dict[str, Any]:
+        amount = self.amount
         return {
+            **({} if amount == NO_AMOUNT else {"amount": [amount.rows, amount.bytes, amount.estimate]}),
             "schema": self.fingerprint,
             "document": None if self.document is None else self.document.to_json(),
             "planner": None if self.planner is None else self.planner.to_json(),
@@ -45,7 +49,7 @@ class SealedPlanning:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SealedPlanning:
-        """Inverse of `to_json`; states that were written before tables could begin again have no incarnation."""
+        """Inverse of `to_json`; older states have no incarnation, or no amount."""
         document, planner = data["document"], data["planner"]
         return cls(
             data["schema"],
@@ -55,6 +59,7 @@ class SealedPlanning:
             data["finished"],
             data["estimate"],
             data.get("incarnation", 0),
+            SnapshotAmount(*data.get("amount", ())),
         )
 
 

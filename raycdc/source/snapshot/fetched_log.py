@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import assert_never
@@ -23,11 +24,14 @@ class StreamSplitReader:
         self._log: BlockingLog | None = None
         self._split_id = ""
         self._woken = False
+        #: The wall time up to which everything was fetched.
+        self.seen_ms: int | None = None
 
     def fetch(self) -> RecordsWithSplitIds[LogUnit] | None:
         assert self._log is not None, "no stream split was given"
         unit = self._log.fetch()
         if unit is None:
+            self.seen_ms = time.time_ns() // 1_000_000
             return None
         rows = sum(part.batch.num_rows for part in rows_of(unit))
         return RecordsWithSplitIds((SplitRecords(self._split_id, unit),), bytes=bytes_of(unit), rows=rows)
@@ -63,13 +67,24 @@ class FetchedLog:
         self, threads: FetcherThreads, open_log: Callable[[StreamSplit], BlockingLog], split: StreamSplit
     ) -> None:
         self._units: deque[LogUnit] = deque()
-        self._fetchers = threads.start(lambda: StreamSplitReader(open_log), name="log_read", threading=Sequential())
+        self._reader = StreamSplitReader(open_log)
+        #: What its reader has seen, once everything that it had fetched by then was passed on.
+        self._seen_ms: int | None = None
+        self._fetchers = threads.start(lambda: self._reader, name="log_read", threading=Sequential())
         self._fetchers.add_splits((split,))
 
     def poll(self) -> LogUnit | None:
+        seen_ms = self._reader.seen_ms  # Before the look at the queue: what was fetched by then is in it.
         if not self._units and (fetch := self._fetchers.poll()) is not None:
             self._units.extend(part.batch for part in fetch.records)
-        return self._units.popleft() if self._units else None
+        if not self._units:
+            self._seen_ms = seen_ms
+            return None
+        return self._units.popleft()
+
+    @property
+    def seen_ms(self) -> int | None:
+        return self._seen_ms
 
     def close(self) -> None:
         self._fetchers.close()

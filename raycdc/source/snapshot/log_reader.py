@@ -179,7 +179,7 @@ class LogReader:
 
     def metrics(self) -> LogMetrics:
         """Figures for people, as a heartbeat has them."""
-        return LogMetrics(self._cursor.ordinal, self._cursor.event_ms)
+        return LogMetrics(self._cursor.ordinal, self._cursor.event_ms, seen_ms=self._cursor.watermark_ms)
 
     def on_unit(self, unit: LogUnit, *, now_s: float) -> None:
         """Pass one unit of the log. Only when `ready`."""

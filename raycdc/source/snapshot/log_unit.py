@@ -232,4 +232,8 @@ class LogSource(Protocol):
     def poll(self) -> LogUnit | None:
         """The next unit, or None when there is none now. Raises what went wrong in the background."""
 
+    @property
+    def seen_ms(self) -> int | None:
+        """The wall time up to which the log was seen: all that it had then was given to `poll`. None: not known yet."""
+
     def close(self) -> None: ...

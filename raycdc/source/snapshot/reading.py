@@ -35,7 +35,11 @@ class BlockingLog(Protocol):
     """A connector's blocking reader of one log, from where its stream split says. Used by one thread, but `wake_up`."""
 
     def fetch(self) -> LogUnit | None:
-        """Block until something arrived, or for a moment (None). Raises what ends the reader."""
+        """Block until something arrived, or for a moment. Raises what ends the reader.
+
+        None says that the log had nothing else: it counts as seen up to now, so a server that is silent for longer than
+        it should be is waited for.
+        """
 
     def wake_up(self) -> None:
         """Make a blocked `fetch` return soon. Any thread may call it."""

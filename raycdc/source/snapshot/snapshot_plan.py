@@ -68,11 +68,15 @@ def uncut(key: ChunkKey | None) -> PlannerState:
 
 @dataclass(frozen=True, slots=True)
 class PlannedChunks:
-    """More chunks of a table: splits, the planner's new state (None: planned to the end), estimated total."""
+    """More chunks of a table: splits, the planner's new state (None: planned to the end), estimated total.
+
+    `rows` are those of the table as the source estimates them, for people; None where it does not say them now.
+    """
 
     splits: tuple[SnapshotSplit, ...]
     planner: PlannerState | None
     estimate: int
+    rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

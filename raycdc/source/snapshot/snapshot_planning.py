@@ -11,15 +11,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+from raycdc.checkpoint.manifest import Segment
 from raycdc.checkpoint.opaque import PlannerState
 from raycdc.checkpoint.patch import Json
 from raycdc.model import TableId
-from raycdc.source.protocol.api import SplitEnumeratorContext, TableProgress
+from raycdc.source.protocol.api import NO_AMOUNT, SnapshotAmount, SplitEnumeratorContext, TableProgress
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.enumerator_state import SealedPlanning, WrittenTables
 from raycdc.source.snapshot.snapshot_plan import PLANNED_AHEAD, EnumeratorDialect, PlannedChunks, StartPoint, uncut
 from raycdc.source.snapshot.stream_state import StreamState
-from raycdc.source.snapshot.table_progress import CountedTables
+from raycdc.source.snapshot.table_progress import CountedTables, Published
 from raycdc.source.split import SnapshotSplit
 from raycdc.source.table_life import AsOf, InSnapshot, Parked
 
@@ -36,21 +37,24 @@ class TablePlanning:
     incarnation: int = 0
     #: Why the table is not followed, as the stream's state has it.
     parked: Parked | None = None
+    amount: SnapshotAmount = NO_AMOUNT
 
-    def progress(self, published: int) -> TableProgress:
-        """How far it is, with chunks that are `published` and in no manifest yet."""
+    def progress(self, published: Published) -> TableProgress:
+        """How far it is, with what is `published` and in no manifest yet."""
         if self.parked is not None:
             return TableProgress(str(self.parked.phase), parked=self.parked)
-        done = self.finished + published
+        done = self.finished + published.chunks
         complete = self.planner is None and done >= self.planned
         total = self.planned if self.planner is None else max(self.estimate, self.planned)
-        return TableProgress("stream" if complete else "snapshot", done, total)
+        rows, size = self.amount.rows + published.rows, self.amount.bytes + published.bytes
+        amount = SnapshotAmount(rows, size, self.amount.estimate) if total else None
+        return TableProgress("stream" if complete else "snapshot", done, total, amount=amount)
 
 
 class TableNews:
     """Tables that are others than before, for those who look at no others: see their classes."""
 
-    def __init__(self, progress_of: Callable[[TableId, int], TableProgress]) -> None:
+    def __init__(self, progress_of: Callable[[TableId, Published], TableProgress]) -> None:
         self.written = WrittenTables()
         self.counted = CountedTables(progress_of)
 
@@ -99,6 +103,7 @@ class SnapshotPlanning:
                 sealed.finished,
                 sealed.estimate,
                 sealed.incarnation,
+                amount=sealed.amount,
             )
             self._put(table, planning)
             if sealed.document is not None:
@@ -160,6 +165,8 @@ class SnapshotPlanning:
         if state is asked and state.planner is not None:  # Else dropped, parked or begun again meanwhile.
             state.planner, state.estimate = chunks.planner, chunks.estimate
             state.planned += len(chunks.splits)
+            if chunks.rows is not None:
+                state.amount = replace(state.amount, estimate=chunks.rows)
             self._put(table, state)
             incarnation = state.incarnation
             self.pending.extend(replace(split, incarnation=incarnation) for split in chunks.splits)
@@ -205,9 +212,13 @@ class SnapshotPlanning:
         """Pending chunks of the table are over."""
         self.pending = deque(split for split in self.pending if split.table != table)
 
-    def finished(self, table: TableId) -> None:
-        """A chunk of the table is in a sealed manifest."""
-        self._tables[table].finished += 1
+    def finished(self, table: TableId, segments: Iterable[Segment]) -> None:
+        """A chunk of the table is in a sealed manifest, with these `segments`, as far as they are known."""
+        state = self._tables[table]
+        state.finished += 1
+        for segment in segments:
+            amount = state.amount
+            state.amount = replace(amount, rows=amount.rows + segment.rows, bytes=amount.bytes + segment.bytes)
         self.news.note(table)
 
     @property
@@ -239,4 +250,5 @@ class SnapshotPlanning:
             state.finished,
             state.estimate,
             state.incarnation,
+            state.amount,
         )

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
+from raycdc.checkpoint.manifest import Segment
 from raycdc.model import TableId
 from raycdc.source.protocol.api import TableCounts, TableProgress
 
 
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Chunks of a table that are published and in no manifest yet."""
+
+    chunks: int = 0
+    rows: int = 0
+    bytes: int = 0
+
+
+NONE_PUBLISHED = Published()
+
+
 class CountedTables:
-    """`TablesProgress`: see the module's docstring. `progress_of` says how far a table is, with so many chunks that are
-    published and in no manifest yet. Not thread-safe.
+    """`TablesProgress`: see the module's docstring. `progress_of` says how far a table is, with what is published of it
+    and in no manifest yet. Not thread-safe.
     """
 
-    def __init__(self, progress_of: Callable[[TableId, int], TableProgress]) -> None:
+    def __init__(self, progress_of: Callable[[TableId, Published], TableProgress]) -> None:
         self._progress_of = progress_of
-        self._published: Counter[TableId] = Counter()
+        self._published: dict[TableId, Published] = {}
         self._progress: dict[TableId, TableProgress] = {}
         self._news: dict[TableId, None] = {}
         self._in_snapshot = self._chunks_done = self._chunks_left = 0
@@ -28,9 +41,14 @@ class CountedTables:
         """There is news of the table, or may be."""
         self._news[table] = None
 
-    def published(self, table: TableId, count: int) -> None:
-        """So many more of its chunks, or fewer, are published and in no manifest."""
-        self._published[table] += count
+    def published(self, table: TableId, times: int, segments: Iterable[Segment]) -> None:
+        """A chunk of it with these `segments` is published and in no manifest, or (`times` is -1) is that no more."""
+        before = self._published.pop(table, NONE_PUBLISHED)
+        rows, size = before.rows, before.bytes
+        for segment in segments:
+            rows, size = rows + times * segment.rows, size + times * segment.bytes
+        if (now := Published(before.chunks + times, rows, size)) != NONE_PUBLISHED:
+            self._published[table] = now
         self._news[table] = None
 
     def tables(self) -> Mapping[TableId, TableProgress]:
@@ -47,7 +65,7 @@ class CountedTables:
         for table in self._news:
             if (before := self._progress.get(table)) is not None:
                 self._count(before, -1)
-            now = self._progress[table] = self._progress_of(table, self._published[table])
+            now = self._progress[table] = self._progress_of(table, self._published.get(table, NONE_PUBLISHED))
             self._count(now, +1)
         self._news.clear()
 

@@ -171,6 +171,9 @@ class SimLook:
 class SimLogSource:
     """`LogSource`: units of one or a few transactions, or parts of one; numbers rows from 0."""
 
+    #: It has no wall clock.
+    seen_ms: int | None = None
+
     def __init__(self, database: SimDatabase, split: StreamSplit, chance: random.Random) -> None:
         state = split.state
         place = SimPlace.of(state.position)

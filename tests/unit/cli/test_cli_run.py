@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -74,22 +75,25 @@ class Clock:
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """Lines on stdout, without the plain view's time of day."""
-    return [line.partition(" ")[2] for line in capsys.readouterr().out.splitlines()]
+    """Lines on stdout, without date, level and pipeline."""
+    return [line.partition(": ")[2] for line in capsys.readouterr().out.splitlines()]
 
 
 def test_json_view_prints_each_event_as_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     silent = Starting("not shown, because programs read nothing from it")
     events = (STARTED, progress("snapshot", 1, 10), commit(1, 10), Warned("a name is nobody's"), CAUGHT_UP)
-    assert drive(ScriptedPipeline(silent, *events), JsonView(), Way(local=True)) == 0
-    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
-        event_to_json(event) for event in events
-    ]
+    view = JsonView()
+    view.pipeline = "shop"
+    assert drive(ScriptedPipeline(silent, *events), view, Way(local=True)) == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line.pop("ts")) for line in told)
+    assert [line.pop("pipeline") for line in told] == ["shop"] * len(events)
+    assert told == [event_to_json(event) for event in events]
 
 
 def test_plain_view_tells_news_and_keeps_quiet_in_between(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
-    view = PlainView(clock)
+    view = PlainView("shop", clock)
     for event in (STARTED, progress("snapshot", 1, 1000, rate=500), progress("snapshot", 2, 2000), commit(1, 2000)):
         view.show(event)
     clock.now += 5
@@ -106,12 +110,13 @@ def test_plain_view_tells_news_and_keeps_quiet_in_between(capsys: pytest.Capture
         "shop.orders: stream 4/4 chunks, 4,000 rows",
         "committed up to epoch 3: 500 rows of 1 table, lag 340 ms, source idle 2.5 s",
         "caught up with the source",
+        "caught up after 0:05: 3,000 rows committed up to epoch 3",
     ]
 
 
 def test_hundreds_of_tables_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
-    view = PlainView(clock)
+    view = PlainView("shop", clock)
     for done in (0, 100, 300):
         tables = tuple(
             TableFigures(
@@ -126,15 +131,14 @@ def test_hundreds_of_tables_are_one_line(capsys: pytest.CaptureFixture[str]) -> 
         )
         view.show(Progress(tables, Lags(), ()))
         clock.now += PLAIN_INTERVAL_S / 2
-    lines = [line.partition(" ")[2] for line in capsys.readouterr().out.splitlines()]
-    assert lines == [
+    assert lines(capsys) == [
         "300 tables: 300 snapshot 0/300 chunks, 600 rows, 300 rows/s",
         "300 tables: 300 stream 300/300 chunks, 600 rows, 300 rows/s",
     ]
 
 
 def test_plain_view_is_silent_about_empty_commits(capsys: pytest.CaptureFixture[str]) -> None:
-    view = PlainView(Clock())
+    view = PlainView("shop", Clock())
     view.show(commit(1, 0))
     view.close()
     assert lines(capsys) == []
@@ -159,7 +163,7 @@ def test_live_view_shows_phase_chunks_rows_and_lag() -> None:
     assert head == (
         "shop  1:15 · 2 readers · epoch 7, 5,000 rows committed (last in 0.12 s) · lag 340 ms, source idle 2.5 s"
     )
-    assert columns.split() == ["table", "phase", "chunks", "rows", "rows/s"]
+    assert columns.split() == ["table", "phase", "snapshot", "rows", "rows/s", "left"]
     assert row.split()[:2] == ["shop.orders", "snapshot"]
     assert row.split()[-3:] == ["3/4", "1,234,567", "98,765"]
 
@@ -187,7 +191,8 @@ def test_an_error_is_an_event_and_goes_on_to_main(capsys: pytest.CaptureFixture[
     with pytest.raises(SourceError):
         drive(ScriptedPipeline(then=fail), JsonView(), Way(local=True))
     (line,) = capsys.readouterr().out.splitlines()
-    assert json.loads(line) == {"event": "error", "error": "SourceError", "text": "db1:3306 refused us"}
+    told = json.loads(line)
+    assert told == told | {"event": "error", "error": "SourceError", "text": "db1:3306 refused us"}
 
 
 def test_an_error_the_pipeline_told_is_not_told_twice(capsys: pytest.CaptureFixture[str]) -> None:

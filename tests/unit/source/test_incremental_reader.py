@@ -261,6 +261,8 @@ def test_an_unknown_event_is_named() -> None:
 class QuietLog:
     """`LogSource` and `KeyOrder` of a log in which nothing happens."""
 
+    seen_ms: int | None = None
+
     def poll(self) -> LogUnit | None:
         return None
 

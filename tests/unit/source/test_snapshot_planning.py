@@ -54,10 +54,10 @@ def test_all_tables_together_are_counted_as_their_chunks_come_and_go() -> None:
     planning = planning_of(incarnation=2)
     told = [planning.news.counted.counts()]
     for count in (+1, -1, +2):
-        planning.news.counted.published(TABLE, count)
+        planning.news.counted.published(TABLE, count, ())
         told.append(planning.news.counted.counts())
-    planning.news.counted.published(TABLE, -1)
-    planning.finished(TABLE)
+    planning.news.counted.published(TABLE, -1, ())
+    planning.finished(TABLE, ())
     told.append(planning.news.counted.counts())
     assert told == [
         TableCounts(1, 1, 0, 2),

@@ -146,6 +146,7 @@ def test_nothing_but_table_life_makes_a_state() -> None:
                 makers.add(path.relative_to(package).as_posix())
     # MongoDB's read concern and a library's screen have names of states, too; the test kit writes states of its own.
     others = {"connectors/mongodb/snapshot/chunk_reader.py", "cli/progress.py", "testing/epochs.py"}
+    others |= {"cli/status.py"}
     others |= {"testing/source_conformance.py", "testing/simulation/drivers/coordinator.py"}
     assert makers - others == {"source/table_life.py"}
 

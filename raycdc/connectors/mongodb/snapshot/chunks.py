@@ -51,11 +51,14 @@ _ORDER = (Strategy.SHARDED, Strategy.SPLIT_VECTOR, Strategy.SAMPLE, Strategy.SIN
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Ascending, distinct bounds; by which strategy, and why not by those before it."""
+    """Ascending, distinct bounds; by which strategy, and why not by those before it; and the server's count of
+    `documents`, where all of them are read and it was asked.
+    """
 
     bounds: tuple[Bound, ...]
     strategy: Strategy
     passed_over: tuple[str, ...] = ()
+    documents: int | None = None
 
     @property
     def as_of_one_time(self) -> bool:
@@ -79,9 +82,10 @@ def cut(client: Client, info: ServerInfo, table: TableId, options: SnapshotOptio
         _log.info("%s is not cut: %s", table, reason)
         return Cuts((), Strategy.SINGLE, (f"{wanted}: {reason}",))
     size = size_of(client, table)
+    documents = None if options.selection_of(table).filter else size.documents or None
     chunk_bytes = max(options.chunk_mb * _MIB, -(-size.bytes // CHUNKS_MAX))
     if wanted is Strategy.AUTO and size.bytes <= chunk_bytes:
-        return Cuts((), Strategy.SINGLE)
+        return Cuts((), Strategy.SINGLE, documents=documents)
     cutting = _Cutting(client, info, table, options, size, chunk_bytes)
     passed_over: list[str] = []
     for strategy in _ORDER[0 if wanted is Strategy.AUTO else _ORDER.index(wanted) :]:
@@ -91,7 +95,7 @@ def cut(client: Client, info: ServerInfo, table: TableId, options: SnapshotOptio
             passed_over.append(f"{strategy}: {reason}")
             _log.info("%s is not cut by %s: %s", table, strategy, reason)
             continue
-        return Cuts(_thinned(bounds), strategy, tuple(passed_over))
+        return Cuts(_thinned(bounds), strategy, tuple(passed_over), documents)
     raise AssertionError("the last strategy always does")
 
 

@@ -25,6 +25,8 @@ from raycdc.connectors.mysql.binlog.log_dump import FileBeginning, LogDump
 from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.errors import CorruptLogError, SourceError, SourceUnavailableError
 
+#: The server says at least this often that an idle log has nothing else, so that people see how far behind they are.
+_SAYS_EVERY_S = 1.0
 #: Silence of this many heartbeats means that the peer is gone.
 _SILENT_HEARTBEATS = 3
 
@@ -42,6 +44,7 @@ class BinlogStream:
         self._connection = connection
         self._dump = LogDump(connection, server_id=server_id, offset=offset)
         self._silence_max_s = max(_SILENT_HEARTBEATS * heartbeat_s, 10.0)
+        heartbeat_s = min(heartbeat_s, _SAYS_EVERY_S)
         self._closed = False
         self._buffer = EventBuffer()
         self._failure: SourceError | CorruptLogError | None = None
@@ -67,6 +70,11 @@ class BinlogStream:
     def closed(self) -> bool:
         """Whether `close` was called."""
         return self._closed
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the server says nothing, although it should have said that there is nothing else."""
+        return time.monotonic() - self._heard_at > 2 * _SAYS_EVERY_S
 
     def read(self, *, bytes_max: int, timeout_s: float) -> memoryview:
         """Complete events received, at least one unless nothing came within `timeout_s`; empty after `close`.

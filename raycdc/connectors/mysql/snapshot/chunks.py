@@ -98,6 +98,8 @@ class ChunkPlanner:
         self._settings = settings
         self._source = quote_name(table.id.db, table.id.table)
         self._index: str | None = None
+        #: The server's estimate of the table's rows, where planning began with this call.
+        self.rows: int | None = None
 
     def next_chunks(self, count: int) -> list[ChunkRange]:
         """Up to `count` more chunks; fewer only when planning is done. Blocks on queries.
@@ -121,6 +123,7 @@ class ChunkPlanner:
     def _begun(self, connection: Connection[Any], plan: ChunkPlan) -> ChunkPlan:
         """The plan with the outer chunks, and the strategy that cuts the inside."""
         size = table_sizes(connection, [self._table.id]).get(self._table.id, TableSize(0, 0, ""))
+        self.rows = size.rows or None
         if self._settings.chunk_bytes is not None:
             plan = replace(plan, rows=max(1, min(plan.rows, self._settings.chunk_bytes // size.row_bytes)))
         key = settled(connection, self._table, plan.key, named=self._settings.key is not None)

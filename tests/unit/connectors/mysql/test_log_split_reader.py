@@ -30,6 +30,8 @@ START = BinlogOffset("binlog.000001", 4)
 class Received:
     """A `BinlogStream` whose reads are `buffers`."""
 
+    is_silent = False
+
     def __init__(self, *buffers: bytes) -> None:
         self._buffers = list(buffers)
 

@@ -1,0 +1,149 @@
+"""A pipeline's status on a screen: a few lines about the whole, a line for each table, and what wants attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from raycdc.cli.progress import duration_text
+from raycdc.control.model import Commit, Note, Status, TableReport
+from raycdc.printable import printable, printable_text
+
+#: Of warnings and errors the newest so many.
+NOTES_SHOWN = 5
+_ORDER = {"parked": 0, "snapshot": 1, "pending": 2, "new": 3, "stream": 4}
+_STYLES = {"snapshot": "cyan", "stream": "green", "parked": "red"}
+
+
+def screen(status: Status, *, height: int | None = None) -> RenderableType:
+    """The whole screen; tables that do not fit into `height` lines are counted."""
+    head = [Text(printable(line)) for line in _headlines(status)]
+    notes = [Text(line, style="yellow") for line in _notes(status)]
+    room = len(status.tables) if height is None else max(3, height - len(head) - len(notes) - 3)
+    return Group(*head, *_tables(status, room), *notes)
+
+
+def _headlines(status: Status) -> Iterator[str]:
+    run, job = status.run, status.job
+    sink = f" into {status.sink}" if status.sink else ""
+    if run is None:
+        yield f"{status.pipeline}: not running. {_sentence(status.said)}"
+    else:
+        local = ", --local" if run.local else ""
+        since = duration_text(status.at_ms - run.started_ms)
+        yield f"{status.pipeline}{sink}: {run.step} since {since} (process {run.pid} on {run.host}{local})"
+    yield ", ".join(_whole(status))
+    if (bottleneck := job.bottleneck) is not None:
+        yield f"most time goes to {bottleneck.stage} ({100 * bottleneck.share:.0f} %): {bottleneck.why}"
+
+
+def _whole(status: Status) -> Iterator[str]:
+    job, backlog = status.job, status.job.backlog
+    if job.nodes:
+        nodes = ", ".join(f"{count} on {node}" for node, count in job.nodes.items() if node)
+        yield f"{_count(len(job.readers), 'reader')}{f' ({nodes})' if nodes else ''}"
+    if job.chunks_waiting:
+        yield f"{_count(job.chunks_waiting, 'chunk')} to read at least"
+    if job.rows_per_second is not None:
+        yield f"{job.rows_per_second:,.0f} rows/s"
+    if job.lag_ms is not None:
+        yield f"{duration_text(job.lag_ms)} behind"
+    if backlog.records is not None:
+        yield f"{backlog.records:,} messages unread"
+    if backlog.bytes is not None:
+        yield f"{_bytes(backlog.bytes)} unread"
+    if backlog.seconds is not None:
+        yield f"{duration_text(1000 * backlog.seconds)} to read them"
+    if backlog.retention_headroom_seconds is not None:
+        yield f"the source keeps its log for {duration_text(1000 * backlog.retention_headroom_seconds)} more"
+    yield (
+        "nothing committed yet" if job.last_commit is None else f"last commit {_commit(job.last_commit, status.at_ms)}"
+    )
+
+
+def _tables(status: Status, room: int) -> Iterator[RenderableType]:
+    if not status.tables:
+        return
+    view = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("table", "phase"):
+        view.add_column(name, overflow="fold")
+    for name in ("rows", "done", "rows/s", "left", "behind"):
+        view.add_column(name, justify="right", no_wrap=True)
+    view.add_column("last commit", no_wrap=True)
+    view.add_column("target", overflow="fold")
+    tables = sorted(status.tables, key=lambda each: (_ORDER.get(each.phase, 9), -(each.lag_ms or 0), each.table))
+    for table in tables[:room]:
+        view.add_row(*(Text(printable(text)) if isinstance(text, str) else text for text in _cells(table, status)))
+    yield view
+    if len(tables) > room:
+        yield Text(f"… and {_count(len(tables) - room, 'more table')}", style="dim")
+
+
+def _cells(table: TableReport, status: Status) -> Iterator[str | Text]:
+    snapshot = table.snapshot
+    yield table.table
+    asked = f" ({table.asked} asked)" if table.asked else ""
+    yield Text(table.phase + asked, style=_STYLES.get(table.phase, "dim"))
+    if table.phase == "snapshot" and snapshot is not None:
+        about = "" if snapshot.rows_estimated is None else f" of about {snapshot.rows_estimated:,}"
+        done, total = snapshot.chunks_done, snapshot.chunks_total
+        yield f"{snapshot.rows_done:,}{about}" if snapshot.rows_done is not None else ""
+        percent = "" if snapshot.percent is None else f"{snapshot.percent:.0f} %"
+        yield f"{percent}{f' ({done}/{total})' if total else ''}"
+    else:
+        yield "" if table.rows is None else f"{table.rows:,}"
+        yield ""
+    yield "" if not table.rows_per_second else f"{table.rows_per_second:,.0f}"
+    yield "" if snapshot is None or snapshot.eta_seconds is None else duration_text(1000 * snapshot.eta_seconds)
+    yield "" if table.lag_ms is None else duration_text(table.lag_ms)
+    yield "" if table.last_commit is None else _commit(table.last_commit, status.at_ms)
+    yield ", ".join(table.targets)
+
+
+def _notes(status: Status) -> Iterator[str]:
+    for table in status.tables:
+        if (parked := table.parked) is not None:
+            place = f" at {parked.place.partition('   ')[0]}" if parked.place else ""
+            again = "begins again with a new snapshot" if parked.again else f"is {table.phase}{place}"
+            yield _indented(f"{table.table} {again}: {parked.reason}")
+        if table.rows_left_out:
+            yield _indented(f"{table.table}: {_count(table.rows_left_out, 'row')} left out")
+        if table.values_lost:
+            yield _indented(f"{table.table}: {_count(table.values_lost, 'value')} lost (invalid dates or text)")
+    for kind, notes in (("warning", status.job.warnings), ("error", status.job.errors)):
+        if len(notes) > NOTES_SHOWN:
+            yield f"… {_count(len(notes) - NOTES_SHOWN, f'older {kind}')}"
+        for note in notes[-NOTES_SHOWN:]:
+            yield _indented(f"{kind} {_time(note)}: {note.text}")
+
+
+def _commit(commit: Commit, now_ms: int) -> str:
+    rows = "" if commit.rows is None else f", {_count(commit.rows, 'row')}"
+    return f"{duration_text(now_ms - commit.at_ms)} ago (epoch {commit.epoch}{rows})"
+
+
+def _indented(text: str) -> str:
+    return printable_text(text, indent="    ")
+
+
+def _time(note: Note) -> str:
+    return datetime.fromtimestamp(note.at_ms / 1000, UTC).astimezone().strftime("%H:%M:%S")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _bytes(size: int) -> str:
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size} bytes"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

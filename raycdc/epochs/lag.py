@@ -1,0 +1,72 @@
+"""How far the sink is behind the source, also while nothing happens there.
+
+Readers say up to which time they have seen their source (`raycdc.source.protocol.metrics.LogMetrics.seen_ms`). All of
+that is in the epoch that was open then, or in an earlier one: once the sink holds it, it is as far as that time. While
+no reader has anything, and nothing is on its way, it is as far as they have seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from raycdc.source.protocol.job_status import JobStatus, ReaderStatus
+
+#: Epochs on their way at once are fewer.
+EPOCHS_MAX = 64
+
+
+class Lag:
+    """One per run. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._held_ms: int | None = None
+        #: What had been seen of the source before this epoch was cut.
+        self._seen: dict[int, int] = {}
+        self._generation = 0
+
+    def __repr__(self) -> str:
+        return f"Lag(held up to {self._held_ms})"
+
+    def look(self, status: JobStatus, now_ms: int) -> None:
+        """A status of the source side, which is as old as its readers' last heartbeats."""
+        if status.generation != self._generation:
+            # Another coordinator goes on from the last seal: what was seen since then is read again.
+            self._generation, self._seen = status.generation, {}
+        times = list(_seen(status.readers, now_ms))
+        if not times:
+            return
+        seen_ms = min(times)
+        on_its_way = status.sealing is not None or status.sealed > status.committed
+        if on_its_way or any(reader.open_bytes for reader in status.readers):
+            epoch = (status.sealed if status.sealing is None else status.sealing.epoch) + 1
+            self._seen[epoch] = max(seen_ms, self._seen.get(epoch, seen_ms))
+            while len(self._seen) > EPOCHS_MAX:
+                del self._seen[min(self._seen)]
+        else:
+            self._hold(seen_ms)
+
+    def committed(self, epoch: int) -> None:
+        """The sink holds everything up to `epoch`."""
+        for done in [number for number in self._seen if number <= epoch]:
+            self._hold(self._seen.pop(done))
+
+    def behind_ms(self, now_ms: int) -> int | None:
+        """Now minus the time up to which the source is in the sink; None while that is not known."""
+        return None if self._held_ms is None else max(0, now_ms - self._held_ms)
+
+    def _hold(self, seen_ms: int) -> None:
+        self._held_ms = seen_ms if self._held_ms is None else max(seen_ms, self._held_ms)
+
+
+def _seen(readers: tuple[ReaderStatus, ...], now_ms: int) -> Iterator[int]:
+    """Up to which time each reader has seen what it reads; of topics that is what their messages say, or all of it."""
+    for reader in readers:
+        log, partitions = reader.metrics.log, reader.metrics.partitions
+        if log is not None and log.seen_ms is not None:
+            yield log.seen_ms
+        if partitions is None or not reader.partitions:
+            continue
+        if partitions.pending_records == 0:
+            yield now_ms
+        elif partitions.watermark_lag_ms is not None:
+            yield now_ms - partitions.watermark_lag_ms

@@ -118,6 +118,7 @@ def tables(count: int) -> dict[str, Any]:
             "coordinator_cpu_ms": _ms([coordinator for coordinator, _ in others]),
             "reader_cpu_ms": _ms([readers for _, readers in others]),
             "manifest_read_ms": _ms(reads),
+            "driver_rss_mb": round(job.driver.peak_bytes / 2**20),
             "manifest_bytes": sorted(sizes)[len(sizes) // 2],
             "status_ms": _status_ms(job, tables=True),
             "look_ms": _status_ms(job, tables=False),

@@ -6,6 +6,9 @@ All readers run in the calling thread, one after the other, so that times are th
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -274,6 +277,27 @@ class Reader:
             continue
 
 
+class Driver:
+    """`bench.scale_driver`: its process, and its largest size so far."""
+
+    def __init__(self, state: Path) -> None:
+        command = [sys.executable, "-m", "bench.scale_driver", str(state)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.peak_bytes = 0
+
+    def read_after(self, committed: int) -> tuple[int, float]:
+        """The epoch behind `committed`, and the seconds that it took to read."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{committed}\n")
+        self._process.stdin.flush()
+        epoch, took_s, self.peak_bytes = json.loads(self._process.stdout.readline())
+        return epoch, took_s
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
 class Job:
     """A coordinator and its readers, on a state in `folder`. `spent` grows while they are moved."""
 
@@ -282,7 +306,7 @@ class Job:
         self.spent = Spent()
         self.place = 1
         self.store = CheckpointStore(folder / "state", pipeline="scale")
-        self._driver = CheckpointStore(folder / "state", pipeline="scale", create=False)
+        self.driver = Driver(folder / "state")
         generation = self.store.generations.next()
         self.store.manifest_files.epochs.take_over(generation)
         self.generation = generation
@@ -383,11 +407,8 @@ class Job:
 
     def read_and_commit(self, epoch: int) -> float:
         """What a driver does of it: read the manifest, and write a record. Seconds to read."""
-        begun = time.perf_counter()
-        manifest = self._driver.manifest_after(self.committed)
-        took_s = time.perf_counter() - begun
-        assert manifest is not None
-        assert manifest.epoch == epoch
+        read, took_s = self.driver.read_after(self.committed)
+        assert read == epoch
         self.store.write_commit(CommitRecord(epoch, self.generation, 0, {}))
         self.host.epoch_committed(epoch)
         self.committed = epoch
@@ -395,3 +416,4 @@ class Job:
 
     def close(self) -> None:
         self.host.close()
+        self.driver.close()

@@ -26,7 +26,7 @@ from typing import Any
 from bench.measure import Measurement, Options, measure, measured
 from bench.scale_job import Job, Reader, Shape
 from raycdc.runtime.coordinator_calls import CoordinatorCalls
-from raycdc.runtime.coordinator_connection import LONG_POLL_S
+from raycdc.runtime.coordinator_connection import long_poll_s
 from raycdc.runtime.heartbeats import HEARTBEAT_S, pause_s
 from raycdc.source.protocol.link import read_packet
 
@@ -245,7 +245,7 @@ class Front:
 
     async def _polls(self, reader: Reader) -> None:
         while time.monotonic() < self._ends_s:
-            await self._exchange(reader, LONG_POLL_S)
+            await self._exchange(reader, long_poll_s(reader.number))
 
     async def _beats(self, reader: Reader, *, after_s: float) -> None:
         await asyncio.sleep(after_s)

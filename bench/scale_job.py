@@ -138,6 +138,8 @@ def segment_of(name: str, node: str, table: TableId, fingerprint: str, *, base: 
 class Log:
     """`LogSource` of the units that were put there."""
 
+    seen_ms: int | None = None
+
     def __init__(self) -> None:
         self.units: deque[LogUnit] = deque()
 

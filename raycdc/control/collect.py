@@ -266,7 +266,7 @@ def _backlog(job: JobStatus | None) -> Backlog:
     if not partitions:
         return Backlog()
     known = [each.pending_records for each in partitions if each.pending_records is not None]
-    loads = [load for each in partitions for load in each.loads.values()]
+    loads = [load for each in partitions for load in (each.loads or {}).values()]
     size, rate = sum(load.backlog_bytes for load in loads), sum(load.bytes_per_s for load in loads)
     return Backlog(
         bytes=round(size) if loads else None,

@@ -16,8 +16,17 @@ from raycdc.runtime.client import CoordinatorClient
 from raycdc.source.protocol.link import Link, read_packet
 from raycdc.source.protocol.source_event import Message
 
-#: Longest a call to the coordinator waits for something to say.
-LONG_POLL_S = 1.0
+#: How long a call to the coordinator waits for something to say, at least; at most twice as long.
+LONG_POLL_S = 2.0
+#: Shares of it by which consecutive numbers are as far from each other as can be (the golden ratio).
+_SPREAD = 0.618034
+
+
+def long_poll_s(subtask_id: int) -> float:
+    """How long a call of this reader waits for news: another time for each, as the calls of a thousand readers that
+    end at once keep the coordinator busy for a second.
+    """
+    return LONG_POLL_S * (1 + subtask_id * _SPREAD % 1)
 
 
 class CoordinatorConnection:
@@ -91,7 +100,7 @@ class CoordinatorConnection:
     def _receive(self) -> None:
         while self._ended is None:
             try:
-                self._exchange(wait_s=LONG_POLL_S)
+                self._exchange(wait_s=long_poll_s(self._subtask_id))
             except BaseException as error:  # noqa: BLE001 - raised again by the reader's thread, in `take`
                 self.end(error)
                 return

@@ -117,8 +117,8 @@ def _logs(readers: Sequence[ReaderStatus]) -> list[SeenLog]:
             logs.append(SeenLog(seconds=None if lag_ms is None else lag_ms / 1000))
         if partitions is not None and reader.partitions:
             records = partitions.pending_records
-            size = sum(load.backlog_bytes for load in partitions.loads.values())
-            rate = sum(load.bytes_per_s for load in partitions.loads.values())
+            loads = (partitions.loads or {}).values()
+            size, rate = sum(load.backlog_bytes for load in loads), sum(load.bytes_per_s for load in loads)
             # Whoever has just begun is not slow.
             seconds = size / rate if rate >= LEAST_BYTES_PER_S and records else None
             logs.append(SeenLog(records, seconds))

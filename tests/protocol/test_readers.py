@@ -9,7 +9,7 @@ import pytest
 from raycdc.checkpoint.opaque import SealedSplit
 from raycdc.errors import FencedError, ProtocolError
 from raycdc.source.protocol.link import Identity
-from raycdc.source.protocol.metrics import CutProgress, ProcessMetrics
+from raycdc.source.protocol.metrics import CutProgress, PartitionMetrics, ProcessMetrics, ReaderMetrics, SplitLoad
 from raycdc.source.protocol.source_event import (
     PROTOCOL_VERSION,
     CheckpointComplete,
@@ -528,3 +528,12 @@ def test_the_death_of_the_log_reader_takes_the_chunks_of_all_other_readers() -> 
     readers = {reader.subtask: list(reader.splits) for reader in job.coordinator.status().readers}
     assert readers == {1: ["stream"], 2: []}
     assert job.coordinator.retire(2)
+
+
+def test_loads_that_a_heartbeat_does_not_tell_are_those_told_before() -> None:
+    _, log, _ = two_readers()
+    loads = {"p:0": SplitLoad(10.0)}
+    log.send(Heartbeat(metrics=ReaderMetrics(partitions=PartitionMetrics(pending_records=7, loads=loads))))
+    log.send(Heartbeat(metrics=ReaderMetrics(partitions=PartitionMetrics(pending_records=5))))
+    told = log.job.coordinator.status().readers[0].metrics.partitions
+    assert told == PartitionMetrics(pending_records=5, loads=loads)

@@ -197,11 +197,10 @@ class KafkaEnumerator:
 
     def epoch_sealed(self, epoch: int, splits: Mapping[str, SealedSplit]) -> EpochShare:
         """Schemas that begin with this epoch; whether everything was read; balance again."""
-        for state in splits.values():
-            self._partitions.keep(PartitionState.of(state))
+        ended = self._partitions.seal(splits)
         emptied = self._homes.take(splits)
         tables, documents = _tables(self._schemas, self._schemas.sealed(epoch), emptied)
-        self._assigner.forget([split_id for split_id in splits if self._partitions.ended(split_id)])
+        self._assigner.forget(ended)
         self._finished = self._bounded and self._partitions.looked and not self._partitions.to_read()
         self._assigner.balance()
         return EpochShare(tables, documents, final=self._finished)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
 
+from raycdc.checkpoint.opaque import SealedSplit
 from raycdc.connectors.kafka.client import Topic
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.connectors.kafka.split import PartitionState
@@ -19,6 +21,12 @@ class KnownPartitions:
     def __init__(self, config: KafkaSourceConfig) -> None:
         self._config = config
         self._states: dict[str, PartitionState] = {}
+        #: What was sealed of each last: a seal looks only at those of which another state was sealed.
+        self._sealed: dict[str, SealedSplit] = {}
+        #: Those of `_states` that have not ended, and are selected; and those that did not have their positions.
+        self._to_read: dict[str, None] = {}
+        self._reset: dict[str, int] = {}
+        self._selects = cache(config.selects)
         #: Where partitions end in this run alone, as it was found at its first look.
         self._ends: dict[str, int] = {}
         #: Partitions that no manifest has where they are: found in this run, or set anew.
@@ -30,28 +38,51 @@ class KnownPartitions:
     def __len__(self) -> int:
         return len(self._states)
 
+    def seal(self, splits: Mapping[str, SealedSplit]) -> list[str]:
+        """Keep the states behind an epoch. Returns the partitions that ended in it."""
+        others = {name: state for name, state in splits.items() if self._sealed.get(name) != state}
+        for name, state in others.items():
+            self._sealed[name] = state
+            self.keep(PartitionState.of(state))
+        return [name for name in others if self.ended(name)]
+
     def states(self) -> list[PartitionState]:
         return list(self._states.values())
 
     def restore(self, states: Iterable[PartitionState], *, found_once: bool) -> None:
         """These are known from a manifest."""
-        self._states = {state.split_id: state for state in states}
+        for state in states:
+            self._put(state)
         self.found_once = found_once
 
     def take(self, states: Sequence[PartitionState], ends: Mapping[str, int]) -> None:
         """A look at the cluster has found new partitions, or set known ones anew; `ends` count at the first look."""
-        self._states.update({state.split_id: state for state in states})
+        for state in states:
+            self._put(state)
         self._unsealed.update(state.split_id for state in states)
         if not self.looked:
             self._ends = dict(ends)
+            for state in self.states():
+                self._put(state)
         self.found_once = self.looked = True
 
     def keep(self, sealed: PartitionState) -> None:
         """Keep the coordinator's state of a partition, unless its position is the one that was given up here."""
         known = self._states.get(sealed.split_id)
         if known is None or sealed.resets >= known.resets:
-            self._states[sealed.split_id] = sealed
+            self._put(sealed)
             self._unsealed.discard(sealed.split_id)
+
+    def _put(self, state: PartitionState) -> None:
+        """The only place where a partition's state becomes another."""
+        split_id = state.split_id
+        self._states[split_id] = state
+        if self._selects(state.topic) and not self.ended(split_id):
+            self._to_read[split_id] = None
+        else:
+            self._to_read.pop(split_id, None)
+        if state.resets:
+            self._reset[split_id] = state.resets
 
     def split(self, split_id: str) -> PartitionSplit:
         return PartitionSplit(split_id, self._states[split_id].sealed(), self._ends.get(split_id))
@@ -61,11 +92,11 @@ class KnownPartitions:
 
     def selected(self) -> list[str]:
         """The partitions of topics that the configuration selects now."""
-        return [split_id for split_id, state in self._states.items() if self._config.selects(state.topic)]
+        return [split_id for split_id, state in self._states.items() if self._selects(state.topic)]
 
-    def to_read(self) -> list[str]:
+    def to_read(self) -> Collection[str]:
         """The selected partitions that have not ended."""
-        return [split_id for split_id in self.selected() if not self.ended(split_id)]
+        return self._to_read.keys()
 
     def unreported(self, waiting: Iterable[str]) -> list[PartitionState]:
         """The states that a manifest has to hold as no reader reports them: those of `waiting` and of unsealed ones."""
@@ -73,9 +104,8 @@ class KnownPartitions:
 
     def problems(self) -> dict[str, str]:
         return {
-            split_id: f"did not have its position {state.resets} times: on_out_of_range said where to go on"
-            for split_id, state in self._states.items()
-            if state.resets
+            split_id: f"did not have its position {resets} times: on_out_of_range said where to go on"
+            for split_id, resets in self._reset.items()
         }
 
     def check(self, topics: Sequence[Topic]) -> None:

@@ -222,7 +222,8 @@ class SourceCoordinator:
             case Heartbeat(pace=demand):
                 # Sent before the cut: what it says of the open epoch is being sealed already.
                 is_early = sealing is not None and subtask_id in sealing.waiting
-                reader.heartbeat = message.without_epoch() if is_early else message
+                heard = message.after(reader.heartbeat)
+                reader.heartbeat = heard.without_epoch() if is_early else heard
                 self._pace.heard(subtask_id, demand)
             case EpochSealed():
                 self._on_sealed(subtask_id, message)

@@ -34,9 +34,8 @@ class EnumeratorContext:
 
     def split_loads(self) -> Mapping[str, SplitLoad]:
         told = (reader.heartbeat.metrics.partitions for _, reader in self._readers)
-        return {
-            split: load for partitions in told if partitions is not None for split, load in partitions.loads.items()
-        }
+        loads = (partitions.loads or {} for partitions in told if partitions is not None)
+        return {split: load for each in loads for split, load in each.items()}
 
     def assign_splits(self, assignment: Mapping[int, Sequence[SourceSplit]]) -> None:
         for subtask_id, splits in assignment.items():

@@ -50,8 +50,9 @@ class PartitionMetrics:
     #: Messages that could not be decoded.
     bad_messages: int = 0
     paused: tuple[str, ...] = ()
-    #: By partition, for the balance of load between readers.
-    loads: Mapping[str, SplitLoad] = field(default_factory=dict)
+    #: By partition, for the balance of load between readers. In a heartbeat None: nothing new, as they change only once
+    #: in a while, and a reader may have a thousand.
+    loads: Mapping[str, SplitLoad] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,6 +206,13 @@ class Heartbeat:
         """The same where the open epoch has nothing yet, because the one that was open is being sealed."""
         return replace(self, open_bytes=0, wants_seal=False)
 
+    def after(self, before: Heartbeat) -> Heartbeat:
+        """The same with the loads that were told `before`, where it tells none."""
+        now, then = self.metrics.partitions, before.metrics.partitions
+        if now is None or now.loads is not None or then is None:
+            return self
+        return replace(self, metrics=replace(self.metrics, partitions=replace(now, loads=then.loads)))
+
 
 @dataclass(frozen=True, slots=True)
 class ReaderFailed:

@@ -27,6 +27,8 @@ class SplitRates:
         self._now_s = now_s
         self._began_s = now_s()
         self._counts: dict[str, _Count] = {}
+        #: The splits whose loads were told last.
+        self._told: set[str] | None = None
 
     def fetched(self, split_id: str, *, size: int, records: int) -> None:
         """So many bytes more came."""
@@ -38,8 +40,10 @@ class SplitRates:
         """The split is somebody else's."""
         self._counts.pop(split_id, None)
 
-    def loads(self, pending: Mapping[str, int | None]) -> dict[str, SplitLoad]:
-        """Of each of these splits, with the records that it has still to bring (None: nobody knows)."""
+    def loads(self, pending: Mapping[str, int | None]) -> dict[str, SplitLoad] | None:
+        """Of each of these splits, with the records that it has still to bring (None: nobody knows); None while they
+        are those of the call before, in the same window.
+        """
         passed_s = self._now_s() - self._began_s
         if passed_s >= WINDOW_S:
             self._began_s += passed_s
@@ -48,6 +52,9 @@ class SplitRates:
                 if count.records:
                     count.bytes_per_record = count.bytes / count.records
                 count.bytes = count.records = 0
+        elif set(pending) == self._told:
+            return None
+        self._told = set(pending)
         loads = {}
         for split_id, records in pending.items():
             count = self._counts.get(split_id, _Count())

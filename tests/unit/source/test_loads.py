@@ -75,7 +75,9 @@ def test_rates_are_those_of_the_last_window_and_a_backlog_is_told_in_bytes() -> 
     rates = SplitRates(lambda: now_s)
     rates.fetched("a", size=1000, records=10)
     assert rates.loads({"a": 5}) == {"a": SplitLoad(0.0)}
+    assert rates.loads({"a": 4}) is None, "they are told once per window"
     now_s = WINDOW_S
     assert rates.loads({"a": 5, "b": None}) == {"a": SplitLoad(200.0, 500.0), "b": SplitLoad(0.0)}
+    assert rates.loads({"a": 5}) == {"a": SplitLoad(200.0, 500.0)}, "another has b"
     now_s = 2 * WINDOW_S
     assert rates.loads({"a": 5}) == {"a": SplitLoad(0.0, 500.0)}

@@ -240,6 +240,26 @@ def test_a_sealed_position_that_a_partition_does_not_have_is_refused_or_set_by_p
     assert moved == {"earliest": low, "latest": None}
 
 
+def test_a_seal_looks_only_at_partitions_whose_state_is_another() -> None:
+    looked: list[str] = []
+
+    class Looked(SealedSplit):
+        __slots__ = ()
+
+        def to_json(self) -> Any:
+            found = super().to_json()
+            looked.append(f"p{found['position']['partition']}")
+            return found
+
+    enumerator, context = start(Cluster(m=3))
+    sealed: dict[str, SealedSplit] = {name: Looked(state.to_json()) for name, state in states(context).items()}
+    seal(enumerator, context, sealed)
+    other = Looked(moved(sealed["m:2"], 11).to_json())
+    looked.clear()
+    seal(enumerator, context, {**sealed, "m:2": other}, epoch=2)
+    assert set(looked) == {"p2"}
+
+
 def test_a_position_set_anew_is_in_the_state_before_anybody_read_from_there() -> None:
     cluster = Cluster(m=2)
     enumerator, context = start(cluster)

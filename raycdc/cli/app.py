@@ -148,6 +148,10 @@ def verify(
     show_keys: Annotated[
         bool, typer.Option("--show-keys", help="Print the keys of up to 20 rows of each kind that differ.")
     ] = False,
+    sample: Annotated[
+        str, typer.Option("--sample", metavar="N%", help="Read that part of each table's ranges at the source.")
+    ] = "",
+    repair: Annotated[bool, typer.Option("--repair", help="Have tables that differ read anew.")] = False,
     json: Json = False,
     verbose: Verbose = False,
 ) -> int:
@@ -158,7 +162,7 @@ def verify(
     _configure_logging(verbose)
     from raycdc.cli.verify import Asked, verify_config
 
-    return verify_config(config, Asked(tuple(tables or ()), wait, show_keys, json))
+    return verify_config(config, Asked(tuple(tables or ()), wait, show_keys, json, sample, repair))
 
 
 @app.command(short_help="Write a commented configuration by asking the source.")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import sys
 import threading
 import time
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raycdc.config import load_config
-from raycdc.errors import ExitCode
+from raycdc.errors import ConfigError, ExitCode
 from raycdc.printable import printable, printable_json, printable_text
 from raycdc.verify.results import Comparison, TableResult, Verdict
 from raycdc.verify.table import Terms
@@ -31,6 +33,19 @@ class Asked:
     wait_s: float = 60.0
     show_keys: bool = False
     as_json: bool = False
+    sample: str = ""
+    repair: bool = False
+
+    @property
+    def share(self) -> float:
+        """The sample as a share. `ConfigError` for what is none."""
+        if not self.sample:
+            return 1.0
+        found = re.fullmatch(r"(\d{1,3}(?:\.\d{1,3})?)%?", self.sample.strip())
+        share = float(found[1]) / 100 if found else 0.0
+        if not 0 < share <= 1:
+            raise ConfigError(f'--sample "{self.sample}" is no percentage: write one from 0.001% to 100%.')
+        return share
 
 
 def verify_config(path: Path, asked: Asked) -> int:
@@ -41,7 +56,8 @@ def verify_config(path: Path, asked: Asked) -> int:
     stopped = threading.Event()
     results = []
     with _progress() as progress:
-        verifier = Verifier(config, Terms(asked.wait_s, asked.show_keys, stopped), progress.watch)
+        terms = Terms(asked.wait_s, asked.show_keys, asked.share, stopped)
+        verifier = Verifier(config, terms, progress.watch)
         try:
             for result in verifier.compare(verifier.tables(asked.tables)):
                 progress.watch(None)
@@ -49,10 +65,23 @@ def verify_config(path: Path, asked: Asked) -> int:
                 results.append(result)
         finally:
             stopped.set()
+    if asked.repair:
+        _repair(path, results, as_json=asked.as_json)
     verdicts = {result.verdict for result in results}
     if Verdict.DIFFERENT in verdicts:
         return int(ExitCode.DIFFERENT)
     return int(ExitCode.UNVERIFIED if Verdict.NOT_COMPARED in verdicts else ExitCode.DONE)
+
+
+def _repair(path: Path, results: Sequence[TableResult], *, as_json: bool) -> None:
+    """Have each table that differs read anew, by the run or at the next start. Answers of JSON stay the only output."""
+    from raycdc.cli.tables import change_table
+
+    out = sys.stderr if as_json else sys.stdout
+    for table in dict.fromkeys(r.table for r in results if r.verdict is Verdict.DIFFERENT):
+        with contextlib.redirect_stdout(out):
+            print(printable(f"Repair: {table} is to be read anew."), flush=True)
+            change_table(path, table, "resnapshot")
 
 
 def _print(result: TableResult, *, as_json: bool) -> None:

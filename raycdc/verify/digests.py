@@ -97,6 +97,11 @@ class Digests:
         sums = (int(part.sum(dtype=np.uint64)) for part in (self._counts, self._first, self._second))
         return Checksum(*sums)
 
+    def keys(self) -> np.ndarray:
+        """The hashes of all keys, ascending: 8 bytes of memory a row."""
+        everything = np.ones(1 << _RANGE_BITS, np.bool_)
+        return np.concatenate([part[0] for part in self._parts(everything)])
+
     def differing(self, target: Digests) -> Differing:
         """How the target's rows differ from these, which are the source's."""
         unequal = (self._counts != target._counts) | (self._first != target._first) | (self._second != target._second)

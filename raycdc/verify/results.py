@@ -83,6 +83,7 @@ class TableJson(TypedDict):
     ranges: int
     rounds: int
     seconds: float
+    sample_percent: float
     missing: int
     extra: int
     changed: int
@@ -102,7 +103,9 @@ class ShownKeys:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How a table was compared: in how many `ranges` of the source and `rounds`, and what was found."""
+    """How a table was compared: in how many `ranges` of the source and `rounds`, and what was found. `sample` is the
+    share of the ranges that were read.
+    """
 
     source: Side
     target: Side
@@ -111,6 +114,7 @@ class Comparison:
     counts: Counts
     seconds: float
     keys: ShownKeys | None = None
+    sample: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +153,7 @@ class TableResult:
             ranges=found.ranges,
             rounds=found.rounds,
             seconds=round(found.seconds, 3),
+            sample_percent=round(100 * found.sample, 3),
             missing=found.counts.missing,
             extra=found.counts.extra,
             changed=found.counts.changed,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -92,14 +92,16 @@ class SourceTableRows:
             index += len(planned.splits)
             planner = planned.planner
 
-    def batches(self, position: Position, up_to: ReadUpTo) -> Iterator[pa.RecordBatch]:
-        """All rows as the source has them, each range not before everything up to `position` is visible. `up_to` says
-        at the end how far that was.
+    def batches(
+        self, position: Position, up_to: ReadUpTo, ranges: Iterable[SnapshotSplit] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of these `ranges` (None: all rows) as the source has them, each range not before everything up to
+        `position` is visible. `up_to` says at the end how far that was.
 
         Raises `TableChangedError` where the table is not as described (any more).
         """
         with closing(self.source.chunk_reader()) as reader:
-            for split in self.splits():
+            for split in self.splits() if ranges is None else ranges:
                 opened = OpenedAt(position, as_of=split.as_of)
                 yield from reader.read(split, opened_at=opened, document=self.document)
                 end = reader.high_watermark()

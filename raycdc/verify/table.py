@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -12,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from raycdc.errors import TableChangedError
+from raycdc.source.split import SnapshotSplit
 from raycdc.verify.canonical import Compared
 from raycdc.verify.changelog import KIND, ORDER, Fold
 from raycdc.verify.digests import Checksum, Differing, Digests
@@ -61,10 +63,15 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How patiently a table is compared: `wait_s` for a commit behind what was read. `stopped` ends all waits."""
+    """How patiently a table is compared: `wait_s` for a commit behind what was read. `stopped` ends all waits.
+
+    `sample` is the share of the source's ranges that are read. Below 1 rows too many in the target are not looked for,
+    because only the ranges that are not read say whether the source has them.
+    """
 
     wait_s: float = 60.0
     show_keys: bool = False
+    sample: float = 1.0
     stopped: threading.Event = field(default_factory=threading.Event)
 
 
@@ -93,6 +100,8 @@ class TableComparison:
         self._open_sides = open_sides
         self._terms = terms
         self._reading = reading
+        #: The ranges of a sample: the same in each round, as planning again would give others.
+        self._ranges: list[SnapshotSplit] | None = None
 
     def run(self) -> Comparison:
         """Blocks. Raises `NotComparedError`, and errors of the source, the target and the state."""
@@ -100,6 +109,7 @@ class TableComparison:
         for _ in range(BEGINNINGS_MAX):
             held = self._state.held()
             sides = self._open_sides(held)
+            self._ranges = None if self._terms.sample >= 1 else _sampled(sides.source.splits(), self._terms.sample)
             split = held.split(sides.source.table)
             begun = time.monotonic()
             try:
@@ -111,7 +121,7 @@ class TableComparison:
                 # The run has to pass that place before anything can be compared behind it.
                 self._terms.stopped.wait(1.0)
                 continue
-            return replace(found, seconds=time.monotonic() - begun)
+            return replace(found, seconds=time.monotonic() - begun, sample=self._terms.sample)
         raise NotComparedError(f"{why.rstrip('.')}; that was so {BEGINNINGS_MAX} times. Compare it when that is over")
 
     def _compared(self, held: Held, sides: Sides, log: LogChanges) -> Comparison:
@@ -159,17 +169,22 @@ class TableComparison:
     def _round(self, held: Held, sides: Sides, only: np.ndarray | None) -> _Round:
         """Read both sides at the same time, all rows or those with the key hashes `only` (ascending)."""
         with Digests() as ours, Digests() as theirs, ThreadPoolExecutor(1, "verify-target") as pool:
-            reading: Future[None] = pool.submit(self._read_target, sides, theirs, only)
-            up_to = self._read_source(held, sides, ours, only)
-            reading.result()
+            if self._ranges is None:
+                reading: Future[None] = pool.submit(self._read_target, sides, theirs, only)
+                up_to = self._read_source(held, sides, ours, only)
+                reading.result()
+                differing = ours.differing(theirs)
+            else:
+                up_to = self._read_source(held, sides, ours, only)
+                self._read_target(sides, theirs, ours.keys())
+                differing = replace(ours.differing(theirs), extra=np.zeros(0, np.uint64))
             end = sides.source.source.enumerator_dialect().current_ordinal()
-            high = max(up_to.ordinal, end)
-            return _Round(ours.checksum, theirs.checksum, ours.differing(theirs), up_to.ranges, high)
+            return _Round(ours.checksum, theirs.checksum, differing, up_to.ranges, max(up_to.ordinal, end))
 
     def _read_source(self, held: Held, sides: Sides, into: Digests, only: np.ndarray | None) -> ReadUpTo:
         self._reading.source_rows = 0
         up_to = ReadUpTo()
-        for batch in sides.source.batches(held.position, up_to):
+        for batch in sides.source.batches(held.position, up_to, self._ranges):
             self._require_going()
             columns = sides.source.maker.columns(batch)
             into.add(*_within(only, *sides.compared.row_hashes(columns, batch.num_rows)))
@@ -208,7 +223,7 @@ class TableComparison:
                 values = [str(columns[part.name][int(place)].as_py()) for part in sides.compared.key]
                 texts.setdefault(int(keys[place]), ", ".join(values))
 
-        for batch in sides.source.batches(held.position, ReadUpTo()):
+        for batch in sides.source.batches(held.position, ReadUpTo(), self._ranges):
             look(sides.source.maker.columns(batch), batch.num_rows)
         for batch in self._target_batches(sides):
             look(sides.target_columns(batch), batch.num_rows)
@@ -218,6 +233,13 @@ class TableComparison:
     def _require_going(self) -> None:
         if self._terms.stopped.is_set():
             raise KeyboardInterrupt
+
+
+def _sampled(ranges: Iterable[SnapshotSplit], share: float) -> list[SnapshotSplit]:
+    """About that share of the ranges, spread over all of them, others each time; never none."""
+    every, begin = list(ranges), random.random()  # noqa: S311 - nothing secret
+    chosen = [each for number, each in enumerate(every) if (number * share + begin) % 1 < share]
+    return chosen or [random.choice(every)]  # noqa: S311
 
 
 def _kinds(found: Differing) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

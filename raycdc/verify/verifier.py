@@ -108,6 +108,8 @@ class Verifier:
             found = TableComparison(self._state, open_sides, self._terms, reading).run()
         except NotComparedError as why:
             return TableResult(str(table), str(target), reason=f"{why}.", notes=tuple(dict.fromkeys(notes)))
+        if found.sample < 1:
+            notes.append("only a sample of its ranges was read, and rows too many in the target were not looked for")
         if found.counts.missing and (left := self._left_out(table)):
             notes.append(f"{left} rows were left out as bad rows, as pipeline.on_bad_record says, and are missing")
         return TableResult(str(table), str(target), found, notes=tuple(dict.fromkeys(notes)))

@@ -80,6 +80,17 @@ def test_differences_that_cancel_out_are_found(job: Job) -> None:
     assert counts(verified(job)[1]["t"]) == {"missing": 1, "extra": 1}
 
 
+def test_a_sample_finds_what_its_ranges_lack(job: Job) -> None:
+    code, lines = verified(job, "--sample", "40%")
+    assert (code, counts(lines["t"])) == (ExitCode.DONE, {})
+    assert lines["t"]["notes"][0].startswith("only a sample of its ranges was read")
+    delta(job).delete()
+    code, lines = verified(job, "--sample", "40%")
+    assert counts(lines["t"]) == {"missing": lines["t"]["source_rows"]}
+    assert 0 < lines["t"]["source_rows"] < 3000
+    assert code == ExitCode.DIFFERENT
+
+
 def test_null_and_nothing_are_two_values(job: Job) -> None:
     job.server.execute(
         "UPDATE t SET b = '' WHERE id = 1", "UPDATE t SET b = NULL, a = NULL WHERE id = 2", database=job.database
@@ -151,7 +162,7 @@ def test_no_alarm_while_rows_go_back_and_forth(job: Job) -> None:
     assert run.interrupt() == ExitCode.INTERRUPTED
 
 
-def test_a_database_is_compared_by_text_keys_of_its_source(
+def test_a_database_is_compared_by_text_keys_of_its_source_and_repaired(
     mariadb: MariaDbServer, mariadb_database: str, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     # Keys of several columns, one of which the server orders by its own rules.
@@ -173,8 +184,10 @@ def test_a_database_is_compared_by_text_keys_of_its_source(
             cursor.execute(f"UPDATE {target} SET price = price + 0.001 WHERE n IN (10, 11)")
             cursor.execute(f"DELETE FROM {target} WHERE n BETWEEN 20 AND 24")
         connection.commit()
-        code, lines = verified(made)
-    assert (code, counts(lines["p"])) == (ExitCode.DIFFERENT, {"missing": 6, "extra": 1, "changed": 2})
+        code, lines = verified(made, "--repair")
+        assert (code, counts(lines["p"])) == (ExitCode.DIFFERENT, {"missing": 6, "extra": 1, "changed": 2})
+        catch_up(made)
+        require_equal(made, rows=2000)
 
 
 def test_a_collection_is_compared_with_a_lake(mongodb: MongoDb, mongodb_database: str, tmp_path: Path) -> None:
@@ -223,6 +236,7 @@ def test_a_table_that_cannot_be_compared_says_why(
     mariadb.execute("CREATE TABLE keyless (a INT)", "INSERT INTO keyless VALUES (1)", database=mariadb_database)
     job = Job(tmp_path, mariadb, mariadb_database, ("keyless",), write="changelog", local=True)
     assert refused(job) == (ExitCode.STATE, "There is no state in")
+    assert refused(job, "--sample", "0%")[0] == ExitCode.CONFIG
     catch_up(job)
     code, lines = verified(job)
     assert code == ExitCode.UNVERIFIED
@@ -231,10 +245,10 @@ def test_a_table_that_cannot_be_compared_says_why(
     assert refused(job)[0] == ExitCode.CONFIG  # As a run would.
 
 
-def refused(job: Job) -> tuple[int, str]:
+def refused(job: Job, *words: str) -> tuple[int, str]:
     """The exit code, and the beginning of what is said."""
     errors = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(errors):
         patch.setenv("RAYCDC_TEST_PASSWORD", "cdc")
-        code = main(["verify", str(job.configuration())])
+        code = main(["verify", str(job.configuration()), *words])
     return code, errors.getvalue()[: len("There is no state in")]

@@ -4,8 +4,8 @@
 |---|---|
 | ``GET /v1/status`` | `raycdc.control.model.Status` |
 | ``GET /v1/tables`` | its tables; ``?table=DB.TABLE`` and ``?phase=…`` choose, ``?limit=…&after=DB.TABLE`` page |
-| ``POST /v1/commands`` | takes a `TableCommand`, answers with its id |
-| ``GET /v1/commands/ID`` | what became of it |
+| ``POST /v1/commands`` | takes a command about a table (`raycdc.driver.commands`), durably, and answers with its id |
+| ``GET /v1/commands``, ``GET /v1/commands/ID`` | what became of those that are remembered, of one |
 | ``GET /v1/events`` | the events of `raycdc.run_events`, as server-sent events |
 | ``GET /v1/openapi.json`` | all of this for programs |
 
@@ -22,17 +22,19 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from raycdc.control.commands import CommandId, ControlCommands, TableAction, TableCommand
 from raycdc.control.events import EventHub
 from raycdc.control.model import Status
 from raycdc.control.openapi import description
-from raycdc.errors import RaycdcError
+from raycdc.driver.commands import CommandDesk
+from raycdc.errors import ConfigError, RaycdcError
+from raycdc.source.table_commands import Command, TableAction
 
 #: A command is a few names; nobody has more to say.
 BODY_MAX = 64 << 10
@@ -40,10 +42,10 @@ BODY_MAX = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Where answers come from. `status` may take a while with many tables; without `commands` (None) none are taken."""
+    """Where answers come from. `status` may take a while with many tables."""
 
     status: Callable[[], Status]
-    commands: ControlCommands | None
+    commands: CommandDesk
     events: EventHub
 
 
@@ -61,6 +63,7 @@ def application(answers: Answers, guarding: Guarding) -> Starlette:
     routes = [
         Route("/v1/status", api.status),
         Route("/v1/tables", api.tables),
+        Route("/v1/commands", api.commands),
         Route("/v1/commands", api.submit, methods=["POST"]),
         Route("/v1/commands/{id}", api.command),
         Route("/v1/events", api.events),
@@ -116,9 +119,6 @@ class _Api:
         return JSONResponse({"tables": tables[: int(limit)] if limit.isdecimal() else tables}, headers=_HEADERS)
 
     async def submit(self, request: Request) -> Response:
-        commands = self._answers.commands
-        if commands is None:
-            return _error(501, "This run takes no commands.")
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             return _error(415, "A command is JSON (Content-Type: application/json).")
         body = bytearray()
@@ -131,17 +131,21 @@ class _Api:
         except (ValueError, TypeError) as wrong:
             return _error(400, f"The request is no command: {wrong}")
         try:
-            command_id = commands.submit(command)
-        except RaycdcError as refused:
-            return _error(409, str(refused), type(refused).__name__)
+            command_id = await run_in_threadpool(self._answers.commands.submit, command)
+        except ConfigError as wrong:
+            return _error(400, str(wrong))
+        except RaycdcError as failed:
+            return _error(503, str(failed))
         return JSONResponse({"id": command_id}, 202, headers=_HEADERS)
 
     def command(self, request: Request) -> Response:
-        commands = self._answers.commands
-        state = None if commands is None else commands.command(CommandId(request.path_params["id"]))
-        if state is None:
-            return _error(404, "This run has no command of that id.")
-        return JSONResponse(asdict(state), headers=_HEADERS)
+        status = self._answers.commands.state(request.path_params["id"])
+        if status is None:
+            return _error(404, "Nobody gave a command of that id, or many others came since it was done.")
+        return JSONResponse(asdict(status), headers=_HEADERS)
+
+    def commands(self, _: Request) -> Response:
+        return JSONResponse({"commands": [asdict(status) for status in self._answers.commands.all()]}, headers=_HEADERS)
 
     async def events(self, _: Request) -> Response:
         if self._answers.events.full:
@@ -160,15 +164,15 @@ def _json(document: bytes) -> Response:
     return Response(document, media_type="application/json", headers=_HEADERS)
 
 
-def _error(code: int, text: str, error: str = "") -> Response:
-    return JSONResponse({"error": error, "text": text}, code, headers=_HEADERS)
+def _error(code: int, text: str) -> Response:
+    return JSONResponse({"text": text}, code, headers=_HEADERS)
 
 
-def _command(data: object) -> TableCommand:
+def _command(data: object) -> Command:
     """ValueError or TypeError for what is none."""
     if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):
         raise TypeError("it must be an object of texts")
-    unknown = data.keys() - {"action", "table", "where", "request"}
-    if unknown or not data.get("table") or "action" not in data:
-        raise ValueError("it has action and table, and may have where and request")
-    return TableCommand(TableAction(data["action"]), data["table"], data.get("where", ""), data.get("request", ""))
+    if data.keys() - {"action", "table", "id"} or not data.get("table") or "action" not in data:
+        raise ValueError("it has action and table, and may have an id")
+    action, table = TableAction(data["action"]), data["table"]
+    return Command(data["id"], action, table) if "id" in data else Command.new(action, table)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from raycdc.checkpoint.door import Door
 from raycdc.config import PipelineConfig
 from raycdc.control.collect import About, Collector
-from raycdc.control.commands import ControlCommands
 from raycdc.control.server import ControlDoor, Threshold
+from raycdc.driver.commands import CommandDesk
 from raycdc.driver.succession import Tenure
 from raycdc.run_events import Listener, RunEvent, Started
 from raycdc.source.protocol.job_status import JobStatus
@@ -45,14 +45,14 @@ class Control:
         """A status of the source side."""
         self._collector.heard(status)
 
-    def take(self, tenure: Tenure, warn: Callable[[str], None], commands: ControlCommands | None = None) -> None:
+    def take(self, tenure: Tenure, warn: Callable[[str], None]) -> None:
         """The state is this run's. `warn` hears of a door that does not work."""
         options = self._config.control
         if not options.enabled:
             tenure.announce(Door(problem="control.enabled is false in its configuration."))
             return
         threshold = Threshold(options, tenure.store.path / "private", tenure.announce, warn)
-        self._door = ControlDoor(threshold, self._collector, commands)
+        self._door = ControlDoor(threshold, self._collector, CommandDesk(tenure.store))
 
     def close(self) -> None:
         """The run ends."""

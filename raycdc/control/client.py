@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -15,9 +15,8 @@ from raycdc.checkpoint.holder import Holder
 from raycdc.checkpoint.pulse import RENEW_S, Vacancy, Watch
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config.control import is_loopback
-from raycdc.control.commands import CommandId, CommandPhase, CommandState, TableAction, TableCommand
 from raycdc.control.model import Status
-from raycdc.errors import RaycdcError, StateError, error_by_name
+from raycdc.errors import StateError
 
 #: A door that says nothing for so long is none.
 ANSWERS_S = 10.0
@@ -113,74 +112,32 @@ class ControlClient:
         return f"ControlClient({self._url.geturl()!r}, {self._who!r})"
 
     def status(self) -> Status:
-        return Status.from_json(self._ask("GET", "/v1/status"))
+        return Status.from_json(self._ask("/v1/status"))
 
-    def submit(self, command: TableCommand) -> CommandId:
-        """Hand in a command; its refusal has the job's own error and text."""
-        asked = {"action": str(command.action), "table": command.table}
-        asked |= {"where": command.where} if command.where else {}
-        asked |= {"request": command.request} if command.request else {}
-        return CommandId(json.loads(self._ask("POST", "/v1/commands", asked))["id"])
-
-    def command(self, command_id: CommandId) -> CommandState:
-        """What became of it."""
-        data = json.loads(self._ask("GET", f"/v1/commands/{command_id}"))
-        command = TableCommand(**{**data["command"], "action": TableAction(data["command"]["action"])})
-        return CommandState(CommandId(data["id"]), command, CommandPhase(data["phase"]), data["text"])
-
-    def events(self) -> Iterator[str]:
-        """The run's events, a JSON text each, until it ends."""
-        connection, answer = self._answer("GET", "/v1/events", None, timeout_s=60.0)
-        with closing(connection):
-            for line in answer:
-                if line.startswith(b"data: "):
-                    yield line[6:].decode()
-
-    def _ask(self, method: str, path: str, document: Mapping[str, str] | None = None) -> bytes:
-        connection, answer = self._answer(method, path, document, timeout_s=ANSWERS_S)
+    def _ask(self, path: str) -> bytes:
+        connection = http.client.HTTPConnection(self._url.hostname or "", self._url.port or 80, timeout=ANSWERS_S)
         try:
-            return answer.read()
+            with closing(connection):
+                connection.request("GET", path, headers=self._headers)
+                answer = connection.getresponse()
+                said = answer.read()
         except (OSError, http.client.HTTPException) as cause:
-            raise self._away(cause) from cause
-        finally:
-            connection.close()
-
-    def _answer(
-        self, method: str, path: str, document: Mapping[str, str] | None, *, timeout_s: float
-    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        connection = http.client.HTTPConnection(self._url.hostname or "", self._url.port or 80, timeout=timeout_s)
-        body, headers = None, dict(self._headers)
-        if document is not None:
-            body, headers["Content-Type"] = json.dumps(document), "application/json"
-        try:
-            connection.request(method, path, body, headers)
-            answer = connection.getresponse()
-            if answer.status < 300:
-                return connection, answer
-            said = answer.read()
-        except (OSError, http.client.HTTPException) as cause:
-            connection.close()
-            raise self._away(cause) from cause
-        connection.close()
+            raise StateError(
+                f"{self._who} runs the pipeline, and its door at {self._url.geturl()} does not answer ({cause}). If it "
+                "is on another machine, a firewall may be between; if it has just ended, try again."
+            ) from cause
+        if answer.status < 300:
+            return said
         raise self._refused(answer.status, said)
 
-    def _refused(self, code: int, said: bytes) -> RaycdcError:
-        try:
-            data = json.loads(said)
-            text, error = str(data["text"]), str(data["error"])
-        except (ValueError, KeyError, TypeError):
-            text, error = said[:200].decode(errors="replace"), ""
-        if error:
-            return error_by_name(error)(text)
+    def _refused(self, code: int, said: bytes) -> StateError:
         if code == 401:
             return StateError(
                 f"{self._who} refuses the token that is in the state: the run may have just begun anew. Try again; "
                 "where control.token is set, it must be the one that the run was started with."
             )
+        try:
+            text = str(json.loads(said)["text"])
+        except (ValueError, KeyError, TypeError):
+            text = said[:200].decode(errors="replace")
         return StateError(f"{self._who} answers with {code}: {text}")
-
-    def _away(self, cause: Exception) -> StateError:
-        return StateError(
-            f"{self._who} runs the pipeline, and its door at {self._url.geturl()} does not answer ({cause}). If it is "
-            "on another machine, a firewall may be between; if it has just ended, try again."
-        )

@@ -4,39 +4,47 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raycdc.control.commands import CommandPhase, TableAction
 from raycdc.control.model import VERSION, schema
+from raycdc.driver.commands import CommandState
+from raycdc.source.table_commands import TableAction
 
 if TYPE_CHECKING:
     from pydantic.json_schema import JsonSchemaValue
+
+_TEXT = {"type": "string"}
+_COMMAND = {
+    "type": "object",
+    "required": ["action", "table"],
+    "additionalProperties": False,
+    "properties": {
+        "action": {"enum": [*map(str, TableAction)]},
+        "table": _TEXT,
+        "id": {
+            **_TEXT,
+            "pattern": "^[0-9a-z]{8,64}$",
+            "description": "The asker's own: the same twice is one command. Without it one is made.",
+        },
+    },
+}
+_COMMAND_STATUS = {
+    "type": "object",
+    "properties": {
+        "id": _TEXT,
+        "action": {"enum": [*map(str, TableAction)]},
+        "table": _TEXT,
+        "state": {"enum": [*map(str, CommandState)]},
+        "text": _TEXT,
+    },
+}
 
 
 def description() -> JsonSchemaValue:
     """An OpenAPI 3.1 document."""
     status = schema()
     parts = status.pop("$defs", {})
-    texts = {"type": "string"}
-    command = {
-        "type": "object",
-        "required": ["action", "table"],
-        "additionalProperties": False,
-        "properties": {
-            "action": {"enum": [*map(str, TableAction)]},
-            "table": texts,
-            "where": {**texts, "description": "Limits the rows that are read again, in the source's language."},
-            "request": {**texts, "description": "The asker's own name for it: the same twice is one command."},
-        },
-    }
-    state = {
-        "type": "object",
-        "properties": {
-            "id": texts,
-            "command": {"$ref": "#/components/schemas/TableCommand"},
-            "phase": {"enum": [*map(str, CommandPhase)]},
-            "text": texts,
-        },
-    }
-    tables = {"type": "object", "properties": {"tables": {"type": "array", "items": _ref("TableReport")}}}
+    accepted = _operation("Ask for something to be done.", {"type": "object", "properties": {"id": _TEXT}}, 202)
+    body = {"required": True, "content": {"application/json": {"schema": _ref("Command")}}}
+    events = {"200": {"description": "OK", "content": {"text/event-stream": {"schema": _TEXT}}}}
     return {
         "openapi": "3.1.0",
         "info": {"title": "raycdc", "version": str(VERSION)},
@@ -45,36 +53,26 @@ def description() -> JsonSchemaValue:
             "/v1/status": {"get": _operation("The status of the pipeline.", _ref("Status"))},
             "/v1/tables": {
                 "get": {
-                    **_operation("The status of its tables.", tables),
+                    **_operation("The status of its tables.", _many("tables", "TableReport")),
                     "parameters": [_query(name) for name in ("table", "phase", "limit", "after")],
                 }
             },
             "/v1/commands": {
-                "post": {
-                    **_operation("Ask for something to be done.", {"type": "object", "properties": {"id": texts}}, 202),
-                    "requestBody": {
-                        "required": True,
-                        "content": {"application/json": {"schema": _ref("TableCommand")}},
-                    },
-                }
+                "get": _operation("Those that are remembered.", _many("commands", "CommandStatus")),
+                "post": {**accepted, "requestBody": body},
             },
             "/v1/commands/{id}": {
                 "get": {
-                    **_operation("What became of it.", _ref("CommandState")),
-                    "parameters": [{"name": "id", "in": "path", "required": True, "schema": texts}],
+                    **_operation("What became of it.", _ref("CommandStatus")),
+                    "parameters": [{"name": "id", "in": "path", "required": True, "schema": _TEXT}],
                 }
             },
-            "/v1/events": {
-                "get": {
-                    "summary": "The events of the run, as `raycdc run --json` prints them.",
-                    "responses": {"200": {"description": "OK", "content": {"text/event-stream": {"schema": texts}}}},
-                }
-            },
+            "/v1/events": {"get": {"summary": "The events of the run, as they come.", "responses": events}},
             "/v1/openapi.json": {"get": _operation("This document.", {"type": "object"})},
         },
         "components": {
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-            "schemas": {**parts, "Status": status, "TableCommand": command, "CommandState": state},
+            "schemas": {**parts, "Status": status, "Command": _COMMAND, "CommandStatus": _COMMAND_STATUS},
         },
     }
 
@@ -83,8 +81,12 @@ def _ref(name: str) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
+def _many(key: str, name: str) -> JsonSchemaValue:
+    return {"type": "object", "properties": {key: {"type": "array", "items": _ref(name)}}}
+
+
 def _query(name: str) -> JsonSchemaValue:
-    return {"name": name, "in": "query", "required": False, "schema": {"type": "string"}}
+    return {"name": name, "in": "query", "required": False, "schema": _TEXT}
 
 
 def _operation(summary: str, answer: JsonSchemaValue, code: int = 200) -> JsonSchemaValue:

@@ -21,15 +21,15 @@ from raycdc.checkpoint.door import Door
 from raycdc.checkpoint.folder import private_file
 from raycdc.config.control import ControlOptions
 from raycdc.control.collect import Collector
-from raycdc.control.commands import ControlCommands
 from raycdc.control.events import EventHub
+from raycdc.driver.commands import CommandDesk
 from raycdc.startup_checks import CONNECTIONS_MAX, listen
 
 if TYPE_CHECKING:
     import uvicorn
 
 #: After this long the API's libraries are loaded: not before rows are on their way, and never by a run that has ended.
-OPENS_AFTER_S = 1.0
+OPENS_AFTER_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Threshold:
 class ControlDoor:
     """Opens by itself after `open` was called; `close` may come at any time."""
 
-    def __init__(self, threshold: Threshold, collector: Collector, commands: ControlCommands | None = None) -> None:
+    def __init__(self, threshold: Threshold, collector: Collector, commands: CommandDesk) -> None:
         self._threshold = threshold
         self._collector = collector
         self._commands = commands

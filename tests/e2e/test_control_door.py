@@ -64,10 +64,11 @@ def door(folder: Path) -> tuple[str, str]:
     return said["url"].removeprefix("http://"), file.read_text()
 
 
-def ask(door: tuple[str, str], path: str, method: str = "GET", **headers: str) -> tuple[int, Any]:
+def ask(door: tuple[str, str], path: str, body: str | None = None, **headers: str) -> tuple[int, Any]:
     address, token = door
     with closing(http.client.HTTPConnection(address, timeout=30)) as connection:
-        connection.request(method, path, headers={"Authorization": f"Bearer {token}"} | headers)
+        sent = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"} | headers
+        connection.request("GET" if body is None else "POST", path, body, sent)
         answer = connection.getresponse()
         return answer.status, json.loads(answer.read())
 
@@ -114,6 +115,33 @@ def test_tables_are_chosen_and_paged(door: tuple[str, str]) -> None:
     assert names("limit=1") == ["shop.items"]
     assert names("after=shop.items") == ["shop.orders"]
     assert names("phase=parked") == []
+
+
+def test_a_command_is_answered_with_an_id_that_can_be_asked_about(door: tuple[str, str]) -> None:
+    command = json.dumps({"action": "pause", "table": "shop.items", "id": "pause0001"})
+    assert ask(door, "/v1/commands", command, **{"Content-Type": "text/plain"})[0] == 415
+    assert ask(door, "/v1/commands", '{"action": "drop", "table": "shop.items"}')[0] == 400
+    assert ask(door, "/v1/commands", command) == ask(door, "/v1/commands", command) == (202, {"id": "pause0001"})
+
+    def paused() -> bool:
+        return bool(ask(door, "/v1/tables?table=shop.items")[1]["tables"][0]["phase"] == "paused")
+
+    wait_until(paused, timeout_s=60, what="the table is paused")
+    wait_until(
+        lambda: ask(door, "/v1/commands/pause0001")[1]["state"] == "done", timeout_s=60, what="the command is done"
+    )
+    assert [each["id"] for each in ask(door, "/v1/commands")[1]["commands"]] == ["pause0001"]
+    assert ask(door, "/v1/commands/unknown0")[0] == 404
+
+
+def test_the_events_can_be_followed(door: tuple[str, str]) -> None:
+    address, token = door
+    with closing(http.client.HTTPConnection(address, timeout=30)) as connection:
+        connection.request("GET", "/v1/events", headers={"Authorization": f"Bearer {token}"})
+        answer = connection.getresponse()
+        assert answer.headers["Content-Type"].startswith("text/event-stream")
+        told = next(json.loads(line[6:]) for line in answer if line.startswith(b"data: "))
+        assert told["event"] in {"progress", "commit"}
 
 
 def test_after_the_run_the_state_answers(tmp_path: Path) -> None:

@@ -191,6 +191,21 @@ class LocalFolder:
         return Lease(path, descriptor)
 
 
+def is_free(path: Path) -> bool:
+    """Whether the file is there, and nobody on this host has it locked; False where that cannot be told."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
 def _lock(descriptor: int) -> None:
     """`OSError` where somebody else has the lock, for longer than it takes to ask for its holder."""
     for _ in range(_LEASE_TRIES - 1):

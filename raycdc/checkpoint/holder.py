@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NotRequired, TypedDict
 
 from raycdc.checkpoint.door import Door, DoorJson
+from raycdc.checkpoint.folder import is_free
 
 
 class HolderJson(TypedDict):
@@ -23,6 +24,7 @@ class HolderJson(TypedDict):
     locked: bool
     ended: bool
     lock: NotRequired[str]
+    lock_file: NotRequired[str]
     door: NotRequired[DoorJson]
 
 
@@ -30,7 +32,7 @@ class HolderJson(TypedDict):
 class Holder:
     """A driver as it says itself: where it runs, how often it has said so, whether it has the state's lock, whether it
     has ended. `machine` is the same for all processes of one kernel since it started. `lock` says which file is locked,
-    where that is not in the state's own folder.
+    where that is not in the state's own folder, and `lock_file` is its path.
     """
 
     host: str
@@ -41,6 +43,7 @@ class Holder:
     ended: bool = False
     lock: str = ""
     door: Door | None = None
+    lock_file: str = ""
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -50,6 +53,13 @@ class Holder:
         if self.lock or lock:
             return self.lock == lock
         return self.host == socket.gethostname() or bool(self.machine and self.machine == machine_identity())
+
+    def has_let_go(self) -> bool:
+        """Whether its lock, which is not ours, is on this machine, under the path that it had it by, and nobody has it.
+        Another container may have another file there, which is told by `lock`.
+        """
+        path = Path(self.lock_file)
+        return bool(self.lock and self.lock_file) and lock_of(path) == self.lock and is_free(path)
 
     @property
     def is_here(self) -> bool:
@@ -67,6 +77,8 @@ class Holder:
         )
         if self.lock:
             document["lock"] = self.lock
+        if self.lock_file:
+            document["lock_file"] = self.lock_file
         if self.door is not None:
             document["door"] = self.door.to_json()
         return document
@@ -75,12 +87,28 @@ class Holder:
     def from_json(cls, data: HolderJson) -> Holder:
         said = data["host"], data["machine"], data["pid"], data["beat"], data["locked"], data["ended"]
         door = Door.from_json(data["door"]) if "door" in data else None
-        return cls(*said, data.get("lock", ""), door)
+        return cls(*said, data.get("lock", ""), door, data.get("lock_file", ""))
 
     @classmethod
     def myself(cls) -> Holder:
         """The process that asks."""
         return cls(socket.gethostname(), machine_identity(), os.getpid())
+
+
+@dataclass(frozen=True, slots=True)
+class LockFile:
+    """A locked file: which one it is among all (`lock_of`), and its path here."""
+
+    identity: str
+    path: str
+
+
+def lock_of(file: Path) -> str:
+    """Which file that is, among all of all machines since they started; empty where there is none."""
+    with suppress(OSError):
+        found = file.stat()
+        return f"{machine_identity()} {found.st_dev}:{found.st_ino}"
+    return ""
 
 
 @cache

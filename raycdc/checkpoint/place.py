@@ -7,7 +7,7 @@ from pathlib import Path
 
 from raycdc.checkpoint.disk import DISK, Disk
 from raycdc.checkpoint.folder import Lease, LocalFolder
-from raycdc.checkpoint.pulse import lock_of
+from raycdc.checkpoint.holder import LockFile, lock_of
 from raycdc.checkpoint.rooted import RootedFolder
 from raycdc.checkpoint.state_folder import StateFolder
 from raycdc.config.model import PipelineConfig, PipelineOptions
@@ -89,7 +89,13 @@ class StateLock:
         """The locked file as `raycdc.checkpoint.pulse.Holder.lock`; empty where it is in the state's own folder, where
         everybody meets it.
         """
-        return lock_of(self._place.work / "lease") if self._place.on_store else ""
+        return "" if self.file is None else self.file.identity
+
+    @property
+    def file(self) -> LockFile | None:
+        """The locked file; None where it is in the state's own folder."""
+        path = self._place.work / "lease"
+        return LockFile(lock_of(path), str(path)) if self._place.on_store else None
 
 
 def state_place(options: PipelineOptions, storage: StorageOptions) -> StatePlace:

@@ -9,6 +9,7 @@ is taken for dead and is not, because its disk hung, is fenced by its generation
 | none | | free |
 | says that it ended | | free |
 | had the state's lock, on this machine | nobody has the lock | free: its process is gone |
+| had that of another work folder, on this machine | nobody has that lock | free: its process is gone |
 | of a raycdc that gives no sign | somebody on this machine has the lock | taken |
 | … | nobody has | free |
 | any other | its document changed within `SILENT_S` of *our* clock | taken |
@@ -22,11 +23,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raycdc.checkpoint.door import Door
-from raycdc.checkpoint.holder import Holder, machine_identity
+from raycdc.checkpoint.holder import Holder, LockFile
 from raycdc.errors import FencedError, RaycdcError, StateError
 from raycdc.threads import THREADS, Threads
 
@@ -45,7 +45,8 @@ class Pulse:
     """A driver's own side: renews its document from a thread of its own, and finds out that it was replaced.
 
     `lease` tries to get the state's lock, which a process that was stopped may still have. `on_lost` is called once, by
-    that thread. A disk that fails is for those who need it to tell. `lock` is `Holder.lock`.
+    that thread. A disk that fails is for those who need it to tell. `lock` is the locked file, where that is not
+    in the state's own folder.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Pulse:
         *,
         lease: Callable[[], Lease | None],
         on_lost: Callable[[FencedError], None],
-        lock: str = "",
+        lock: LockFile | None = None,
         threads: Threads = THREADS,
     ) -> None:
         self._generations = generations
@@ -65,7 +66,8 @@ class Pulse:
         self._on_lost = on_lost
         self._threads = threads
         self._closed = threading.Event()
-        self._holder = replace(Holder.myself(), locked=self._held is not None, lock=lock)
+        mine = replace(Holder.myself(), locked=self._held is not None)
+        self._holder = mine if lock is None else replace(mine, lock=lock.identity, lock_file=lock.path)
         #: Where its run can be asked; told with the next sign of life.
         self.door: Door | None = None
         self.lost: FencedError | None = None
@@ -169,7 +171,8 @@ class Watch:
             return f"process {locked_by}" if locked_by else Vacancy(newest, "nobody has it")
         if holder.ended:
             return Vacancy(newest, f"{holder} has ended")
-        if holder.locked and holder.shares(self._lock) and not self._locked_by():
+        gone = not self._locked_by() if holder.shares(self._lock) else holder.has_let_go()
+        if holder.locked and gone:
             return Vacancy(newest, f"{holder} is gone")
         if now_s - self._since_s >= SILENT_S:
             return Vacancy(newest, f"{holder} gave no sign of life for {now_s - self._since_s:.0f} s")
@@ -203,11 +206,3 @@ def require_vacant(
             wait(found)
         else:
             threads.wait(threading.Event(), LOOK_S)
-
-
-def lock_of(file: Path) -> str:
-    """Which file that is, among all of all machines since they started; empty where there is none."""
-    with suppress(OSError):
-        found = file.stat()
-        return f"{machine_identity()} {found.st_dev}:{found.st_ino}"
-    return ""

@@ -34,9 +34,7 @@ class Tenure:
         self._lock = threading.Lock()
         self._ends: list[Callable[[FencedError], None]] = []
         self._lost: FencedError | None = None
-        self._pulse = Pulse(
-            store.generations, term.generation, lease=lease, on_lost=self._end, lock=store.lock.identity
-        )
+        self._pulse = Pulse(store.generations, term.generation, lease=lease, on_lost=self._end, lock=store.lock.file)
 
     def __repr__(self) -> str:
         return f"Tenure({self.term}, {self._pulse})"

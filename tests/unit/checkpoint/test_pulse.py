@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from raycdc.checkpoint import codec
+from raycdc.checkpoint.folder import LocalFolder
 from raycdc.checkpoint.generations import OwnGeneration
-from raycdc.checkpoint.holder import Holder
+from raycdc.checkpoint.holder import Holder, lock_of
 from raycdc.checkpoint.pulse import RENEW_S, SILENT_S, Pulse, Vacancy, Watch, require_vacant
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.driver.succession import lease_if_free
@@ -74,6 +75,23 @@ def test_a_process_that_died_here_is_not_waited_for(store: CheckpointStore) -> N
     assert waiting.look() == Vacancy(own, f"{me} is gone")
     # One that never had the lock may be there without it.
     store.generations.show(own, replace(me, locked=False))
+    assert waiting.look() == str(me)
+
+
+def test_one_that_died_here_with_another_work_folder_is_not_waited_for(store: CheckpointStore, tmp_path: Path) -> None:
+    """Of a state on a store; ours is a lock that it never met."""
+    file = tmp_path / "lease"
+    lock = LocalFolder(tmp_path).lease("lease")
+    own, waiting = store.generations.next(), Waiting(store)
+    me = replace(Holder.myself(), locked=True, lock=lock_of(file), lock_file=str(file))
+    store.generations.show(own, me)
+    assert waiting.look() == str(me)
+    lock.release()
+    assert waiting.look() == Vacancy(own, f"{me} is gone")
+    # Another file that has the name now is no proof, and neither is none.
+    file.rename(tmp_path / "moved")
+    assert waiting.look() == str(me)
+    file.touch()
     assert waiting.look() == str(me)
 
 

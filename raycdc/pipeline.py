@@ -29,6 +29,7 @@ from raycdc.data_side import DataSide, bad_records
 from raycdc.driver.commands import LOOK_AT_STORE_S, LOOK_S, CommandDesk, LiveCommands, command_rules
 from raycdc.driver.new_tables import NewTables
 from raycdc.driver.start_patience import StartPatience
+from raycdc.driver.store_watch import watching_stores
 from raycdc.driver.succession import StoppedWaitingError, Tenure, take
 from raycdc.driver.watchdog import Watchdog
 from raycdc.epochs.epoch_loop import EpochLoop
@@ -215,6 +216,7 @@ class Pipeline:
         try:
             with ExitStack() as stack:
                 begin(start)
+                stack.enter_context(watching_stores(reporter.warning))
                 options = self.config.pipeline
                 store = CheckpointStore(state_of(self.config), pipeline=options.name)
                 tenure = take(stack, store, reporter, standby=standby, stopping=self._stopping)

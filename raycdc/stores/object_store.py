@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -17,6 +17,7 @@ from raycdc.stores.api import Stored, StoreError, Taken, Version, Written
 from raycdc.stores.conditional import Answered, Unsure, settle
 from raycdc.stores.libraries import account_of
 from raycdc.stores.settings import ProfileError, StorageSettings, with_profile
+from raycdc.stores.silence import SILENCES
 from raycdc.stores.url import ObjectPlace, StoreKind
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class ObjectStore:
         `client` is for tests: a client of obstore's that is there already.
         """
         self._place = place
+        self._tries_for_s = tries_for_s
         #: Requests by operation, for whoever watches their cost; those that the library repeats count once.
         self.requests: Counter[str] = Counter()
         self._client = client or client_of(place, settings or StorageSettings(), tries_for_s=tries_for_s)
@@ -118,7 +120,7 @@ class ObjectStore:
         import obstore
 
         self.requests["put"] += 1
-        with self._named(name, "written"):
+        with self._named(name, "written", small=False):
             obstore.put(self._client, name, path)
 
     def delete_all(self, names: Sequence[str]) -> None:
@@ -143,6 +145,9 @@ class ObjectStore:
         with self._named(name, "written"):
             return settle(attempt, lambda: self.read(name), data, before=before)
 
+    def _told_of(self) -> AbstractContextManager[None]:
+        return SILENCES.asking(str(self._place), tries_for_s=self._tries_for_s, is_answer=_is_answer)
+
     def _unsure(self, name: str, cause: Exception) -> Unsure:
         text = f"{self._place.below(name)} cannot be written: {shown(cause)}."
         return Unsure(StoreError(text, lasting=False))
@@ -156,11 +161,14 @@ class ObjectStore:
         return _version(result["e_tag"], result["version"])
 
     @contextmanager
-    def _named(self, name: str, verb: str) -> Iterator[None]:
-        """Errors of the library become `StoreError`, with the object's URL in them."""
+    def _named(self, name: str, verb: str, *, small: bool = True) -> Iterator[None]:
+        """Errors of the library become `StoreError`, with the object's URL in them. A `small` request is answered soon
+        by a store that is there (`raycdc.stores.silence`).
+        """
         place = self._place.below(name) if name else self._place
         try:
-            yield
+            with self._told_of() if small else nullcontext():
+                yield
         except StoreError:
             raise
         except FileNotFoundError as cause:
@@ -267,6 +275,11 @@ def _refusals() -> tuple[type[Exception], ...]:
     from obstore import exceptions
 
     return (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
+
+
+def _is_answer(error: BaseException) -> bool:
+    """Whether a store that failed a request in this way has answered it."""
+    return isinstance(error, (FileNotFoundError, *_refusals())) or (isinstance(error, StoreError) and error.lasting)
 
 
 def _any_of_obstore() -> type[Exception]:

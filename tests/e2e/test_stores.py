@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -11,12 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from raycdc.errors import ExitCode
 from raycdc.sinks.iceberg.catalog import open_catalog
 from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions
 from raycdc.stores.object_store import ObjectStore
 from raycdc.stores.url import ObjectPlace, StoreKind
-from raycdc.testing.jobs import Job, catch_up
+from raycdc.testing.changelog import read_changelog
+from raycdc.testing.jobs import Job, Run, catch_up
 from raycdc.testing.servers import MariaDbServer, MotoServer, StoreProxy
+from raycdc.testing.servers.store_proxy import Fault, Rule
 
 pytestmark = pytest.mark.server
 
@@ -90,6 +94,57 @@ def test_a_run_that_is_killed_in_a_commit_goes_on_at_the_store(
     assert rows_of(store, sink, database) == [(n, changed.get(n, "read")) for n in range(1, 501) if n != 4]
     # Nothing became a folder of this machine.
     assert {path.name for path in tmp_path.iterdir()} <= {"job.toml", "state", "failpoints", *run_logs(job)}
+
+
+def test_a_driver_that_died_here_with_another_work_folder_is_not_waited_for(
+    mariadb: MariaDbServer, mariadb_database: str, store: StoreProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mariadb.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)", database=mariadb_database)
+    monkeypatch.setenv("RAYCDC_TEST_PASSWORD", "cdc")
+    bucket = store.create_bucket(mariadb_database.replace("_", "-"))
+    url, first = f"s3://{bucket}/state", f'work = "{tmp_path / "first"}"'
+    job = Job(tmp_path, mariadb, mariadb_database, ["t"], sink="jsonl", write="changelog", local=True)
+    job.state_url, job.pipeline, job.sections = url, first, store.section
+    killed = job.start("--until", "caught-up", failpoints="in_commit=kill")
+    assert killed.wait() == -signal.SIGKILL
+    job.pipeline = f'work = "{tmp_path / "second"}"'
+    run = job.start("--until", "caught-up")
+    assert run.wait() == 0, run.story()
+    assert [one for one in run.events if one["event"] == "waiting"] == []
+    assert len(read_changelog(job.lake / mariadb_database / "t", "jsonl")) == 2
+
+
+def test_a_store_that_is_unplugged_under_a_run_is_told_and_told_again_when_it_is_back(
+    mariadb: MariaDbServer, mariadb_database: str, store: StoreProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mariadb.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)", database=mariadb_database)
+    monkeypatch.setenv("RAYCDC_TEST_PASSWORD", "cdc")
+    bucket = store.create_bucket(mariadb_database.replace("_", "-"))
+    job = Job(tmp_path, mariadb, mariadb_database, ["t"], sink="jsonl", write="changelog", local=True)
+    job.state_url, job.pipeline = f"s3://{bucket}/state", f'work = "{tmp_path / "work"}"'
+    job.sections = store.section
+    run = job.start()
+    assert run.wait_for(lambda: any(one["event"] == "commit" for one in list(run.events))), run.story()
+    unplugged = [Rule(Fault.LOST_REQUEST, method=method, times=10_000) for method in ("GET", "PUT", "DELETE")]
+    with store.play(*unplugged):
+        assert run.wait_for(lambda: len(warnings(run)) > 0), run.story()
+        mariadb.execute("INSERT INTO t VALUES (3)", database=mariadb_database)
+    assert run.wait_for(lambda: len(warnings(run)) > 1), run.story()
+    assert run.interrupt() == ExitCode.INTERRUPTED, run.story()
+    away, back = warnings(run)
+    clock = r"\d\d:\d\d:\d\d"
+    assert re.match(
+        rf"s3://{bucket}/state has not answered since {clock}, for \d+ s\. It is asked again until {clock}\. See", away
+    )
+    assert re.fullmatch(rf"s3://{bucket}/state answers again, after \d+ s\.", back)
+    catch_up(job)
+    assert len(read_changelog(job.lake / mariadb_database / "t", "jsonl")) == 3
+
+
+def warnings(run: Run) -> list[str]:
+    """What was told of the store."""
+    texts = [str(one["text"]) for one in list(run.events) if one["event"] == "warning"]
+    return [text for text in texts if "answer" in text]
 
 
 def run_logs(job: Job) -> set[str]:

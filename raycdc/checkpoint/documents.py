@@ -1,17 +1,32 @@
 """Documents of the driver's own beside the epochs: requests, column names, figures of bad rows, and the like.
 
-Each has a module that knows what stands in it (`raycdc.checkpoint.kinds` lists all kinds of files).
+Each has a module that knows what stands in it (`raycdc.checkpoint.kinds` lists all kinds of files). A folder cannot
+make "is my generation still the newest?" and "put this document there" one step, so a driver that was stopped between
+the two, and wakes up behind its successor, may still write. Therefore each driver has files of its own generation, and
+says which documents it takes over, with all that stands in them, before it acts: nobody reads what a stale one writes.
+
+| of a document there are | counts |
+|---|---|
+| a file of a generation as new as what was taken over last | that of the newest generation |
+| older files alone | what was taken over last: the document as it was then, or none |
+| nothing that was taken over, in a state of an older version | the file without a generation |
+
+```
+documents/NAME.GENERATION            written by the driver of that generation alone
+generations/GENERATION.documents.json   what it took over: every document that there was, by name
+```
 """
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from raycdc.checkpoint import codec
-from raycdc.checkpoint.generations import Generations
-from raycdc.checkpoint.kinds import kind_of
+from raycdc.checkpoint.generations import Generations, OwnGeneration
+from raycdc.checkpoint.kinds import DOCUMENTS
 from raycdc.checkpoint.state_folder import StateFolder
 
 T = TypeVar("T")
@@ -19,26 +34,54 @@ T = TypeVar("T")
 #: What was asked of the tables (`raycdc.source.parking.Requests`); the coordinator that starts next carries it out.
 REQUESTS = "requests.json"
 
+_FOLDER = "documents"
+_OF_GENERATION = re.compile(r"(.+)\.(\d{10})$")
+_TAKEN_OVER = re.compile(r"(\d{10})\.documents\.json$")
+
+#: A generation, and the documents that its driver took over.
+_TakenOver = tuple[int, Mapping[str, codec.Document]]
+
 
 class DriverDocuments:
-    """See the module's docstring. Written under the lease only."""
+    """See the module's docstring. Written under the lease only. Every answer comes from storage, but for what a
+    generation took over, which never changes.
+    """
 
     def __init__(self, folder: StateFolder, generations: Generations) -> None:
         #: All documents of the state, for whoever has some of its own kind.
         self.folder = folder
         self._generations = generations
+        self._taken_over: _TakenOver | None = None
         #: Held by a thread of the driver that writes a document as it has read it, but for a change.
         self.changing = threading.RLock()
 
     def read(self, name: str) -> dict[str, Any] | None:
         """The document `name` as it was written last; None when it never was."""
-        return codec.read_current(self.folder, name)
+        document = self.folder.atomically(lambda: self._read(name))
+        if document is None:
+            return None
+        return codec.upgrade(
+            document,
+            origin=self.folder.origin(name),
+            current=codec.DOCUMENT_VERSION,
+            upgrades=codec.DOCUMENT_UPGRADES,
+        )
 
     def write(self, name: str, document: Mapping[str, Any]) -> None:
         """Replace the document `name`, durably. `FencedError` where another driver took over."""
-        assert kind_of(name), f"{name} is none of the kinds of files in raycdc.checkpoint.kinds"
+        assert name in DOCUMENTS, f"{name} is none of the documents in raycdc.checkpoint.kinds"
         data = codec.encode({"version": codec.DOCUMENT_VERSION, **document})
-        self.as_driver(name, lambda: self.folder.write(name, data))
+        while True:
+            generation = self.as_driver(name, lambda: self._write(name, data))
+            # A number that rises by the driver's own act takes over what was there before that.
+            if self._generations.own() in (generation, None):
+                return
+
+    def take_over(self, own: OwnGeneration) -> None:
+        """The driver of generation `own`, which begins, takes over the documents as they are now. Nothing that older
+        drivers write counts any more.
+        """
+        self.folder.atomically(lambda: self._take_over(own))
 
     def as_driver(self, what: str, act: Callable[[], T]) -> T:
         """The result of `act`, which is one step with the look at the generations where the storage can do that.
@@ -50,3 +93,64 @@ class DriverDocuments:
             return act()
 
         return self.folder.atomically(own)
+
+    def _write(self, name: str, data: bytes) -> int:
+        """The generation that it was written for: who is no driver has the state to itself."""
+        own = self._generations.own()
+        generation = self._generations.newest() if own is None else own
+        self.folder.create(_FOLDER)
+        self.folder.write(_own_name(name, generation), data)
+        return generation
+
+    def _read(self, name: str) -> codec.Document | None:
+        while True:
+            taken_over = self._newest_taken_over()
+            first = -1 if taken_over is None else taken_over[0]
+            newer = [generation for there, generation in self._files() if there == name and generation >= first]
+            if not newer:
+                return codec.read(self.folder, name) if taken_over is None else taken_over[1].get(name)
+            document = codec.read(self.folder, _own_name(name, max(newer)))
+            if document is not None:
+                return document
+            # Somebody has taken it over just now.
+
+    def _take_over(self, own: OwnGeneration) -> None:
+        first = self._newest_taken_over() is None
+        documents = {name: document for name in sorted(DOCUMENTS) if (document := self._read(name)) is not None}
+        data = codec.encode({"version": codec.DOCUMENT_VERSION, "documents": documents})
+        self.folder.write(_taken_over_name(own), data)
+        for name, generation in self._files():
+            if generation < own:
+                self.folder.delete(_own_name(name, generation))
+        for generation in self._takers():
+            if generation < own:
+                self.folder.delete(_taken_over_name(generation))
+        for name in documents if first else ():
+            self.folder.delete(name)
+
+    def _newest_taken_over(self) -> _TakenOver | None:
+        while generations := self._takers():
+            newest = max(generations)
+            if self._taken_over is not None and self._taken_over[0] == newest:
+                return self._taken_over
+            document = codec.read_current(self.folder, _taken_over_name(newest))
+            if document is not None:
+                self._taken_over = newest, document["documents"]
+                return self._taken_over
+            # A newer one took its place just now.
+        return None
+
+    def _files(self) -> list[tuple[str, int]]:
+        matches = (_OF_GENERATION.match(name) for name in self.folder.list(_FOLDER))
+        return [(found[1], int(found[2])) for found in matches if found]
+
+    def _takers(self) -> list[int]:
+        return [int(found[1]) for name in self.folder.list("generations") if (found := _TAKEN_OVER.match(name))]
+
+
+def _own_name(name: str, generation: int) -> str:
+    return f"{_FOLDER}/{name}.{generation:010d}"
+
+
+def _taken_over_name(generation: int) -> str:
+    return f"generations/{generation:010d}.documents.json"

@@ -27,6 +27,10 @@ from raycdc.checkpoint.generations import OwnGeneration
 from raycdc.checkpoint.state_folder import StateFolder
 
 _EPOCH_FILE = re.compile(r"(\d{10})\.json(\.dropped)?$")
+#: A raycdc that knows version 1 alone would not find the documents that are files of a generation, like this one. The
+#: content is the same.
+VERSION = 2
+_UPGRADES: dict[int, codec.Upgrade] = {1: lambda document: {**document, "version": 2}}
 _DOCUMENT = re.compile(r"(\d{10})\.epochs\.json$")
 
 
@@ -130,15 +134,17 @@ class EpochFiles:
         """The document that is in force."""
         while generations := self._documents():
             newest = max(generations)
-            document = codec.read_current(self._folder, _name(newest))
+            document = codec.read(self._folder, _name(newest))
             if document is not None:
+                origin = self._folder.origin(_name(newest))
+                document = codec.upgrade(document, origin=origin, current=VERSION, upgrades=_UPGRADES)
                 return Inherited(newest, frozenset(document["epochs"]), document["next"])
             # A newer one took its place just now.
         return None
 
     def _write(self, own: OwnGeneration, epochs: Sequence[int]) -> None:
         inherited = Inherited(own, frozenset(epochs), self.next())
-        document = {"version": codec.DOCUMENT_VERSION, **inherited.to_json()}
+        document = {"version": VERSION, **inherited.to_json()}
         self._folder.write(_name(own), codec.encode(document))
         for older in self._documents():
             if older < own:

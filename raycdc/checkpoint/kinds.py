@@ -21,22 +21,36 @@ class Kind(NamedTuple):
     rows: bool = True
 
 
+#: Documents of the driver's own (`raycdc.checkpoint.documents`), as they are called in a state of whatever version.
+DOCUMENTS = frozenset(
+    {"requests.json", "configured.json", "names.json", "changelog.json", "bad_rows.json", "retyped.json"}
+    | {"datasource.json"}
+)
+
+
+def _document(name: str, *, rows: bool = True) -> Kind:
+    """A document of the driver's own, in a state of an older version and in one of this."""
+    assert name in DOCUMENTS
+    return Kind(rf"({re.escape(name)}|documents/{re.escape(name)}\.\d{{10}})", rows)
+
+
 #: By a name for people.
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
         "meta": Kind(r"meta\.json", rows=False),
         "lease": Kind(r"lease", rows=False),
         "generation": Kind(r"gen|generations/\d{10}(\.pulse|\.epochs)?\.json", rows=False),
+        "documents taken over": Kind(r"generations/\d{10}\.documents\.json"),
         "manifests": Kind(r"epochs/\d{10}\.json(\.dropped)?|bases/\d{10}\.jsonl"),
         "commits": Kind(r"commits/\d{10}\.json(\.\d{10})?"),
         "schemas": Kind(r"schemas/[0-9a-f]+\.json"),
-        "requests": Kind(r"requests\.json"),
+        "requests": _document("requests.json"),
+        "configured": _document("configured.json"),
+        "column names": _document("names.json"),
+        "changelog": _document("changelog.json", rows=False),
+        "bad rows": _document("bad_rows.json"),
+        "retyped targets": _document("retyped.json", rows=False),
         "commands": Kind(r"commands/[0-9a-z]{8,64}\.json", rows=False),
-        "configured": Kind(r"configured\.json"),
-        "column names": Kind(r"names\.json"),
-        "changelog": Kind(r"changelog\.json", rows=False),
-        "bad rows": Kind(r"bad_rows\.json"),
-        "retyped targets": Kind(r"retyped\.json", rows=False),
         "dead letters": Kind(r"dead_letters/.+\.jsonl(\..+)?"),
         "segments": Kind(r"spool/.+"),
         "derived segments": Kind(r"derived/.+"),
@@ -45,7 +59,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "exact changes": Kind(r"exact/.+"),
         "spark": Kind(r"spark/.+"),
         "private": Kind(r"private/.+", rows=False),
-        "data source": Kind(r"datasource\.json"),
+        "data source": _document("datasource.json"),
     }
 )
 #: A document whose write was interrupted has the name of the finished one in its own.

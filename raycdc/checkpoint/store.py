@@ -8,14 +8,15 @@ meta.json            {"version", "checkpoint" (uuid), "pipeline"}   written once
 lease                flock of the driver, with its pid inside
 gen                  {"generation"}: raised by each driver that starts
 generations/         one file per generation, by the driver that claimed it: no two ever have the same; and its
-                     signs of life (`raycdc.checkpoint.pulse`), and the epochs that it took over (`….epoch_files`)
+                     signs of life (`raycdc.checkpoint.pulse`), and what it took over: epochs (`….epoch_files`) and
+                     documents (`….documents`)
 epochs/%010d.json    sealed manifests, whole or as the change of the one before (`raycdc.checkpoint.manifest_files`);
                      "….json.dropped" when recovery dropped one (its number stays used)
 bases/%010d.jsonl    whole states behind some of them (`raycdc.checkpoint.bases`)
 commits/%010d.json   commit records: generation, what each target table holds and which tables go into it; one that
                      was replaced is "….json.GENERATION" (`raycdc.checkpoint.commit_files`)
-requests.json        what the user asked of tables (new snapshots, pauses) while nothing ran
-bad_rows.json        how many rows of each table were left out
+documents/           of the driver's own, by name and generation: what the user asked of tables while nothing ran, how
+                     many rows of each table were left out, and the like (`raycdc.checkpoint.documents`)
 schemas/<fp>.json    table schemas by fingerprint
 spool/               segments of readers on this node
 ```

@@ -29,7 +29,7 @@ class DriverTerm:
         self._generation = store.generations.next() if generation is None else generation
         self._used = False
         store.generations.write_as(self.generation)
-        store.manifest_files.epochs.take_over(self._generation)
+        _take_over(store, self._generation)
         sweep_private(store.path / "private")
         store.generations.sweep(self._generation)
 
@@ -49,9 +49,19 @@ class DriverTerm:
         with self._lock:
             if self._used:
                 self._generation = self._store.generations.raised(self._generation)
-                self._store.manifest_files.epochs.take_over(self._generation)
+                _take_over(self._store, self._generation)
             self._used = True
             return self._generation
+
+
+def _take_over(store: CheckpointStore, own: OwnGeneration) -> None:
+    """Nothing that older drivers do to the files of epochs and documents counts from here on."""
+
+    def act() -> None:
+        store.manifest_files.epochs.take_over(own)
+        store.documents.take_over(own)
+
+    store.documents.folder.atomically(act)
 
 
 @contextmanager

@@ -98,7 +98,8 @@ def test_a_condition_concerns_the_tables_that_it_names(shop: Shop) -> None:
 
 def test_a_state_from_before_gets_the_document_at_its_next_start(shop: Shop) -> None:
     shop.run("a")
-    (shop.root / "state" / "configured.json").unlink()
+    [configured] = (shop.root / "state" / "documents").glob("configured.json.*")
+    configured.unlink()
     assert shop.run("a") == []
     with pytest.raises(ConfigError, match=r"sink\.write"):
         shop.run("a", sink={"write": "changelog"})

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from raycdc.checkpoint.names import column_names
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.cli.tables import change_table, table_list
 from raycdc.config import config_from_dict
@@ -82,7 +82,7 @@ def test_columns_that_delta_cannot_hold_keep_other_names_for_the_life_of_the_sta
         {"id": 1, "unit__SI_": "m", "q_2": 2, "col_x": 5},
         {"id": 2, "unit__SI_": "s", "q_2": 3, "col_x": 6},
     ]
-    names = json.loads((world.folder / "state" / "names.json").read_text())["tables"]
+    names = column_names(CheckpointStore(world.folder / "state"))
     assert names == {f"{world.database}.t": {"unit (SI)": "unit__SI_", "q;2": "q_2", "col x": "col_x"}}
     # Those that it has are kept even where no others are to come.
     world.sink["invalid_names"] = "park"

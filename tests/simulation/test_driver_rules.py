@@ -1,4 +1,8 @@
-"""Every rule of epoch loop, store, sinks' protocol and supervisor is needed: without it the simulation fails."""
+"""Every rule of epoch loop, store, sinks' protocol and supervisor is needed: without it the simulation fails.
+
+That nobody relies on names which others left unsynced is said by ``tests/unit/checkpoint/test_driver_races.py``: a
+failure of power rarely comes in the few steps between.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,6 @@ SEEDS_MAX = 60
 
 DEATHS = DriverSettings(deaths=0.004, new_columns=0.02)
 POWER = DriverSettings(deaths=0.004, power_failures=0.002)
-OUTAGES = DriverSettings(deaths=0.02, power_failures=0.008, steps=2500)
 PAUSES = DriverSettings(deaths=0.001, pauses=0.004)
 LOST_SEGMENTS = DriverSettings(deaths=0.004, lost_segments=0.01, answers_lost=0.1)
 #: Segments that are lost while some targets have an epoch, and others do not.
@@ -107,10 +110,6 @@ def give_names_to_files_that_are_not_synced(patch: pytest.MonkeyPatch) -> None:
 
 def leave_names_unsynced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ProcessDisk, "sync_folder", lambda self, folder: None)
-
-
-def rely_on_names_that_others_left_unsynced(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(LocalFolder, "sync", lambda self, folder: None)
 
 
 def write_documents_in_place(patch: pytest.MonkeyPatch) -> None:
@@ -231,33 +230,32 @@ def start_over_beside_the_old_coordinator(patch: pytest.MonkeyPatch) -> None:
 #: Rule, circumstances in which it matters, and a seed that is known to miss it (only to be quick).
 RULES: list[tuple[Switch, DriverSettings, int]] = [
     (drop_epochs_without_asking_the_sink, LOST_SEGMENTS, 0),
-    (take_a_damaged_segment_for_a_whole_one, LOST_SEGMENTS, 6),
+    (take_a_damaged_segment_for_a_whole_one, LOST_SEGMENTS, 8),
     (record_an_epoch_before_its_commits, DEATHS, 0),
     (go_on_whoever_is_newest, PAUSES, 0),
-    (take_ones_own_new_generation_for_another_drivers, LOST_PROCESSES, 22),
-    (recover_epochs_that_a_successor_sealed, STALE, 138),
-    (bar_nothing_before_it_is_dropped, STALE_AND_LOST, 15),
+    (take_ones_own_new_generation_for_another_drivers, LOST_PROCESSES, 41),
+    (recover_epochs_that_a_successor_sealed, STALE, 4),
+    (bar_nothing_before_it_is_dropped, STALE_AND_LOST, 24),
     (give_names_to_files_that_are_not_synced, POWER, 0),
     (leave_names_unsynced, POWER, 0),
-    (rely_on_names_that_others_left_unsynced, OUTAGES, 163),
     (write_documents_in_place, DEATHS, 0),
     (give_the_numbers_of_dropped_epochs_again, LOST_SEGMENTS, 0),
-    (share_a_generation_with_who_claimed_it, PAUSES, 126),
+    (share_a_generation_with_who_claimed_it, PAUSES, 62),
     (replace_a_root_that_others_replaced, ON_STORE, 0),
     (take_the_look_and_the_write_for_two_steps, ON_STORE, 4),
     (replace_a_coordinator_under_the_same_generation, LOST_PROCESSES, 0),
     (change_a_schema_while_the_commit_before_is_under_way, DEATHS, 3),
-    (read_the_range_of_a_frozen_epoch_again, FROZEN, 13),
-    (freeze_an_epoch_without_reading_its_tables_anew, FROZEN, 13),
-    (do_steps_again_that_a_target_holds, LAKES, 160),
+    (read_the_range_of_a_frozen_epoch_again, FROZEN, 24),
+    (freeze_an_epoch_without_reading_its_tables_anew, FROZEN, 24),
+    (do_steps_again_that_a_target_holds, LAKES, 12),
     (take_every_step_for_the_last, LAKES, 0),
     (end_the_run_because_of_one_target, REFUSALS, 0),
     (write_rows_behind_an_epoch_that_was_refused, REFUSALS, 0),
     (never_take_a_target_back, REFUSALS, 0),
     (record_an_epoch_without_who_refused_it, REFUSALS, 0),
-    (replace_no_reader, LOST_PROCESSES, 0),
+    (replace_no_reader, LOST_PROCESSES, 14),
     (replace_a_reader_that_still_runs, LOST_PROCESSES, 0),
-    (start_over_beside_the_old_coordinator, LOST_SEGMENTS, 4),
+    (start_over_beside_the_old_coordinator, LOST_SEGMENTS, 6),
 ]
 
 

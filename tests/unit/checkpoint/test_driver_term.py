@@ -39,6 +39,7 @@ WRITES: dict[str, Callable[[CheckpointStore, DriverTerm], Any] | str] = {
     "drop_after": lambda store, _: store.drop_after(0),
     "generations.raised": lambda store, term: store.generations.raised(term.generation()),
     "write_manifest": lambda store, _: EpochScript.seal(stale_script(store)),
+    "documents.take_over": "in a document of one's own generation, which nobody reads once there is a newer one",
     "generations.next": "how a driver takes over",
     "generations.take_over": "how one does that waited",
     "generations.show": "of one's own generation, whose signs nobody looks for once there is a newer one",

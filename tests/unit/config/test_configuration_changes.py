@@ -94,7 +94,8 @@ def test_a_state_keeps_no_secret(tmp_path: Path) -> None:
         }
     )
     write_configured(store, configured_keys(made))
-    assert "geheim" not in (store.path / "configured.json").read_text()
+    [configured] = (store.path / "documents").glob("configured.json.*")
+    assert "geheim" not in configured.read_text()
     assert read_configured(store) == configured_keys(made)
 
 

@@ -35,7 +35,7 @@ class Control:
         """An event of the run; one at a time."""
         self._collector.listen(event)
         if self._door is not None:
-            self._door.events.tell(event)
+            self._door.tell(event)
             if isinstance(event, Started) and not self._opened:
                 self._opened = True
                 self._door.open()

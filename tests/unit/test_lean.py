@@ -26,7 +26,8 @@ LOCAL_RUN = """
 import sys
 from raycdc.cli import main
 assert main(["run", "--local", sys.argv[1]]) == 0
-print(sorted({"pandas", "deltalake", "pyiceberg", "pyspark", "ray"} & sys.modules.keys()))
+loaded = {"asyncio", "deltalake", "pandas", "pyiceberg", "pyspark", "ray", "starlette", "uvicorn"}
+print(sorted(loaded & sys.modules.keys()))
 """
 CONFIG = """
 pipeline = {{ name = "lean", state = "{folder}/state" }}

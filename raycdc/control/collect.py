@@ -29,6 +29,7 @@ from raycdc.control.model import (
     TableReport,
 )
 from raycdc.control.rates import Speed
+from raycdc.control.stages import Stages
 from raycdc.model import TableId
 from raycdc.run_events import (
     CaughtUp,
@@ -53,6 +54,8 @@ from raycdc.source.table_life import Parked
 
 #: So many warnings and errors are remembered.
 NOTES_MAX = 50
+#: A pipeline that is less behind is held up by nothing but its epochs.
+KEEPS_UP_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,7 @@ class Collector:
         self._run = Run(socket.gethostname(), os.getpid(), wall_ms(), "starting", about.local)
         self._job: JobStatus | None = None
         self._tables = Tables()
+        self._stages = Stages()
         self._last_commit: Commit | None = None
         #: How far the sink was behind, and when that was so.
         self._behind: tuple[int, float] | None = None
@@ -92,8 +96,11 @@ class Collector:
 
     def heard(self, status: JobStatus | None) -> None:
         """The newest status of the source side; while there is none, the last one stays."""
-        if status is not None:
+        if status is None:
+            return
+        with self._lock:
             self._job = status
+            self._stages.look(status, now_s=self._clock())
 
     def listen(self, event: RunEvent) -> None:
         """An event of the run."""
@@ -116,6 +123,7 @@ class Collector:
                 self._tables.progress(tables, now_s=now_s)
                 self._behind = None if event.behind_ms is None else (event.behind_ms, now_s)
             case Committed(epoch, by_table, rows):
+                self._stages.committed(staging_s=event.staging_s, commit_s=event.commit_s)
                 self._last_commit = Commit(epoch, self._wall_ms(), rows)
                 self._tables.committed(epoch, by_table.items(), at_ms=self._last_commit.at_ms)
             case Warned(text):
@@ -141,6 +149,7 @@ class Collector:
             speed = self._tables.speed.now(now_s)
             lag_ms = None if self._behind is None else round(self._behind[0] + (now_s - self._behind[1]) * 1000)
             tables = tuple(replace(table, lag_ms=lag_ms) if table.phase == "stream" else table for table in tables)
+            bottleneck = self._stages.bottleneck()
             warnings, errors = (tuple(notes) for notes in self._notes)
         readers = tuple(map(_reader, job.readers)) if job is not None else ()
         return Status(
@@ -159,6 +168,7 @@ class Collector:
                 last_commit=self._last_commit,
                 lag_ms=lag_ms,
                 backlog=_backlog(job),
+                bottleneck=bottleneck if any(t.phase == "snapshot" for t in tables) or not _keeps_up(lag_ms) else None,
                 warnings=warnings,
                 errors=errors,
             ),
@@ -229,6 +239,10 @@ class Tables:
             report(figures, self._commits.get(name), self._speeds[name], now_s)
             for name, figures in sorted(self._figures.items())
         )
+
+
+def _keeps_up(lag_ms: int | None) -> bool:
+    return lag_ms is None or lag_ms < KEEPS_UP_MS
 
 
 def _snapshot(figures: TableFigures, speeds: Speeds, now_s: float) -> SnapshotReport:

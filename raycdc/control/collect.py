@@ -48,6 +48,7 @@ from raycdc.run_events import (
     Warned,
     WentOn,
 )
+from raycdc.source.connector import LogRoom
 from raycdc.source.protocol.job_status import JobStatus, ReaderStatus
 from raycdc.source.split import STREAM_SPLIT_ID
 from raycdc.source.table_life import Parked
@@ -60,12 +61,15 @@ KEEPS_UP_MS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What is known of a run before it begins. `place_text` writes a parked table's position for people."""
+    """What is known of a run before it begins. `place_text` writes a parked table's position for people; `log_room`
+    asks the source, and may take a moment.
+    """
 
     pipeline: str
     sink: str
     local: bool
     targets: Callable[[TableId], tuple[TableId, ...]]
+    log_room: Callable[[], LogRoom | None] = lambda: None
     place_text: Callable[[Parked], str] = lambda _: ""
 
 
@@ -143,6 +147,7 @@ class Collector:
 
     def status(self) -> Status:
         """The document of now."""
+        room = self._about.log_room()
         job, about, now_s = self._job, self._about, self._clock()
         with self._lock:
             tables = self._tables.reports(self._report, now_s=now_s)
@@ -167,7 +172,7 @@ class Collector:
                 rows_per_second=_rounded(speed),
                 last_commit=self._last_commit,
                 lag_ms=lag_ms,
-                backlog=_backlog(job),
+                backlog=_backlog(job, room),
                 bottleneck=bottleneck if any(t.phase == "snapshot" for t in tables) or not _keeps_up(lag_ms) else None,
                 warnings=warnings,
                 errors=errors,
@@ -275,8 +280,11 @@ def _reader(reader: ReaderStatus) -> ReaderReport:
     )
 
 
-def _backlog(job: JobStatus | None) -> Backlog:
+def _backlog(job: JobStatus | None, room: LogRoom | None) -> Backlog:
     partitions = [] if job is None else [r.metrics.partitions for r in job.readers if r.metrics.partitions is not None]
+    if not partitions and room is not None:
+        kept_s = None if room.kept_s is None else round(room.kept_s)
+        return Backlog(room.unread_bytes, retention_headroom_seconds=kept_s, kept_until_deleted=room.forever)
     if not partitions:
         return Backlog()
     known = [each.pending_records for each in partitions if each.pending_records is not None]

@@ -6,7 +6,7 @@ failure of power rarely comes in the few steps between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.checkpoint.recovery import STEP_LAST, CommitVector, Frozen
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.checkpoint.term import DriverTerm
+from raycdc.driver.commands import CommandDesk
 from raycdc.epochs import decisions
 from raycdc.epochs.epoch_loop import EpochLoop
 from raycdc.epochs.epoch_recovery import EpochRecovery
@@ -31,6 +32,8 @@ from raycdc.runtime import supervisor as supervisor_module
 from raycdc.runtime.supervisor import Supervisor
 from raycdc.sinks import steps
 from raycdc.sinks.steps import ExactlyOnceSink
+from raycdc.source.parking import Asked
+from raycdc.source.table_commands import Command, CommandRules
 from raycdc.testing.simulation import SimulationError
 from raycdc.testing.simulation.drivers import DriverSettings, DriverSimulation, life
 from raycdc.testing.simulation.drivers.disk import ProcessDisk
@@ -62,6 +65,8 @@ ON_STORE = DriverSettings(deaths=0.001, pauses=0.006, on_store=True, replies_los
 LOST_PROCESSES = DriverSettings(lost_processes=0.01)
 REFUSALS = DriverSettings(deaths=0.003, refusals=0.01, requests=0.3)
 LAKES = DriverSettings(deaths=0.006, whole=False, requests=0.2)
+COMMANDS = DriverSettings(deaths=0.006, commands=0.02)
+COMMANDS_ALONE = DriverSettings(deaths=0.0, lost_processes=0.0, commands=0.02)
 
 
 def drop_epochs_without_asking_the_sink(patch: pytest.MonkeyPatch) -> None:
@@ -227,6 +232,21 @@ def start_over_beside_the_old_coordinator(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Supervisor, "start_over", start_over)
 
 
+def delete_a_command_before_its_answer_is_durable(patch: pytest.MonkeyPatch) -> None:
+    real = CommandDesk.take
+
+    def take(self: CommandDesk, commands: Sequence[Command], rules: CommandRules) -> list[Asked]:
+        for command in commands:
+            self._folder.delete(f"commands/{command.id}.json")
+        return real(self, commands, rules)
+
+    patch.setattr(CommandDesk, "take", take)
+
+
+def ask_for_what_a_coordinator_that_reads_will_not_see(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(life.Interrupted, "start_over", lambda self, recover: recover())
+
+
 #: Rule, circumstances in which it matters, and a seed that is known to miss it (only to be quick).
 RULES: list[tuple[Switch, DriverSettings, int]] = [
     (drop_epochs_without_asking_the_sink, LOST_SEGMENTS, 0),
@@ -256,6 +276,8 @@ RULES: list[tuple[Switch, DriverSettings, int]] = [
     (replace_no_reader, LOST_PROCESSES, 14),
     (replace_a_reader_that_still_runs, LOST_PROCESSES, 0),
     (start_over_beside_the_old_coordinator, LOST_SEGMENTS, 6),
+    (delete_a_command_before_its_answer_is_durable, COMMANDS, 0),
+    (ask_for_what_a_coordinator_that_reads_will_not_see, COMMANDS_ALONE, 0),
 ]
 
 

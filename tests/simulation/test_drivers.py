@@ -15,6 +15,7 @@ from raycdc.testing.simulation.drivers import DriverSettings, DriverSimulation
 #: Seeds of an ordinary test run; ``RAYCDC_DRIVER_SEEDS`` asks for more (or ``FIRST-LAST`` for some).
 SEEDS = 40
 SEEDS_ON_A_STORE = 10
+SEEDS_OF_COMMANDS = 5
 _HISTORY = """
 from raycdc.testing.simulation.drivers import DriverSimulation
 simulation = DriverSimulation(11)
@@ -31,6 +32,10 @@ def seeds() -> range:
 def seeds_on_a_store() -> range:
     """Some in an ordinary run, all where more are asked for."""
     return seeds() if "RAYCDC_DRIVER_SEEDS" in os.environ else range(SEEDS_ON_A_STORE)
+
+
+def seeds_of_commands() -> range:
+    return seeds() if "RAYCDC_DRIVER_SEEDS" in os.environ else range(SEEDS_OF_COMMANDS)
 
 
 @pytest.mark.parametrize("seed", seeds())
@@ -53,7 +58,7 @@ def test_manifests_that_are_changes_of_others_keep_the_promises_too(seed: int, *
     DriverSimulation(seed, settings=replace(settings, changes=True, on_store=on_store)).run()
 
 
-@pytest.mark.parametrize("seed", seeds_on_a_store())
+@pytest.mark.parametrize("seed", seeds_of_commands())
 @pytest.mark.parametrize("on_store", [False, True], ids=["folder", "store"])
 def test_commands_to_a_driver_that_may_die_anywhere_are_carried_out_once_or_refused(
     seed: int, *, on_store: bool

@@ -23,6 +23,7 @@ import pyarrow as pa
 from raycdc.checkpoint.manifest import Segment, seq_base
 from raycdc.checkpoint.opaque import PlannerState, Position
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord
+from raycdc.lean import without_collection
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.runtime.coordinator_host import CoordinatorHost, CoordinatorStart
 from raycdc.source.protocol.api import ChunkRead, EnumeratorStart, InputStatus
@@ -314,16 +315,25 @@ class Job:
         self.generation = generation
         record = self.store.last_commit()
         self.committed = record.epoch if record else 0
+        with without_collection():
+            self.host = self._coordinator(interval_s)
+        self.readers = [
+            Reader(number, Link(Identity(generation, 1)), Dialect(shape, f"node-{number % 10}"))
+            for number in range(shape.readers)
+        ]
+
+    def _coordinator(self, interval_s: float) -> CoordinatorHost:
+        """As `raycdc.runtime.launcher` makes it."""
         begin = EnumeratorStart(
             None,
             self.store.last_manifest(),
             lambda name: SchemaDocument.from_json(self.store.document(name)),
         )
-        connector: Any = Connector(Dialect(shape))
-        self.host = CoordinatorHost(
+        connector: Any = Connector(Dialect(self.shape))
+        return CoordinatorHost(
             self.store,
             connector,
-            start=CoordinatorStart(generation, self.committed),
+            start=CoordinatorStart(self.generation, self.committed),
             begin=begin,
             settings=CoordinatorSettings(
                 epoch_interval_s=interval_s,
@@ -334,10 +344,6 @@ class Job:
                 progress_timeout_s=3600.0,
             ),
         )
-        self.readers = [
-            Reader(number, Link(Identity(generation, 1)), Dialect(shape, f"node-{number % 10}"))
-            for number in range(shape.readers)
-        ]
 
     def exchange(self, reader: Reader) -> bool:
         """One call of a reader to the coordinator, and its work on the answer. Whether it got anything."""

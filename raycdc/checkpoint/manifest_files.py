@@ -29,6 +29,7 @@ from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.sealed_state import CHANGE_VERSION, ChangedManifest, Reference, SealedState
 from raycdc.checkpoint.state_folder import StateFolder
 from raycdc.errors import StateError
+from raycdc.lean import without_collection
 
 #: States that are remembered: a driver asks for the last committed epoch while it reads those behind it. They share all
 #: that is the same in them.
@@ -93,6 +94,10 @@ class ManifestFiles:
 
     def read(self, epoch: int) -> Manifest | None:
         """The manifest of `epoch`, whole; None where there is none. `StateError` names the file that is of no use."""
+        with without_collection():
+            return self._read(epoch)
+
+    def _read(self, epoch: int) -> Manifest | None:
         found = self._document(epoch)
         if found is None:
             return None

@@ -60,6 +60,8 @@ def _whole(status: Status) -> Iterator[str]:
         yield f"{duration_text(1000 * backlog.seconds)} to read them"
     if backlog.retention_headroom_seconds is not None:
         yield f"the source keeps its log for {duration_text(1000 * backlog.retention_headroom_seconds)} more"
+    if backlog.kept_until_deleted:
+        yield "the source keeps its log until somebody deletes it"
     yield (
         "nothing committed yet" if job.last_commit is None else f"last commit {_commit(job.last_commit, status.at_ms)}"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import assert_never
 
 from raycdc.checkpoint.bad_rows import bad_rows
@@ -14,37 +15,29 @@ from raycdc.control.model import VERSION, Commit, JobReport, ParkedReport, Snaps
 from raycdc.run_events import TableFigures
 from raycdc.source.parking import with_refusals
 from raycdc.source.snapshot.enumerator_state import SealedEnumerator, SealedPlanning
-from raycdc.source.split import STREAM_SPLIT_ID
+from raycdc.source.snapshot.stream_state import StreamState, stream_of
 from raycdc.source.table_life import AsOf, Behind, Gone, InSnapshot, Live, Parked, TableState, Unknown
-from raycdc.source.table_requests import refusals_of, requests_of, stream_state
+from raycdc.source.table_requests import refusals_of, requests_of
 
 
 def status_at_rest(store: CheckpointStore, said: str, place_text: Callable[[Position], str]) -> Status:
     """The document; `said` are the words for who says so."""
     manifest, record = store.last_manifest(), store.last_commit()
-    state, requests = stream_state(manifest), requests_of(store)
-    if record is not None:
-        state = with_refusals(state, refusals_of(record.parked))
-    left_out = bad_rows(store, record.epoch if record else 0)
+    state = stream_of(manifest)
+    tables = () if manifest is None else _without_log(manifest) if state is None else _tables(store, state, place_text)
     lost = {} if manifest is None else {str(table): count for table, count in manifest.lost.items()}
-    tables, snapshots = [], {} if manifest is None else _snapshots(manifest)
-    for name in sorted({*state.names, *requests.tables}):
-        table, asked = state.named(name), requests.acts_on(name, state)
-        if isinstance(table, Unknown) and not asked:
-            continue
-        routed = {} if record is None else record.routes
-        tables.append(
-            TableReport(
-                table=name,
-                phase=phase_of(table),
-                targets=tuple(target for target, each in sorted(routed.items()) if name in each.sources) or (name,),
-                snapshot=snapshots.get(name),
-                parked=_parked(table, place_text),
-                rows_left_out=left_out.get(name),
-                values_lost=lost.get(name, 0),
-                asked=str(requests.tables[name]) if asked else None,
-            )
+    left_out = bad_rows(store, record.epoch if record else 0)
+    routed = {} if record is None else record.routes
+    tables = tuple(
+        replace(
+            table,
+            targets=tuple(target for target, each in sorted(routed.items()) if table.table in each.sources)
+            or table.targets,
+            rows_left_out=left_out.get(table.table),
+            values_lost=lost.get(table.table, 0),
         )
+        for table in tables
+    )
     commit = None if record is None else Commit(record.epoch, record.committed_ms)
     return Status(
         version=VERSION,
@@ -55,8 +48,38 @@ def status_at_rest(store: CheckpointStore, said: str, place_text: Callable[[Posi
         sink=None,
         run=None,
         job=JobReport(last_commit=commit),
-        tables=tuple(tables),
+        tables=tables,
     )
+
+
+def _without_log(manifest: Manifest) -> tuple[TableReport, ...]:
+    """The tables of a source of many logs, which has no phases of single tables: those that the state knows."""
+    return tuple(TableReport(str(table), "stream", (str(table),)) for table in sorted(manifest.tables))
+
+
+def _tables(
+    store: CheckpointStore, state: StreamState, place_text: Callable[[Position], str]
+) -> tuple[TableReport, ...]:
+    manifest, record, requests = store.last_manifest(), store.last_commit(), requests_of(store)
+    if record is not None:
+        state = with_refusals(state, refusals_of(record.parked))
+    snapshots = {} if manifest is None else _snapshots(manifest)
+    tables = []
+    for name in sorted({*state.names, *requests.tables}):
+        table, asked = state.named(name), requests.acts_on(name, state)
+        if isinstance(table, Unknown) and not asked:
+            continue
+        tables.append(
+            TableReport(
+                table=name,
+                phase=phase_of(table),
+                targets=(name,),
+                snapshot=snapshots.get(name),
+                parked=_parked(table, place_text),
+                asked=str(requests.tables[name]) if asked else None,
+            )
+        )
+    return tuple(tables)
 
 
 def phase_of(table: TableState) -> str:
@@ -75,9 +98,7 @@ def phase_of(table: TableState) -> str:
 
 
 def _snapshots(manifest: Manifest) -> dict[str, SnapshotReport]:
-    """How far snapshots are; nothing of a source that has none."""
-    if STREAM_SPLIT_ID not in manifest.to_splits:
-        return {}
+    """How far snapshots are."""
     return {str(table): _snapshot(sealed) for table, sealed in SealedEnumerator.of(manifest.enumerator).tables.items()}
 
 

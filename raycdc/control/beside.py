@@ -7,10 +7,12 @@ from collections.abc import Callable
 from raycdc.checkpoint.door import Door
 from raycdc.config import PipelineConfig
 from raycdc.control.collect import About, Collector
+from raycdc.control.room import AskedRoom, room_of
 from raycdc.control.server import ControlDoor, Threshold
 from raycdc.driver.commands import CommandDesk
 from raycdc.driver.succession import Tenure
 from raycdc.run_events import Listener, RunEvent, Started
+from raycdc.source.connector import LogRoom
 from raycdc.source.protocol.job_status import JobStatus
 
 
@@ -20,10 +22,11 @@ class Control:
     def __init__(self, config: PipelineConfig, listener: Listener, *, local: bool) -> None:
         self._config = config
         self._listener = listener
+        self._room: AskedRoom | None = None
         router = config.router()
         place = config.sink.store or config.sink.folder
         self._collector = Collector(
-            About(config.pipeline.name, f"{config.sink.type} {place}".strip(), local, router.targets)
+            About(config.pipeline.name, f"{config.sink.type} {place}".strip(), local, router.targets, self._log_room)
         )
         self._door: ControlDoor | None = None
         self._opened = False
@@ -35,7 +38,7 @@ class Control:
         """An event of the run; one at a time."""
         self._collector.listen(event)
         if self._door is not None:
-            self._door.events.tell(event)
+            self._door.tell(event)
             if isinstance(event, Started) and not self._opened:
                 self._opened = True
                 self._door.open()
@@ -51,8 +54,12 @@ class Control:
         if not options.enabled:
             tenure.announce(Door(problem="control.enabled is false in its configuration."))
             return
+        self._room = room_of(self._config, tenure.store)
         threshold = Threshold(options, tenure.store.path / "private", tenure.announce, warn)
         self._door = ControlDoor(threshold, self._collector, CommandDesk(tenure.store))
+
+    def _log_room(self) -> LogRoom | None:
+        return None if self._room is None else self._room()
 
     def close(self) -> None:
         """The run ends."""

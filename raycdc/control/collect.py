@@ -29,6 +29,7 @@ from raycdc.control.model import (
     TableReport,
 )
 from raycdc.control.rates import Speed
+from raycdc.control.stages import Stages
 from raycdc.model import TableId
 from raycdc.run_events import (
     CaughtUp,
@@ -47,22 +48,28 @@ from raycdc.run_events import (
     Warned,
     WentOn,
 )
+from raycdc.source.connector import LogRoom
 from raycdc.source.protocol.job_status import JobStatus, ReaderStatus
 from raycdc.source.split import STREAM_SPLIT_ID
 from raycdc.source.table_life import Parked
 
 #: So many warnings and errors are remembered.
 NOTES_MAX = 50
+#: A pipeline that is less behind is held up by nothing but its epochs.
+KEEPS_UP_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What is known of a run before it begins. `place_text` writes a parked table's position for people."""
+    """What is known of a run before it begins. `place_text` writes a parked table's position for people; `log_room`
+    asks the source, and may take a moment.
+    """
 
     pipeline: str
     sink: str
     local: bool
     targets: Callable[[TableId], tuple[TableId, ...]]
+    log_room: Callable[[], LogRoom | None] = lambda: None
     place_text: Callable[[Parked], str] = lambda _: ""
 
 
@@ -82,6 +89,7 @@ class Collector:
         self._run = Run(socket.gethostname(), os.getpid(), wall_ms(), "starting", about.local)
         self._job: JobStatus | None = None
         self._tables = Tables()
+        self._stages = Stages()
         self._last_commit: Commit | None = None
         #: How far the sink was behind, and when that was so.
         self._behind: tuple[int, float] | None = None
@@ -92,8 +100,11 @@ class Collector:
 
     def heard(self, status: JobStatus | None) -> None:
         """The newest status of the source side; while there is none, the last one stays."""
-        if status is not None:
+        if status is None:
+            return
+        with self._lock:
             self._job = status
+            self._stages.look(status, now_s=self._clock())
 
     def listen(self, event: RunEvent) -> None:
         """An event of the run."""
@@ -116,6 +127,7 @@ class Collector:
                 self._tables.progress(tables, now_s=now_s)
                 self._behind = None if event.behind_ms is None else (event.behind_ms, now_s)
             case Committed(epoch, by_table, rows):
+                self._stages.committed(staging_s=event.staging_s, commit_s=event.commit_s)
                 self._last_commit = Commit(epoch, self._wall_ms(), rows)
                 self._tables.committed(epoch, by_table.items(), at_ms=self._last_commit.at_ms)
             case Warned(text):
@@ -135,12 +147,14 @@ class Collector:
 
     def status(self) -> Status:
         """The document of now."""
+        room = self._about.log_room()
         job, about, now_s = self._job, self._about, self._clock()
         with self._lock:
             tables = self._tables.reports(self._report, now_s=now_s)
             speed = self._tables.speed.now(now_s)
             lag_ms = None if self._behind is None else round(self._behind[0] + (now_s - self._behind[1]) * 1000)
             tables = tuple(replace(table, lag_ms=lag_ms) if table.phase == "stream" else table for table in tables)
+            bottleneck = self._stages.bottleneck()
             warnings, errors = (tuple(notes) for notes in self._notes)
         readers = tuple(map(_reader, job.readers)) if job is not None else ()
         return Status(
@@ -158,7 +172,8 @@ class Collector:
                 rows_per_second=_rounded(speed),
                 last_commit=self._last_commit,
                 lag_ms=lag_ms,
-                backlog=_backlog(job),
+                backlog=_backlog(job, room),
+                bottleneck=bottleneck if any(t.phase == "snapshot" for t in tables) or not _keeps_up(lag_ms) else None,
                 warnings=warnings,
                 errors=errors,
             ),
@@ -231,6 +246,10 @@ class Tables:
         )
 
 
+def _keeps_up(lag_ms: int | None) -> bool:
+    return lag_ms is None or lag_ms < KEEPS_UP_MS
+
+
 def _snapshot(figures: TableFigures, speeds: Speeds, now_s: float) -> SnapshotReport:
     done, total, amount, about = figures.chunks_done, figures.chunks_total, figures.amount, figures.rows_about
     rows = None if amount is None else amount.rows
@@ -261,8 +280,11 @@ def _reader(reader: ReaderStatus) -> ReaderReport:
     )
 
 
-def _backlog(job: JobStatus | None) -> Backlog:
+def _backlog(job: JobStatus | None, room: LogRoom | None) -> Backlog:
     partitions = [] if job is None else [r.metrics.partitions for r in job.readers if r.metrics.partitions is not None]
+    if not partitions and room is not None:
+        kept_s = None if room.kept_s is None else round(room.kept_s)
+        return Backlog(room.unread_bytes, retention_headroom_seconds=kept_s, kept_until_deleted=room.forever)
     if not partitions:
         return Backlog()
     known = [each.pending_records for each in partitions if each.pending_records is not None]

@@ -99,7 +99,10 @@ class Backlog:
     records: Annotated[int | None, Field(description="Of topics.")] = None
     seconds: Annotated[float | None, Field(description="How long it will take at the rate of now.")] = None
     retention_headroom_seconds: Annotated[
-        float | None, Field(description="How long until the source deletes what is not read yet.")
+        float | None, Field(description="How long the source keeps what is not read yet, at least.")
+    ] = None
+    kept_until_deleted: Annotated[
+        bool | None, Field(description="Whether the source keeps its log until somebody deletes it by hand.")
     ] = None
 
 

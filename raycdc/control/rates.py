@@ -9,6 +9,7 @@ from dataclasses import dataclass
 MEMORY_S = 10.0
 #: Rows come in epochs: between two of them nothing happens, and nothing is slow.
 STEP_S = 1.0
+FADES_AFTER_S = 5.0
 
 
 @dataclass(slots=True)
@@ -36,5 +37,5 @@ class Speed:
         if self.per_s is None:
             return None
         idle = now_s - self.at_s
-        faded = self.per_s * math.exp(-max(0.0, idle - MEMORY_S / 2) / MEMORY_S)
+        faded = self.per_s * math.exp(-max(0.0, idle - FADES_AFTER_S) / (MEMORY_S / 4))
         return faded if faded >= 0.05 else 0.0

@@ -6,7 +6,6 @@ the run, and never its end.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import socket
 import threading
@@ -21,12 +20,14 @@ from raycdc.checkpoint.door import Door
 from raycdc.checkpoint.folder import private_file
 from raycdc.config.control import ControlOptions
 from raycdc.control.collect import Collector
-from raycdc.control.events import EventHub
 from raycdc.driver.commands import CommandDesk
+from raycdc.run_events import RunEvent
 from raycdc.startup_checks import CONNECTIONS_MAX, listen
 
 if TYPE_CHECKING:
     import uvicorn
+
+    from raycdc.control.events import EventHub
 
 #: After this long the API's libraries are loaded: not before rows are on their way, and never by a run that has ended.
 OPENS_AFTER_S = 2.0
@@ -49,7 +50,7 @@ class ControlDoor:
         self._threshold = threshold
         self._collector = collector
         self._commands = commands
-        self.events = EventHub()
+        self._events: EventHub | None = None
         self._closed = threading.Event()
         self._server: uvicorn.Server | None = None
         self._thread = threading.Thread(target=self._run, name="control door", daemon=True)
@@ -61,6 +62,11 @@ class ControlDoor:
     def open(self) -> None:
         """Begin; returns at once."""
         self._thread.start()
+
+    def tell(self, event: RunEvent) -> None:
+        """Pass an event of the run on to those who follow; returns at once."""
+        if self._events is not None:
+            self._events.tell(event)
 
     def close(self) -> None:
         """End, within a few seconds. Harmless where it was never opened."""
@@ -83,9 +89,12 @@ class ControlDoor:
             self._threshold.warn(text)
 
     def _serve(self) -> None:
+        import asyncio
+
         import uvicorn
 
         from raycdc.control.api import Answers, Guarding, application
+        from raycdc.control.events import EventHub
 
         options = self._threshold.options
         listening = listen(options)
@@ -93,8 +102,9 @@ class ControlDoor:
             host, port = listening.getsockname()[:2]
             token = options.token.reveal() or secrets.token_urlsafe(32)
             name = "" if options.token else self._write(token)
+            self._events = EventHub()
             app = application(
-                Answers(self._collector.status, self._commands, self.events),
+                Answers(self._collector.status, self._commands, self._events),
                 Guarding(token, names_of(options, host, port)),
             )
             config = uvicorn.Config(

@@ -19,6 +19,7 @@ from raycdc.checkpoint.documents import REQUESTS
 from raycdc.checkpoint.manifest import STATE_NODE
 from raycdc.checkpoint.place import StatePlace
 from raycdc.checkpoint.store import CheckpointStore
+from raycdc.lean import without_collection
 from raycdc.model.mask import Masks
 from raycdc.model.until import Until
 from raycdc.runtime.client import CoordinatorClient
@@ -230,6 +231,11 @@ class LocalReader:
 
 def host_from(spec: JobSpec, start: CoordinatorStart) -> CoordinatorHost:
     """The coordinator of a job, in whatever process this runs."""
+    with without_collection():
+        return _host_from(spec, start)
+
+
+def _host_from(spec: JobSpec, start: CoordinatorStart) -> CoordinatorHost:
     store = CheckpointStore(spec.state, create=False)
     asked: Any = store.documents.read(REQUESTS)
     record = store.last_commit()

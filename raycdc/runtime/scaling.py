@@ -7,6 +7,7 @@ handed in (`raycdc.runtime.observing` makes them), and a `Decision` with its rea
 | chunks | the same while some wait, unless those are read before another reader would be up; then those that have one |
 | one log | `Limits.least`: one reader reads it, however far behind it is |
 | partitions | as many as keep the backlog below `BACKLOG_S` seconds, one partition each at most |
+| and its pace is used up | no more than there are |
 
 A phase that needs fewer lets readers go at once. Whatever else changes the number must last: more readers come after
 `GROW_AFTER_S`, one leaves after `SHRINK_AFTER_S`, because starting one costs seconds and moves splits.
@@ -230,11 +231,15 @@ class ScalingPolicy:
             case Phase.LOG:
                 return Demand(least, least, _of_one_log(seen))
             case Phase.CHUNKS:
-                return self._of_chunks(seen, most)
+                demand = self._of_chunks(seen, most)
             case Phase.PARTITIONS:
-                return self._of_partitions(seen, most)
+                demand = self._of_partitions(seen, most)
             case _:
                 assert_never(seen.phase)
+        if seen.paced and demand.wanted > self.readers:
+            why = f"{demand.why}; the source's pace is used up, and another reader would read no more"
+            return Demand(demand.useful, self.readers, why)
+        return demand
 
     def _of_chunks(self, seen: Observation, most: int) -> Demand:
         busy = max(1, sum(reader.chunks > 0 for reader in seen.readers))

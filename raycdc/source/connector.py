@@ -152,6 +152,17 @@ class Restart:
     tables: Sequence[str]
 
 
+@dataclass(frozen=True, slots=True)
+class LogRoom:
+    """How much of a log is not read yet, and how long the source keeps that, at least. None where that is not known;
+    `forever`: until somebody deletes it by hand.
+    """
+
+    unread_bytes: int | None = None
+    kept_s: float | None = None
+    forever: bool = False
+
+
 class Source(ABC, Generic[ConfigT]):
     """See the module's docstring."""
 
@@ -229,6 +240,12 @@ class Source(ABC, Generic[ConfigT]):
 
     def warm_up(self) -> None:
         """Load, ahead of any work, what reading needs (compiled loops): some hundred milliseconds."""
+
+    def log_room(self, last: Manifest) -> LogRoom | None:
+        """How much of its log the source has behind the epoch `last`; None where it cannot say. Blocks on a connection
+        of its own; for people, who ask beside a run. Raises `SourceError`.
+        """
+        return None
 
     def statistics(self) -> Mapping[str, Mapping[str, int]]:
         """Counts of this process since it began, by their names and tables, for people."""

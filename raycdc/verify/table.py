@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,8 @@ from raycdc.verify.pipeline_state import Held, PipelineState
 from raycdc.verify.results import Comparison, Counts, ShownKeys, Side
 from raycdc.verify.source_rows import ReadUpTo, SourceTableRows
 from raycdc.verify.targets.api import NotComparedError, TargetTable
+
+Result = TypeVar("Result")
 
 #: A key that differs is looked at so often while it keeps changing.
 ROUNDS_MAX = 6
@@ -75,6 +78,10 @@ class Terms:
     stopped: threading.Event = field(default_factory=threading.Event)
 
 
+class _EndedError(Exception):
+    """Nobody waits for the rest of this side."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Round:
     """Both sides as one round read them: `differing` keys, and the ordinal behind which neither side has anything."""
@@ -100,6 +107,8 @@ class TableComparison:
         self._open_sides = open_sides
         self._terms = terms
         self._reading = reading
+        #: One side failed, so that the other need not be read to its end.
+        self._failed = threading.Event()
         #: The ranges of a sample: the same in each round, as planning again would give others.
         self._ranges: list[SnapshotSplit] | None = None
 
@@ -112,6 +121,7 @@ class TableComparison:
             self._ranges = None if self._terms.sample >= 1 else _sampled(sides.source.splits(), self._terms.sample)
             split = held.split(sides.source.table)
             begun = time.monotonic()
+            self._failed.clear()
             try:
                 log = LogChanges(sides.source.source, split, sides.source.maker, sides.compared)
                 with log:
@@ -170,8 +180,12 @@ class TableComparison:
         """Read both sides at the same time, all rows or those with the key hashes `only` (ascending)."""
         with Digests() as ours, Digests() as theirs, ThreadPoolExecutor(1, "verify-target") as pool:
             if self._ranges is None:
-                reading: Future[None] = pool.submit(self._read_target, sides, theirs, only)
-                up_to = self._read_source(held, sides, ours, only)
+                reading: Future[None] = pool.submit(self._ending_both, self._read_target, sides, theirs, only)
+                try:
+                    up_to = self._ending_both(self._read_source, held, sides, ours, only)
+                except _EndedError:
+                    reading.result()  # Raises what ended this side.
+                    raise
                 reading.result()
                 differing = ours.differing(theirs)
             else:
@@ -210,7 +224,13 @@ class TableComparison:
         """The target's rows that count."""
         further = [*sides.counted_by, *((KIND, ORDER) if sides.is_changelog else ())]
         names = dict.fromkeys([*sides.names.values(), *further])
-        return map(sides.counts, sides.target.batches(list(names)))
+        try:
+            yield from map(sides.counts, sides.target.batches(list(names)))
+        except (OSError, pa.ArrowException) as cause:
+            # A file that is gone or damaged: the other tables have theirs.
+            raise NotComparedError(
+                f"its rows cannot be read from the target ({type(cause).__name__}: {cause})"
+            ) from cause
 
     def _shown(self, held: Held, sides: Sides, found: Differing) -> ShownKeys:
         """The first keys of each kind as text, for which both sides are read once more."""
@@ -230,9 +250,17 @@ class TableComparison:
         lists = (sorted(texts[int(key)] for key in part if int(key) in texts) for part in _kinds(found))
         return ShownKeys(*(each[:KEYS_SHOWN_MAX] for each in lists))
 
+    def _ending_both(self, read: Callable[..., Result], *given: Any) -> Result:
+        """`read` one side; what it raises ends the other side, too."""
+        try:
+            return read(*given)
+        except BaseException:
+            self._failed.set()
+            raise
+
     def _require_going(self) -> None:
-        if self._terms.stopped.is_set():
-            raise KeyboardInterrupt
+        if self._terms.stopped.is_set() or self._failed.is_set():
+            raise _EndedError
 
 
 def _sampled(ranges: Iterable[SnapshotSplit], share: float) -> list[SnapshotSplit]:

@@ -102,7 +102,8 @@ class Verifier:
         notes: list[str] = []
         try:
             self._require_alone(table, target)
-            about = open_target(self._config, target).rows_about()
+            schema, _ = self._transformed(table, self._state.held().document(table).schema)
+            about = open_target(self._config, target, schema).rows_about()
             self._on_table(Watched(str(table), reading, about))
             open_sides = partial(self._sides, table, target, notes)
             found = TableComparison(self._state, open_sides, self._terms, reading).run()
@@ -134,7 +135,7 @@ class Verifier:
         maker = RowMaker(table, schema, Hiding(self._config.masked(), self._config.state_key), found)
         if not schema.primary_key:
             raise NotComparedError("it has no primary key, by which rows of two sides are told to be one")
-        rows = open_target(self._config, target)
+        rows = open_target(self._config, target, schema)
         there = {name.casefold(): name for name in rows.columns()}
         absent = [name for name in maker.names if name.casefold() not in there]
         if absent:

@@ -100,6 +100,12 @@ def test_null_and_nothing_are_two_values(job: Job) -> None:
     delta(job).update(updates={"b": "NULL"}, predicate="id = 1")
     delta(job).update(updates={"b": "''", "a": "0"}, predicate="id = 2")
     assert counts(verified(job)[1]["t"]) == {"changed": 2}
+    # Neither side is read to its end where the other cannot be read.
+    for file in (job.lake / job.database / "t").glob("*.parquet"):
+        file.unlink()
+    code, lines = verified(job)
+    assert (code, lines["t"]["verdict"]) == (ExitCode.UNVERIFIED, "not compared")
+    assert lines["t"]["reason"].startswith("its rows cannot be read from the target (FileNotFoundError")
 
 
 def test_a_stopped_pipeline_is_behind_and_not_different(job: Job) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
+
+from raycdc.lean import without_collection
 
 PROGRAM = """
 import sys
@@ -23,7 +26,8 @@ LOCAL_RUN = """
 import sys
 from raycdc.cli import main
 assert main(["run", "--local", sys.argv[1]]) == 0
-print(sorted({"pandas", "deltalake", "pyiceberg", "pyspark", "ray"} & sys.modules.keys()))
+loaded = {"asyncio", "deltalake", "pandas", "pyiceberg", "pyspark", "ray", "starlette", "uvicorn"}
+print(sorted(loaded & sys.modules.keys()))
 """
 CONFIG = """
 pipeline = {{ name = "lean", state = "{folder}/state" }}
@@ -43,3 +47,11 @@ def test_a_run_without_ray_loads_no_library_that_it_does_not_use(tmp_path: Path)
     ended = subprocess.run(command, check=True, capture_output=True, text=True)
     assert ended.stdout.splitlines()[-1] == "[]"
     assert list((tmp_path / "out").rglob("*.jsonl"))
+
+
+def test_cycles_are_looked_for_again_after_the_last_of_several_blocks() -> None:
+    with without_collection():
+        with without_collection():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()

@@ -19,13 +19,14 @@ from raycdc.connectors.mysql.captured import captured_tables, findings
 from raycdc.connectors.mysql.cascades import unfollowable
 from raycdc.connectors.mysql.catalog import all_tables, discover_tables, load_tables
 from raycdc.connectors.mysql.checks import check_source, require_ok
-from raycdc.connectors.mysql.client import probe, start_position
+from raycdc.connectors.mysql.client import log_files, probe, start_position
 from raycdc.connectors.mysql.connections import Connections
 from raycdc.connectors.mysql.enumerator_dialect import MySqlEnumeratorDialect
 from raycdc.connectors.mysql.failover import resume_position
 from raycdc.connectors.mysql.log_opening import LogOpening, chunk_keys_of, tables_of
 from raycdc.connectors.mysql.log_reader import MySqlLogReader
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig
+from raycdc.connectors.mysql.room import log_room
 from raycdc.connectors.mysql.snapshot.chunk_reader import MySqlChunkReader
 from raycdc.connectors.mysql.snapshot.commits import sees_commits
 from raycdc.connectors.mysql.snapshot.key_order import MySqlKeyOrder
@@ -35,7 +36,7 @@ from raycdc.connectors.mysql.values.documents import capture_of, table_of
 from raycdc.connectors.mysql.warm_up import compile_all
 from raycdc.model import TableId
 from raycdc.source.as_begun import require_as_begun
-from raycdc.source.connector import IncrementalSource, Restart, SourceContext, SourceFindings, SourceTable
+from raycdc.source.connector import IncrementalSource, LogRoom, Restart, SourceContext, SourceFindings, SourceTable
 from raycdc.source.parking import Refusal
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.selection import Selection, known_tables
@@ -99,6 +100,13 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
             every = all_tables(connection)
             tables = discover_tables(connection, selector, named=selector.plain_names)
         return Selection.of("source.tables", selector, tables, every)
+
+    def log_room(self, last: Manifest) -> LogRoom | None:
+        if (state := stream_of(last)) is None:
+            return None
+        with closing(self._connections.connect()) as connection:
+            info = probe(connection)
+            return log_room(BinlogOffset.of(state.position), info, log_files(connection, info), last.watermark_ms)
 
     def restart(self, last: Manifest) -> Restart:
         with closing(self._connections.connect()) as connection:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from raycdc.model import TableId
 from raycdc.stores.libraries import delta_options
@@ -56,3 +56,5 @@ class DeltaRows:
             return DeltaTable(self._where, storage_options=self._options)
         except TableNotFoundError:
             raise NotComparedError(f"there is no Delta table for {self._target} in the lake") from None
+        except DeltaError as cause:
+            raise NotComparedError(f"the Delta table of {self._target} cannot be read ({cause})") from cause

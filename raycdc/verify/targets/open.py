@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from raycdc.config import PipelineConfig
-from raycdc.model import TableId
+from raycdc.model import TableId, TableSchema
 from raycdc.verify.targets.api import NotComparedError, TargetTable
 
 #: Sinks whose targets can be read.
-READABLE = ("delta", "iceberg", "jdbc", "parquet")
+READABLE = ("delta", "iceberg", "jdbc", "mongodb", "parquet")
 
 
-def open_target(config: PipelineConfig, target: TableId) -> TargetTable:
-    """`NotComparedError` for a sink that nothing here reads. Opens no connection yet."""
+def open_target(config: PipelineConfig, target: TableId, schema: TableSchema) -> TargetTable:
+    """The target with rows of `schema`; opens no connection. `NotComparedError` for a sink that nobody reads here."""
     # Each sink's section has a class of its own, which only its plug-in knows.
     section: Any = config.sink
     settings = config.storage.settings()
@@ -32,6 +32,10 @@ def open_target(config: PipelineConfig, target: TableId) -> TargetTable:
             from raycdc.verify.targets.parquet import ParquetRows
 
             return ParquetRows(section.path, target)
+        case "mongodb":
+            from raycdc.verify.targets.mongodb import MongoDbRows
+
+            return MongoDbRows(section.uri, target, schema)
         case "jdbc":
             return _database_rows(section.address(), target)
         case other:

@@ -94,6 +94,18 @@ def test_readers_that_wait_for_the_source_or_the_sink_get_no_help() -> None:
     assert "they wait for the source or the sink" in policy.look(idle, now_s=61).reason
 
 
+@pytest.mark.parametrize("phase", [Phase.CHUNKS, Phase.PARTITIONS])
+def test_a_source_whose_pace_is_used_up_gets_no_more_readers(phase: Phase) -> None:
+    policy = ScalingPolicy(Limits(1, 4))
+    policy.restart(seen(Phase.LOG))
+    waiting = seen(phase, 1, chunks_waiting=9, partitions=9, logs=(BEHIND,), paced=True)
+    assert set(lasting(policy, waiting, seconds=20)) == {1}
+    assert policy.look(waiting, now_s=21).reason.endswith(
+        "the source's pace is used up, and another reader would read no more"
+    )
+    assert lasting(policy, replace(waiting, paced=False), seconds=6, start_s=22)[-1] == 4
+
+
 def test_a_backlog_that_does_not_last_changes_nothing() -> None:
     policy = ScalingPolicy(Limits(1, 8))
     policy.restart(seen(Phase.LOG))

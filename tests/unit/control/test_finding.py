@@ -1,0 +1,61 @@
+"""Finding a run by its state: what is wrong is said by name, and what to do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from raycdc.checkpoint.door import VERSION, Door
+from raycdc.checkpoint.holder import Holder
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.control.client import NoRun, find
+from raycdc.errors import StateError
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore(tmp_path / "state", pipeline="shop")
+
+
+def taken(store: CheckpointStore, holder: Holder) -> None:
+    store.generations.show(store.generations.next(), holder)
+
+
+def test_nobody_runs_it(store: CheckpointStore) -> None:
+    assert find(store) == NoRun("nobody has run it yet")
+    taken(store, replace(Holder.myself(), beat=3, locked=True))
+    assert find(store) == NoRun(f"{Holder.myself()} is gone")
+    taken(store, replace(Holder.myself(), beat=3, ended=True))
+    assert find(store) == NoRun(f"{Holder.myself()}, which ran it last, has ended")
+
+
+ELSEWHERE = Holder("db9", "another kernel", 7, beat=3)
+
+
+@pytest.mark.parametrize(
+    ("holder", "says"),
+    [
+        (ELSEWHERE, "process 7 on db9 has the state .* and has no door to ask at"),
+        (replace(ELSEWHERE, door=Door("http://127.0.0.1:1", "t")), "open to its own machine only. Ask there, or set"),
+        (replace(ELSEWHERE, door=Door(problem="the port is taken")), "cannot be asked: the port is taken"),
+        (replace(ELSEWHERE, door=Door("http://db9:1", "t", VERSION + 1)), "runs a newer raycdc"),
+        (replace(ELSEWHERE, door=Door("http://db9:1", "")), "set the same control.token"),
+        (replace(ELSEWHERE, door=Door("http://db9:1", "../../etc/passwd")), "which is no file of a run"),
+        (replace(ELSEWHERE, door=Door("http://db9:1", f"private-{'0' * 32}")), "is not here. Ask on the machine"),
+    ],
+    ids=["no door", "loopback", "broken", "newer", "configured", "foreign file", "no file"],
+)
+def test_a_run_that_cannot_be_asked(holder: Holder, says: str, store: CheckpointStore) -> None:
+    taken(store, holder)
+    with pytest.raises(StateError, match=says):
+        find(store, patience_s=0.0)
+
+
+def test_a_run_that_does_not_answer(store: CheckpointStore) -> None:
+    taken(store, replace(Holder.myself(), beat=3, door=Door("http://127.0.0.1:1", "t")))
+    client = find(store, "a token of the configuration")
+    assert not isinstance(client, NoRun)
+    with pytest.raises(StateError, match=r"its door at http://127.0.0.1:1 does not answer"):
+        client.status()

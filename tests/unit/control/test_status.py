@@ -1,0 +1,93 @@
+"""The figures of a status: rates, the busiest stage, the log's room, and what is remembered."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from raycdc.connectors.mysql.binlog.position import BinlogOffset
+from raycdc.connectors.mysql.client import ServerInfo
+from raycdc.connectors.mysql.room import log_room
+from raycdc.control.collect import NOTES_MAX, About, Collector
+from raycdc.control.model import VERSION, Status
+from raycdc.control.rates import Speed
+from raycdc.control.stages import Stages
+from raycdc.errors import StateError
+from raycdc.run_events import Committed, Lags, Progress, Started, TableFigures, Warned
+from raycdc.source.connector import LogRoom
+from raycdc.source.protocol.job_status import JobStatus, ReaderStatus
+from raycdc.source.protocol.metrics import ProcessMetrics
+
+
+def test_a_speed_is_the_average_of_the_last_seconds_and_fades() -> None:
+    speed = Speed(0.0, 0)
+    assert speed.now(0.0) is None
+    for second in range(1, 60):
+        speed.saw(second * 100, now_s=float(second))
+    assert speed.now(59.0) == pytest.approx(100)
+    assert speed.now(63.0) == pytest.approx(100)
+    assert (speed.now(80.0) or 0) < 1
+    # Who counts began anew, which is no growth.
+    speed.saw(0, now_s=81.0)
+    speed.saw(50, now_s=82.0)
+    assert (speed.now(82.0) or 0) < 100
+
+
+def test_the_busiest_stage_is_the_bottleneck() -> None:
+    stages = Stages()
+    for second in range(20):
+        seconds = {"chunk_read": second * 0.9, "chunk_read_cpu": second * 0.2, "chunk_write": second * 0.1}
+        reader = ReaderStatus(0, 1, 10, "state", process=ProcessMetrics(seconds))
+        stages.look(JobStatus(1, 0, 0, readers=(reader,)), now_s=float(second))
+        stages.committed(staging_s=0.3, commit_s=0.05)
+    found = stages.bottleneck()
+    assert found is not None
+    assert found.stage == "source"
+    assert found.share == found.shares["source"]
+    expected = {"source": 0.7, "decode": 0.2, "hand_off": 0.0, "bridge": 0.1, "spark": 0.3, "commit": 0.05}
+    assert found.shares == pytest.approx(expected, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("place", "expires_s", "room"),
+    [
+        (BinlogOffset("b.2", 70), 3600.0, LogRoom(30, 3600.0)),
+        (BinlogOffset("b.2", 100), 0.0, LogRoom(0, forever=True)),
+        (BinlogOffset("b.1", 150), 3600.0, LogRoom(150, 0.0)),
+        (BinlogOffset("b.0", 4), 3600.0, None),
+    ],
+    ids=["the newest file", "kept forever", "an old file", "another server's"],
+)
+def test_the_room_of_a_binlog(place: BinlogOffset, expires_s: float, room: LogRoom | None) -> None:
+    info = cast("ServerInfo", SimpleNamespace(expire_logs_s=expires_s))
+    assert log_room(place, info, [("b.1", 200), ("b.2", 100)], 1_000) == room
+
+
+def test_a_status_is_made_of_events_and_bounded_in_what_it_remembers() -> None:
+    now_s = 0.0
+    collector = Collector(
+        About("shop", "jsonl out", True, targets=lambda table: (table,)),
+        clock=lambda: now_s,
+        wall_ms=lambda: int(now_s * 1000),
+    )
+    collector.listen(Started(1, 1, (1,)))
+    for second in range(4):
+        now_s = float(second)
+        figures = TableFigures("shop.a", "stream", rows=second * 10)
+        collector.listen(Progress((figures,), Lags(), (), behind_ms=40))
+    collector.listen(Committed(7, {"shop.a": 30}, 30, staging_s=0.1, commit_s=0.1))
+    for number in range(NOTES_MAX + 5):
+        collector.listen(Warned(f"{number}"))
+    now_s = 5.0
+    status = collector.status()
+    [table] = status.tables
+    assert (table.lag_ms, table.rows_per_second, table.last_commit) == (2040, 10.0, status.job.last_commit)
+    assert [note.text for note in status.job.warnings] == [f"{n}" for n in range(5, NOTES_MAX + 5)]
+    assert Status.from_json(status.to_json()) == status
+
+
+def test_a_status_of_a_newer_version_is_refused_by_name() -> None:
+    with pytest.raises(StateError, match=f"in version {VERSION + 1}, and this raycdc reads {VERSION}"):
+        Status.from_json(f'{{"version": {VERSION + 1}}}'.encode())

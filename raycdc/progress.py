@@ -42,6 +42,34 @@ from raycdc.source.protocol.metrics import PartitionMetrics
 TABLES_PER_LOOK = 100
 
 
+class RowsOfRun:
+    """Rows of each table since the run began, which more than one coordinator may have counted. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[float, int]] = {}
+        #: Those that coordinators before this one counted.
+        self._before: dict[str, int] = {}
+        self._generation = 0
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def of_generation(self, generation: int) -> None:
+        """A coordinator counts from its beginning on; one that carries out a command about a table is a new one."""
+        if generation != self._generation:
+            self._generation = generation
+            self._before = {name: rows for name, (_, rows) in self._seen.items()}
+
+    def look(self, table: str, counted: int, *, now_s: float) -> tuple[int, float]:
+        """The rows of the table with those that the coordinator of now has `counted`, and how many a second came since
+        the look before.
+        """
+        rows = self._before.get(table, 0) + counted
+        then_s, before = self._seen.get(table, (now_s, rows))
+        self._seen[table] = (now_s, rows)
+        return rows, (rows - before) / (now_s - then_s) if now_s > then_s else 0.0
+
+
 class ProgressReporter:
     """Turns statuses and commits into events. `listener` is called from several threads, one at a time."""
 
@@ -53,7 +81,7 @@ class ProgressReporter:
         self._lock = threading.Lock()
         self._parked: dict[str, int] = {}
         self._problems: dict[str, str] = {}
-        self._rows: dict[str, tuple[float, int]] = {}
+        self._rows = RowsOfRun()
         self._emit_lag_ms: int | None = None
         self._bad_rows: Mapping[str, int] = {}
         self._lag = Lag()
@@ -148,6 +176,7 @@ class ProgressReporter:
 
     def _progress(self, status: JobStatus) -> Progress:
         now_s = time.monotonic()
+        self._rows.of_generation(status.generation)
         tables = tuple(
             self._table(name, table, _counts_of(status.readers, name), now_s=now_s)
             for name, table in _by_name(status.tables)
@@ -160,10 +189,8 @@ class ProgressReporter:
         return Progress(tables, lags, readers, bottleneck, self._lag.behind_ms(now_ms))
 
     def _table(self, name: str, table: TableStatus, counts: Mapping[str, int], *, now_s: float) -> TableFigures:
-        rows, progress = table.rows or 0, table.progress
-        then_s, before = self._rows.get(name, (now_s, rows))
-        self._rows[name] = (now_s, rows)
-        rate = (rows - before) / (now_s - then_s) if now_s > then_s else 0.0
+        progress = table.progress
+        rows, rate = self._rows.look(name, table.rows or 0, now_s=now_s)
         return TableFigures(
             table=name,
             phase=progress.phase,

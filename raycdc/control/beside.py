@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from raycdc.checkpoint.door import Door
 from raycdc.config import PipelineConfig
@@ -11,9 +12,17 @@ from raycdc.control.room import AskedRoom, room_of
 from raycdc.control.server import ControlDoor, Threshold
 from raycdc.driver.commands import CommandDesk
 from raycdc.driver.succession import Tenure
+from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.run_events import Listener, RunEvent, Started
 from raycdc.source.connector import LogRoom
 from raycdc.source.protocol.job_status import JobStatus
+from raycdc.source.table_life import Parked
+
+
+def _place_text(source: str, parked: Parked) -> str:
+    """Where a table was parked, in its source's words; empty where it has none."""
+    plugin = load_plugin(PluginGroup.SOURCES, source)
+    return str(plugin.place_text()(parked.position)) if plugin.places else ""
 
 
 class Control:
@@ -25,9 +34,10 @@ class Control:
         self._room: AskedRoom | None = None
         router = config.router()
         place = config.sink.store or config.sink.folder
-        self._collector = Collector(
-            About(config.pipeline.name, f"{config.sink.type} {place}".strip(), local, router.targets, self._log_room)
-        )
+        sink = f"{config.sink.type} {place}".strip()
+        place_text = partial(_place_text, config.source.type)
+        about = About(config.pipeline.name, sink, local, router.targets, self._log_room, place_text)
+        self._collector = Collector(about)
         self._door: ControlDoor | None = None
         self._opened = False
 

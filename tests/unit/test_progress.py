@@ -28,6 +28,14 @@ def told(*statuses: JobStatus) -> list[RunEvent]:
     return events
 
 
+def test_rows_are_those_of_the_run_whatever_becomes_of_its_coordinator() -> None:
+    def sealed(generation: int, rows: int) -> JobStatus:
+        return JobStatus(generation, 1, 0, tables={TableId("m", "t"): TableStatus(TableProgress("stream"), rows)})
+
+    events = told(sealed(1, 10), sealed(1, 25), sealed(2, 0), sealed(2, 5))
+    assert [event.tables[0].rows for event in events if isinstance(event, Progress)] == [10, 25, 25, 30]
+
+
 def test_lags_are_the_worst_of_all_readers_and_what_is_pending_is_added_up() -> None:
     slow = PartitionMetrics(500, 900, 4000, 900, pending_records=70, paused=("m:1",))
     quick = PartitionMetrics(5, None, 10, None, pending_records=2)

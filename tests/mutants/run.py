@@ -29,7 +29,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 WORKERS = 2
 #: Longest that one test may take; a run without an end was not noticed either.
-TIMEOUT_S = 240
+TIMEOUT_S = 900
 #: Exit code of pytest where tests were run, and some failed.
 TESTS_FAILED = 1
 

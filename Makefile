@@ -55,7 +55,7 @@ test-races: setup-test ## The hand-off under aimed writes: 2,000 chunks on each 
 	$(PYTEST) -s -m long tests/integration/test_hand_off_races.py tests/integration/connectors/mysql/test_mysql_far_log.py \
 		tests/integration/connectors/mysql/test_mysql_conversions.py tests/integration/connectors/mongodb/test_mongodb_races.py
 
-test-sinks: setup-test ## Every way of writing of every sink, failing at every point; the whole suite of sinks for topics
+test-sinks: setup-test ## Every way of writing of every sink, failing at every point, with transforms too; the whole suite of sinks for topics
 	$(PYTEST) $(SEVERAL) tests/epochs/test_epoch_loop.py
 	$(PYTEST) $(SEVERAL) tests/epochs --deselect tests/epochs/test_epoch_loop.py \
 		-k "at_any_point or at_any_step or whatever_dies or between_the_targets"

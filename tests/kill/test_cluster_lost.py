@@ -5,6 +5,7 @@ Ray itself would say nothing for a minute, and then end the process with words o
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,8 +28,9 @@ pytestmark = [
     pytest.mark.kill,
     pytest.mark.long,
     pytest.mark.timeout(1800),
-    pytest.mark.parametrize("process", ["gcs_server", "raylet"]),
 ]
+#: Ray's own processes, which are ended under a run.
+LOST = pytest.mark.parametrize("process", ["gcs_server", "raylet"])
 
 #: The promise: how long after a loss a run says so.
 TOLD_WITHIN_S = 15.0
@@ -55,6 +57,7 @@ def require_rows(job: Job, count: int) -> None:
     assert (check_changelog(rows, ["id"]), len(rows)) == ([], count)
 
 
+@LOST
 def test_a_private_ray_is_started_anew(mariadb: MariaDbServer, tmp_path: Path, process: str) -> None:
     table(mariadb, "renewed")
     job = Job(tmp_path, mariadb, "renewed", ("t",), sink="jsonl", write="changelog")
@@ -82,6 +85,7 @@ def address() -> Iterator[str]:
         yield started
 
 
+@LOST
 def test_the_end_of_a_joined_cluster_is_told_by_name(
     mariadb: MariaDbServer, tmp_path: Path, process: str, address: str
 ) -> None:
@@ -100,3 +104,26 @@ def test_the_end_of_a_joined_cluster_is_told_by_name(
     mariadb.execute("INSERT INTO headless.t VALUES (2)")
     catch_up(replace(job, local=True))
     require_rows(job, 2)
+
+
+@pytest.mark.parametrize("lost", ["", "gcs_server", "raylet"], ids=["whole", "after_head", "after_raylet"])
+def test_nothing_of_a_private_ray_outlives_a_driver_that_is_killed(
+    mariadb: MariaDbServer, tmp_path: Path, lost: str
+) -> None:
+    """Nor does anything of one that was lost before, and replaced."""
+    database = f"outlived_{lost or 'whole'}"
+    table(mariadb, database)
+    job = Job(tmp_path, mariadb, database, ("t",), sink="jsonl", write="changelog")
+    run = job.start()
+    assert run.wait_for(lambda: bool(told(run, "commit"))), run.story()
+    driver = psutil.Process(run.pids()["driver"])
+    processes = driver.children(recursive=True)
+    if lost:
+        kill(driver, lost)
+        mariadb.execute(f"INSERT INTO {database}.t VALUES (2)")
+        assert run.wait_for(partial(went_on, job, run, 2), timeout_s=90), run.story()
+        processes += driver.children(recursive=True)
+    driver.kill()
+    _, left = psutil.wait_procs(processes, timeout=60)
+    assert [" ".join(one.cmdline())[:120] for one in left] == []
+    assert run.wait() == -signal.SIGKILL

@@ -174,10 +174,10 @@ def test_a_stopped_driver_that_wakes_up_after_the_takeover_commits_nothing(
             second = replace(job, pipeline=f'work = "{tmp_path / "other"}"').start("--standby")
             assert second.wait_for(lambda: bool(told(second, "waiting"))), second.story()
             first.process.send_signal(signal.SIGSTOP)
-            assert second.wait_for(lambda: bool(told(second, "commit")), timeout_s=60), second.story()
+            assert second.wait_for(lambda: bool(told(second, "commit"))), second.story()
             commits = len(told(first, "commit"))
             first.process.send_signal(signal.SIGCONT)
-            assert first.wait(timeout_s=60) == ExitCode.STATE, first.story()
+            assert first.wait() == ExitCode.STATE, first.story()
             assert [error["error"] for error in told(first, "error")] == ["FencedError"]
             assert len(told(first, "commit")) == commits
             refused = replace(job, pipeline=f'work = "{tmp_path / "third"}"').start()

@@ -37,7 +37,7 @@ TABLES = ("customers", "products", "orders")
 TAKEOVERS = int(os.environ.get("RAYCDC_TAKEOVERS", "20"))
 #: How long after its driver's loss a standby may have the state; and how long until its first commit, on any machine.
 TAKEN_WITHIN_S = 30.0
-COMMITTED_WITHIN_S = 120.0
+COMMITTED_WITHIN_S = 240.0
 #: A driver is lost at some moment of its first seconds: while it starts, reads, seals or commits.
 LOST_WITHIN_S = 6.0
 #: Connections of the pipelines' user.

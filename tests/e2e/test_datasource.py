@@ -189,7 +189,7 @@ def table_now(jobs: Jobs) -> dict[int, tuple[str, str]]:
     return {row[0]: (row[1], str(row[2])) for row in jobs.execute("SELECT id, name, weight FROM orders")}
 
 
-def test_a_stream_has_every_change_once_across_kills_and_restarts(jobs: Jobs, tmp_path: Path) -> None:
+def test_a_stream_has_every_change_once_across_kills_and_restarts(spark: Any, jobs: Jobs, tmp_path: Path) -> None:
     out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
     given = {"out": str(out), "checkpoint": str(checkpoint)}
 
@@ -212,7 +212,7 @@ def test_a_stream_has_every_change_once_across_kills_and_restarts(jobs: Jobs, tm
                 wait_for("an epoch", lambda last=last: newest() > last, process, jobs)  # type: ignore[misc]
         jobs.kill(process)
         change(jobs, life * 10 + 5)
-    answer = jobs.answer("stream", options=jobs.options("orders", until="caught-up"), **given)
+    answer = plain(spark_job.stream(spark, {"options": jobs.options("orders", until="caught-up"), **given}))
     rows = answer["rows"]
     assert len({row["_seq"] for row in rows}) == len(rows)
     assert replayed(rows) == table_now(jobs)

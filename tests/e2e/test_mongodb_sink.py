@@ -6,6 +6,7 @@ import json
 import os
 import random
 import subprocess
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -108,10 +109,10 @@ def test_ddl_mid_way_is_followed(
         database = f"{home}_away"
         shop(mariadb, database)
         keys = sink_keys(mongodb, home)
-        job = Job(tmp_path, mariadb, database, TABLES, sink="mongodb", sink_keys=keys, local=local, sections=ray)
+        job = Job(tmp_path, mariadb, database, TABLES, sink="mongodb", sink_keys=keys, local=True, sections=ray)
         catch_up(job)
         mariadb.execute(*CHANGES, database=database)
-        catch_up(job)
+        catch_up(replace(job, local=local))
         for table in TABLES:
             with session(mariadb, "root") as connection:
                 schema = load_table(connection, TableId(database, table)).schema()

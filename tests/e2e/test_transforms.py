@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from raycdc.testing.compare import read_delta
+from raycdc.testing.forked_commands import completed
 from raycdc.testing.jobs import Job, catch_up
 from raycdc.testing.servers import MariaDbServer, PostgresServer
 
@@ -57,8 +57,7 @@ def fill(server: MariaDbServer) -> None:
 
 def command(job: Job, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "RAYCDC_TEST_PASSWORD": job.server.cdc_user}
-    full = [sys.executable, "-m", "raycdc.cli", words[0], str(job.configuration()), *words[1:]]
-    return subprocess.run(full, check=False, capture_output=True, text=True, env=environment)
+    return completed((words[0], str(job.configuration()), *words[1:]), environment=environment, folder=job.folder)
 
 
 def source_rows(server: MariaDbServer, query: str) -> list[tuple[Any, ...]]:

@@ -25,7 +25,6 @@ TOGETHER = {
     "tests/e2e/test_shop_tutorial.py": "Ray and Spark",
     "tests/e2e/test_transforms.py": "Ray and Spark",
     "tests/e2e/test_bad_rows.py": "Ray and Spark",
-    "tests/e2e/test_routes.py": "Ray and Spark",
     "tests/e2e/test_mongodb_sink.py": "Ray and Spark",
     "tests/e2e/test_spark_elsewhere.py": "Ray and Spark",
     # One session for all.

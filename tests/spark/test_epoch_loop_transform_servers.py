@@ -34,12 +34,19 @@ UPSERTS = (
 )
 #: What is staged again is the same wherever it is; each mechanism dies at each point in `tests/epochs/test_epoch_loop`.
 DEATHS = [
-    *((kind, "in_commit") for kind in ("postgres-changelog", "mysql-upsert", *COLLECTIONS)),
+    *((kind, "in_commit") for kind in ("kafka", "postgres-upsert", "postgres-changelog", "mysql-upsert", *COLLECTIONS)),
     *(
-        (kind, at)
+        pytest.param(kind, at, marks=pytest.mark.long)
         for kind in ("kafka", "postgres-upsert")
-        for at in ("before_commit", "in_commit", "after_last_commit")
+        for at in ("before_commit", "after_last_commit")
     ),
+]
+#: Two rows with one key: within an epoch that is found before a sink has a part in it, so that one kind shows it;
+#: ``make test-sinks`` plays all.
+CLASHES = [
+    pytest.param(kind, together, marks=[pytest.mark.long] if together and kind != "delta-upsert" else [])
+    for kind in UPSERTS
+    for together in (True, False)
 ]
 
 
@@ -126,8 +133,7 @@ def test_rows_are_updated_by_another_key(kind: str, make: Make) -> None:
     assert found == {key_of(kind, f"N{name}"): qty for name, qty in ((0, 7), (8, 1), (2, 20), (3, 3))}
 
 
-@pytest.mark.parametrize("together", [True, False])
-@pytest.mark.parametrize("kind", UPSERTS)
+@pytest.mark.parametrize(("kind", "together"), CLASHES)
 def test_two_rows_with_one_new_key_are_refused(kind: str, together: bool, make: Make) -> None:
     world = make(kind, BY_NUMBER if kind.startswith("mysql") else BY_NAME)
     orders = world.script.table("shop.orders")
@@ -164,8 +170,7 @@ NOTHING = Transform(table="shop.nothing")
 SHARDS = r"shop\.orders_(\d)"
 
 
-@pytest.mark.parametrize("together", [True, False])
-@pytest.mark.parametrize("kind", UPSERTS)
+@pytest.mark.parametrize(("kind", "together"), CLASHES)
 def test_a_key_of_two_shards_is_refused_before_a_row_of_it_is_written(kind: str, together: bool, make: Make) -> None:
     world = make(kind, NOTHING)
     world.routes = (Route(SHARDS, "shop.all"),)

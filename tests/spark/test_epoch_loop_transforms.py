@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +29,27 @@ pytestmark = [
 
 
 KINDS = ("delta-upsert", "delta-changelog", "iceberg-upsert", "iceberg-changelog", "parquet", "jsonl")
+WORKERS = "in Python workers"
 
 
-@pytest.fixture(params=["in this process", "in Python workers"])
+def ways() -> Iterator[Any]:
+    """Each kind with what is derived here, and two with what workers derive: ``make test-sinks`` plays the others, as
+    no sink knows where its rows were derived.
+    """
+    for kind in KINDS:
+        yield kind, "in this process"
+        marks = () if kind in ("delta-upsert", "jsonl") else (pytest.mark.long,)
+        yield pytest.param(kind, WORKERS, marks=marks)
+
+
+@pytest.fixture(params=["in this process", WORKERS])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param != "in this process":
         monkeypatch.setattr(derive, "IN_PROCESS_BYTES_MAX", 0)
     return str(request.param)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "way"), list(ways()), indirect=["way"])
 def test_rows_are_computed_and_filtered_and_a_later_column_flows(
     kind: str, tmp_path: Path, spark: Any, way: str
 ) -> None:
@@ -59,8 +71,16 @@ def test_columns_stand_where_the_projection_puts_them(tmp_path: Path, spark: Any
     assert list(last) == ["id", "name", "qty", "note", "twice", "origin", "shout", "seven", *meta]
 
 
-@pytest.mark.parametrize("point", ["before_commit", "in_commit", "after_last_commit"])
-@pytest.mark.parametrize("kind", ["delta-upsert", "iceberg-upsert", "jsonl"])
+def deaths() -> Iterator[Any]:
+    """Delta's at each point, the others' in a commit; ``make test-sinks`` plays all."""
+    for kind, point in product(
+        ("delta-upsert", "iceberg-upsert", "jsonl"), ("before_commit", "in_commit", "after_last_commit")
+    ):
+        long = kind != "delta-upsert" and point != "in_commit"
+        yield pytest.param(kind, point, marks=[pytest.mark.long] if long else [])
+
+
+@pytest.mark.parametrize(("kind", "point"), list(deaths()))
 def test_an_epoch_that_is_staged_again_has_the_same_rows(
     kind: str, point: str, tmp_path: Path, spark: Any, fail_at: Callable[[str, int], None]
 ) -> None:

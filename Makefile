@@ -65,7 +65,8 @@ test-sinks: setup-test ## Every way of writing of every sink, failing at every p
 test-stores: ## Object stores: clients that race at S3Mock, moto, Azurite (needs npm) and Google's (needs Go), long stories of targets there
 	@.ci/setup stores
 	$(PYTEST) $(SEVERAL) tests/integration/stores tests/integration/sinks/test_iceberg_stores.py \
-		tests/integration/sinks/test_file_stores.py tests/integration/sinks/test_azure_stores.py tests/e2e/test_stores.py
+		tests/integration/sinks/test_file_stores.py tests/integration/sinks/test_azure_stores.py tests/e2e/test_stores.py \
+		tests/e2e/test_live_tables.py
 
 test-leaks: setup-test ## The sweep for secrets and values of rows over processes, Ray, Spark, logs and files
 	$(PYTEST) tests/e2e/test_nothing_leaks.py tests/integration/test_secrets_in_refusals.py

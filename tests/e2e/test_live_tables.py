@@ -19,7 +19,7 @@ from raycdc.testing.changelog import read_changelog
 from raycdc.testing.compare import read_delta, read_source
 from raycdc.testing.forked_commands import completed
 from raycdc.testing.jobs import Job, Run
-from raycdc.testing.servers import MariaDbServer
+from raycdc.testing.servers import MariaDbServer, MotoServer, StoreProxy
 
 pytestmark = pytest.mark.server
 
@@ -197,3 +197,27 @@ def test_a_driver_that_dies_around_a_command_neither_loses_nor_doubles_it(
     assert status is not None
     assert (status.state, desk.waiting()) == (CommandState.DONE, [])
     assert (truncations(job, "a"), truncations(job, "b")) == (1, 0)
+
+
+@pytest.mark.long
+def test_a_command_reaches_a_pipeline_on_another_machine_through_the_store_of_its_state(
+    mariadb: MariaDbServer, moto: MotoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(mariadb, "a", "b")
+    job = Job(tmp_path, mariadb, DATABASE, ("a", "b"), local=True)
+    with StoreProxy(moto) as store:
+        bucket = store.create_bucket("live-commands")
+        job.state_url, job.sections = f"s3://{bucket}/state", store.section
+        job.pipeline = f'work = "{tmp_path / "work"}"'
+        run = job.start()
+        wait_equal(run, job, "a", "b")
+        # What another machine would have: its own work folder, where no lock of the run is.
+        job.pipeline = f'work = "{tmp_path / "elsewhere"}"'
+        monkeypatch.setenv("RAYCDC_TEST_PASSWORD", mariadb.cdc_user)
+        told = asked(job, "pause", f"{DATABASE}.a")
+        assert "which runs the pipeline" in told
+        assert "is paused" in told
+        mariadb.execute("UPDATE a SET n = 10", "UPDATE b SET n = 10", database=DATABASE)
+        wait_equal(run, job, "b")
+        assert not lake_equals_source(job, "a")
+        assert run.interrupt() in (0, 130)

@@ -1,6 +1,6 @@
 # The tasks of this project. `make test` is what CI runs; `make check` is a synonym for people who look for it.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test demo test check test-fast test-kill test-takeover test-elastic test-simulation test-drivers test-races test-sinks test-stores test-leaks test-verify test-spark-elsewhere test-blackbox test-stories test-mutants test-mongodb-peer lint types imports format bench clean
+.PHONY: help setup setup-test demo test check test-fast test-kill test-takeover test-elastic test-balance test-simulation test-drivers test-races test-sinks test-stores test-leaks test-verify test-spark-elsewhere test-blackbox test-stories test-mutants test-mongodb-peer lint types imports format bench clean
 SHELL := /bin/bash
 BIN := .venv/bin
 PYTEST := $(BIN)/python .ci/leaves-nothing $(BIN)/python -m pytest
@@ -76,6 +76,9 @@ test-verify: setup-test ## verify finds what was planted among 5 million rows, a
 
 test-spark-elsewhere: setup-test ## Spark with executors that share no disk with the driver (network namespaces: needs root)
 	$(PYTEST) tests/e2e/test_spark_elsewhere.py tests/integration/bridge
+
+test-balance: setup-test ## A hot partition of a topic gets a reader of its own; topics and change streams read at a pace (some minutes)
+	$(PYTEST) -m long tests/e2e/test_hot_partition.py tests/integration/test_source_pace.py
 
 test-blackbox: setup-test ## Stories of DDL, types, broken surroundings, damaged state: both servers, three sinks
 	$(PYTEST) $(SEVERAL) tests/blackbox

@@ -238,7 +238,7 @@ class SourceConfig(Options):
         "whoever reads them. Default: as many as can be.",
         unit="rows",
         example=20_000,
-        gt=0,
+        ge=1,
     )
     bytes_per_second: Size | None = option(
         None,

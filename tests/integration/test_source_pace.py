@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from raycdc.model.pace import FETCH_S
 from raycdc.source.reader.pace import SLACK_S
-from raycdc.testing.jobs import Job
-from raycdc.testing.servers import MariaDbServer
+from raycdc.testing.forked_commands import completed
+from raycdc.testing.jobs import CollectionJob, Job, TopicJob
+from raycdc.testing.servers import KafkaServer, MariaDbServer, MongoDb
 
 pytestmark = pytest.mark.server
 
@@ -58,3 +62,95 @@ def test_two_readers_keep_to_one_pace_in_the_snapshot_and_in_the_log(
     progress = [event for event in run.events if event["event"] == "progress"]
     assert any(event.get("bottleneck") == "pace" for event in progress)
     assert {reader["subtask"] for event in progress for reader in event["readers"]} >= {0, 1}
+
+
+def takes_as_long_as_the_pace(job: Job, write: Callable[[range], None]) -> None:
+    """Rows that are written while the job runs reach the target no faster than they may be read."""
+    write(range(1))
+    run = job.start()
+    run.wait_for_rows(lambda: len(rows_of(job.lake)) == 1)
+    began_s = time.monotonic()
+    write(range(1, 1201))
+    run.wait_for_rows(lambda: len(rows_of(job.lake)) == 1201)
+    assert time.monotonic() - began_s >= (1200 - CREDIT) / RATE
+    assert run.interrupt() in (0, 130), run.story()
+    assert any(event.get("bottleneck") == "pace" for event in run.events)
+
+
+@pytest.mark.long
+def test_a_change_stream_keeps_to_its_pace(mongodb: MongoDb, mongodb_database: str, tmp_path: Path) -> None:
+    nobody: Any = None
+    job = CollectionJob(
+        tmp_path,
+        nobody,
+        mongodb_database,
+        ("orders",),
+        sink="jsonl",
+        write="changelog",
+        local=True,
+        readers=1,
+        uri=mongodb.uri,
+        startup="initial",
+        source=f"rows_per_second = {RATE}",
+    )
+    with mongodb.client() as client:
+
+        def write(ids: range) -> None:
+            client[mongodb_database]["orders"].insert_many({"_id": n} for n in ids)
+
+        takes_as_long_as_the_pace(job, write)
+
+
+@pytest.mark.long
+def test_a_topic_keeps_to_its_pace(kafka: KafkaServer, tmp_path: Path) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+
+    def write(ids: range) -> None:
+        for n in ids:
+            message = {"database": "shop", "table": "product", "type": "insert", "ts": 1_700_000_000, "data": {"id": n}}
+            producer.produce(topic, json.dumps(message).encode())
+        producer.flush()
+
+    with kafka.fresh_topic(partitions=2) as topic:
+        broker: Any = kafka
+        job = TopicJob(
+            tmp_path,
+            broker,
+            "shop",
+            ("product",),
+            sink="jsonl",
+            write="changelog",
+            local=True,
+            readers=1,
+            topic=topic,
+            columns="id BIGINT",
+            source=f"rows_per_second = {RATE}",
+        )
+        takes_as_long_as_the_pace(job, write)
+
+
+def test_check_and_plan_say_the_pace(tmp_path: Path) -> None:
+    path = tmp_path / "made.toml"
+    path.write_text(
+        f"""
+        [pipeline]
+        name = "made"
+        state = "{tmp_path / "state"}"
+        [source]
+        type = "datagen"
+        tables = ["shop.orders"]
+        rows_per_second = 2000
+        bytes_per_second = "1MB"
+        [sink]
+        type = "jsonl"
+        path = "{tmp_path / "lake"}"
+        write = "changelog"
+        """
+    )
+    environment = {**os.environ}
+    text = "All readers together read at most 2,000 rows and 1,000,000 bytes a second of the source"
+    checked = completed(("check", str(path), "--local"), environment=environment, folder=tmp_path)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert text in checked.stdout
+    planned = completed(("plan", str(path)), environment=environment, folder=tmp_path)
+    assert f"Pace: {text}" in planned.stderr

@@ -87,7 +87,8 @@ class LineSplitReader:
                 data = data[: data.rfind(b"\n") + 1] or data + file.readline()
         self._range = FileRange(name, begin + len(data), end)
         finished = (name,) if self._range.begin >= end else ()
-        return RecordsWithSplitIds((SplitRecords(name, Lines(begin, data)),), finished, bytes=len(data))
+        records = (SplitRecords(name, Lines(begin, data)),)
+        return RecordsWithSplitIds(records, finished, bytes=len(data), rows=data.count(b"\n"))
 
     def wake_up(self) -> None:
         """No read takes long."""

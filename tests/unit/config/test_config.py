@@ -19,6 +19,7 @@ from raycdc.config.reference import json_schema, reference_page
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig, ServerIdRange
 from raycdc.errors import ConfigError
 from raycdc.model import TableId
+from raycdc.model.pace import Pace
 from raycdc.plugins import list_plugins, load_plugin
 from raycdc.schema import EVENT_TYPES
 from raycdc.sinks.delta.plugin import DeltaSinkConfig
@@ -409,3 +410,19 @@ def test_json_schema_describes_a_whole_configuration() -> None:
     assert schema["additionalProperties"] is False
     assert schema["$defs"]["PipelineOptions"]["properties"]["epoch_interval"]["default"] == "2s"
     assert "geheim" not in json.dumps(schema)
+
+
+def test_a_pace_is_more_than_nothing_and_belongs_to_every_source() -> None:
+    assert not mysql().pace
+    assert mysql(rows_per_second=5, bytes_per_second="2kB").pace == Pace(5, 2000)
+    assert str(Pace(20_000, 2000)) == "20,000 rows and 2,000 bytes a second"
+    assert problem(source={"rows_per_second": 0}) == "source.rows_per_second: must be at least 1, got 0"
+    assert problem(source={"rows_per_second": -3}) == "source.rows_per_second: must be at least 1, got -3"
+    assert problem(source={"bytes_per_second": 0}) == "source.bytes_per_second: must be more than 0 bytes, got 0"
+    topics = {"type": "kafka", "bootstrap_servers": "b:1", "topics": ["t"], "format": {"type": "debezium-json"}}
+    datagen = {"type": "datagen", "tables": ["a.b"]}
+    collections = {"type": "mongodb", "uri": "mongodb://m/", "collections": ["a.b"]}
+    for source in (topics, datagen, collections):
+        paced = {**source, "rows_per_second": 7}
+        text = {"pipeline": {"name": "p", "state": "s"}, "sink": {"type": "console"}, "source": paced}
+        assert config_from_dict(text, environment=ENVIRONMENT).source.pace == Pace(rows_per_s=7)

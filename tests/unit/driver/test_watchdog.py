@@ -13,6 +13,7 @@ from raycdc.model import TableId
 from raycdc.run_events import StoodStill, WentOn
 from raycdc.source.protocol.job_status import JobStatus, ReaderStatus, SealStatus
 from raycdc.source.protocol.metrics import HandOffWait, LogMetrics, ProcessMetrics, ReaderMetrics
+from raycdc.source.protocol.pace import WHOLE, Lane, LaneDemand, PaceDemand
 from raycdc.threads import Threads
 from raycdc.waiting import stages
 from raycdc.waiting.patience import Patience, Trouble
@@ -145,6 +146,22 @@ def test_a_chunk_that_waits_for_the_log_stands_while_neither_moves(moves: str) -
         )
         said += told(stand_stills, clock, board, status(readers=(reader,)))
     assert said == (["standing 60"] if moves == "nothing" else [])
+
+
+def test_a_chunk_and_a_seal_that_wait_for_the_pace_of_the_source_stand_nowhere() -> None:
+    clock = Clock()
+    stand_stills, board = StandStills(60.0), Board(clock)
+    wait = HandOffWait(TableId("shop", "orders"), "shop.orders:12", "waits for the log's reader to open it")
+    said = {}
+    for held in (0, WHOLE):
+        pace = PaceDemand(1, {Lane.LOG: LaneDemand(used=WHOLE, held=held)})
+        reader = ReaderStatus(1, 1, 12, "n", metrics=ReaderMetrics(LogMetrics(0), waits=(wait,)), pace=pace)
+        found = []
+        for _ in range(10):
+            clock.s += 10
+            found += told(stand_stills, clock, board, status(readers=(reader,), sealing=SealStatus(7, (1,))))
+        said[held] = found
+    assert said == {0: ["standing 60", "standing 60"], WHOLE: ["moving 90", "moving 90"]}
 
 
 def test_a_seal_that_waits_for_a_reader_names_it() -> None:

@@ -286,6 +286,11 @@ class IncrementalSource(Source[ConfigT]):
     def key_order(self, split: StreamSplit) -> KeyOrder:
         """How keys of rows of the log are compared with bounds of chunks."""
 
+    @property
+    def takes_snapshot(self) -> bool:
+        """Whether the rows that are there when a pipeline begins are read. Without, targets lack older ones."""
+        return True
+
     def planner(self, table: TableId, document: SchemaDocument) -> PlannerState | None:
         """How `table`, which is followed and has the shape of `document`, is cut when it is read beside its log; None:
         in one piece. Blocks.

@@ -13,6 +13,8 @@
 5. The log is read from L up to U, its end once both sides were read (`log_changes`). Neither side can have a change
    behind U. So a key of which the log has no change in (L, U] had one value all the time, on both sides: a candidate
    like that is a difference, and nothing else is.
+   The pipeline itself may have emptied the target to read the table anew: every epoch is sealed before a target has
+   anything of it, so the newest manifest is looked at after both sides were read.
 6. The other candidates are compared again in the next round, when the target holds everything up to U. A key that
    changes in each round is told as such, and is no difference.
 

@@ -81,6 +81,16 @@ class PipelineState:
             return self._held(record, manifest)
         raise StateError(f"{self.store.place} has no manifest of its newest commit. Is another process changing it?")
 
+    def goes_on(self, table: TableId, held: Held) -> bool:
+        """Whether no epoch that is sealed by now begins the table anew, or leaves it, after `held`.
+
+        Each epoch is sealed before a target has anything of it, and the first of a new beginning empties the target.
+        """
+        newest = stream_of(self.store.last_manifest())
+        if newest is None or table not in newest.followed:
+            return False
+        return newest.followed[table].incarnation == held.stream.followed[table].incarnation
+
     def is_running(self) -> bool:
         """Whether a driver seems to have the state."""
         return not isinstance(self._watch.look(), Vacancy)

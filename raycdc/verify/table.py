@@ -136,7 +136,7 @@ class TableComparison:
 
     def _compared(self, held: Held, sides: Sides, log: LogChanges) -> Comparison:
         first = self._round(held, sides, None)
-        confirmed, waiting = self._judged(held, first, log)
+        confirmed, waiting = self._judged(held, sides, first, log)
         number, behind = 1, 0
         latest = first
         while len(waiting):
@@ -153,7 +153,7 @@ class TableComparison:
             if later.document(sides.source.table) != held.document(sides.source.table):
                 raise LogSaysMoreError("the table's columns were changed meanwhile")
             latest = self._round(later, sides, waiting)
-            more, waiting = self._judged(later, latest, log)
+            more, waiting = self._judged(later, sides, latest, log)
             confirmed = _joined(confirmed, more)
         keys = self._shown(held, sides, confirmed) if self._terms.show_keys and confirmed.count else None
         counts = Counts(
@@ -167,11 +167,13 @@ class TableComparison:
             Side.of(first.source), Side.of(first.target), first.ranges, number, counts, seconds=0.0, keys=keys
         )
 
-    def _judged(self, held: Held, found: _Round, log: LogChanges) -> tuple[Differing, np.ndarray]:
+    def _judged(self, held: Held, sides: Sides, found: _Round, log: LogChanges) -> tuple[Differing, np.ndarray]:
         """The differences of a round that are proven, and the keys that are to be looked at again."""
         if not found.differing.count:
             return found.differing, np.zeros(0, np.uint64)
         changed = log.after(held.ordinal, found.high)
+        if not self._state.goes_on(sides.source.table, held):
+            raise LogSaysMoreError("the pipeline began the table anew, or left it, meanwhile")
         proven = found.differing.without(changed)
         keys = found.differing.keys()
         return proven, np.unique(keys[np.isin(keys, changed)])

@@ -120,6 +120,10 @@ class Verifier:
 
     def _require_alone(self, table: TableId, target: TableId) -> None:
         """`NotComparedError` where the target has rows that are not the table's."""
+        if not self._source.takes_snapshot:
+            raise NotComparedError(
+                "the pipeline began without a snapshot (source.startup), so its targets lack older rows"
+            )
         entry = self._state.held().record.routes.get(str(target))
         if entry is not None and (others := sorted(set(entry.sources) - {str(table)})):
             raise NotComparedError(f"{target} also has rows of {', '.join(others)}, which cannot be told from its own")

@@ -21,6 +21,7 @@ from raycdc.errors import ExitCode
 from raycdc.testing.jobs import CollectionJob, Job, catch_up
 from raycdc.testing.servers import DatabaseServer, MariaDbServer, MongoDb, PostgresServer
 from raycdc.testing.sessions import session
+from raycdc.verify.targets.delta import DeltaRows
 from tests.e2e.test_jdbc import sink_keys
 from tests.e2e.verified import counts, require_equal, verified
 
@@ -258,3 +259,35 @@ def refused(job: Job, *words: str) -> tuple[int, str]:
         patch.setenv("RAYCDC_TEST_PASSWORD", "cdc")
         code = main(["verify", str(job.configuration()), *words])
     return code, errors.getvalue()[: len("There is no state in")]
+
+
+def test_a_target_that_is_read_anew_meanwhile_is_no_alarm(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = DeltaRows.batches
+
+    def batches(rows: DeltaRows, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        # The state was looked at; now a run empties the target, and dies before it says so.
+        monkeypatch.setattr(DeltaRows, "batches", read)
+        with contextlib.redirect_stdout(io.StringIO()):
+            assert main(["tables", "resnapshot", str(job.configuration()), f"{job.database}.t"]) == ExitCode.DONE
+        assert job.start("--until", "caught-up", failpoints="after_commit=kill@1").wait() == -9
+        assert delta(job).to_pyarrow_table().num_rows == 0
+        yield from read(rows, columns)
+
+    monkeypatch.setattr(DeltaRows, "batches", batches)
+    code, lines = verified(job)
+    assert (code, counts(lines["t"])) == (ExitCode.UNVERIFIED, {})
+    monkeypatch.undo()
+    catch_up(job)
+    require_equal(job, rows=3000)
+
+
+def test_a_target_without_older_rows_says_so(mariadb: MariaDbServer, mariadb_database: str, tmp_path: Path) -> None:
+    mariadb.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)", database=mariadb_database)
+    source = 'startup = { mode = "latest" }'
+    job = Job(tmp_path, mariadb, mariadb_database, ("t",), local=True, source=source)
+    catch_up(job)
+    mariadb.execute("INSERT INTO t VALUES (3)", database=mariadb_database)
+    catch_up(job)
+    code, lines = verified(job)
+    assert code == ExitCode.UNVERIFIED
+    assert lines["t"]["reason"].startswith("the pipeline began without a snapshot")

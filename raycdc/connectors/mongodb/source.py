@@ -188,6 +188,10 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
         client = connect(self.config.uri)
         return MongoDbChunkReader(client, self._large, selection_of=selection_of, pace=self.config.pace)
 
+    @property
+    def takes_snapshot(self) -> bool:
+        return self.config.startup.takes_snapshot
+
     def planner(self, table: TableId, document: SchemaDocument) -> PlannerState:
         return uncut(ID)
 

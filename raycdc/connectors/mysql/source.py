@@ -135,6 +135,10 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
             source_pace=self.config.pace,
         )
 
+    @property
+    def takes_snapshot(self) -> bool:
+        return self.config.startup.takes_snapshot
+
     def planner(self, table: TableId, document: SchemaDocument) -> PlannerState:
         with closing(self._connections.connect()) as connection:
             state = unread(connection, table_of(document), self._options.chunks(table))

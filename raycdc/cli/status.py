@@ -16,6 +16,7 @@ from raycdc.control.at_rest import status_at_rest
 from raycdc.control.client import ControlClient, NoRun, find
 from raycdc.control.model import Status
 from raycdc.errors import ConfigError, ExitCode, StateError
+from raycdc.lean import without_pandas
 from raycdc.printable import printable_json, printable_text
 
 #: Between two looks of ``--watch``.
@@ -24,6 +25,7 @@ WATCH_S = 1.0
 
 def print_status(config: Path, *, as_json: bool, watch: bool) -> int:
     """Print it once, or again and again until Ctrl-C."""
+    without_pandas()
     asking = Asking(config)
     if as_json:
         while True:

@@ -145,10 +145,13 @@ def measure(config: Path, connection: Any, log: Path, *, count: int, rows: int) 
     progress(f"500_tables: measuring raycdc on {count} tables ...")
     run = LiveRun([sys.executable, "-m", "raycdc.cli", "run", str(config), "--json"], log)
     with run.watched():
+        phases: dict[str, str] = {}
 
         def streaming(event: dict[str, Any]) -> bool:
+            # Of so many tables a line tells those that changed.
             found = event.get("tables", ()) if event["event"] == "progress" else ()
-            return len(found) >= count and all(table["phase"] == "stream" for table in found)
+            phases.update((table["table"], table["phase"]) for table in found)
+            return len(phases) >= count and set(phases.values()) == {"stream"}
 
         run.wait("the end of the snapshot", streaming, after=0.0)
         while sum(event["rows"] for _, event in run.commits(0.0)) < count * ROWS_PER_TABLE:

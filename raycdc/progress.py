@@ -38,18 +38,22 @@ from raycdc.runtime.scaling import Scaled
 from raycdc.source.protocol.job_status import JobStatus, ReaderStatus, TableStatus
 from raycdc.source.protocol.metrics import PartitionMetrics
 
-#: So many tables are reported of as often as a caller wants; looking at ten times as many costs ten times as much.
+#: So many tables are reported of as often as a caller wants, and all of them each time; looking at ten times as many
+#: costs ten times as much, and only those that changed are told.
 TABLES_PER_LOOK = 100
 
 
-class RowsOfRun:
-    """Rows of each table since the run began, which more than one coordinator may have counted. Not thread-safe."""
+class TablesOfRun:
+    """Rows of each table since the run began, which more than one coordinator may have counted; and what was told of
+    each last. Not thread-safe.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[float, int]] = {}
         #: Those that coordinators before this one counted.
         self._before: dict[str, int] = {}
         self._generation = 0
+        self._told: dict[str, TableFigures] = {}
 
     def __len__(self) -> int:
         return len(self._seen)
@@ -59,6 +63,16 @@ class RowsOfRun:
         if generation != self._generation:
             self._generation = generation
             self._before = {name: rows for name, (_, rows) in self._seen.items()}
+
+    def news(self, tables: tuple[TableFigures, ...]) -> tuple[TableFigures, ...]:
+        """All of them, or of many those that are others than when they were told last: nobody reads thousands of lines
+        twice a second that say what was said before.
+        """
+        if len(tables) <= TABLES_PER_LOOK:
+            return tables
+        news = tuple(table for table in tables if self._told.get(table.table) != table)
+        self._told.update((table.table, table) for table in news)
+        return news
 
     def look(self, table: str, counted: int, *, now_s: float) -> tuple[int, float]:
         """The rows of the table with those that the coordinator of now has `counted`, and how many a second came since
@@ -81,7 +95,7 @@ class ProgressReporter:
         self._lock = threading.Lock()
         self._parked: dict[str, int] = {}
         self._problems: dict[str, str] = {}
-        self._rows = RowsOfRun()
+        self._tables = TablesOfRun()
         self._emit_lag_ms: int | None = None
         self._bad_rows: Mapping[str, int] = {}
         self._lag = Lag()
@@ -133,7 +147,7 @@ class ProgressReporter:
         ended = threading.Event()
 
         def watch() -> None:
-            while not ended.wait(every_s * max(1.0, len(self._rows) / TABLES_PER_LOOK)):
+            while not ended.wait(every_s * max(1.0, len(self._tables) / TABLES_PER_LOOK)):
                 if not self._look(status):
                     return
 
@@ -176,11 +190,12 @@ class ProgressReporter:
 
     def _progress(self, status: JobStatus) -> Progress:
         now_s = time.monotonic()
-        self._rows.of_generation(status.generation)
+        self._tables.of_generation(status.generation)
         tables = tuple(
             self._table(name, table, _counts_of(status.readers, name), now_s=now_s)
             for name, table in _by_name(status.tables)
         )
+        tables = self._tables.news(tables)
         readers = tuple(map(_figures_of, status.readers))
         now_ms = time.time_ns() // 1_000_000
         self._lag.look(status, now_ms)
@@ -190,7 +205,7 @@ class ProgressReporter:
 
     def _table(self, name: str, table: TableStatus, counts: Mapping[str, int], *, now_s: float) -> TableFigures:
         progress = table.progress
-        rows, rate = self._rows.look(name, table.rows or 0, now_s=now_s)
+        rows, rate = self._tables.look(name, table.rows or 0, now_s=now_s)
         return TableFigures(
             table=name,
             phase=progress.phase,

@@ -12,7 +12,8 @@
 | `started` | processes are up, and again whenever they change | `pids` |
 | `scaling` | another number of readers, or they are elsewhere | `readers`, `waiting` (for a place), `nodes` (readers \
 by node), `reason` |
-| `progress` | twice a second, less with hundreds of tables | tables: phase, chunks, rows, values lost, rows left out; \
+| `progress` | twice a second; of more than a hundred tables less often, and those that changed | tables: phase, \
+chunks, rows, values lost, rows left out; \
 lags; readers; `bottleneck`: `pace`, while `source.rows_per_second` or `bytes_per_second` holds the readers back |
 | `commit` | an epoch is in the sink | `epoch`, `tables`, `rows`, `seconds` = `staging_s` + `commit_s` |
 | `warning` | something the user should know, the job goes on | `text` |

@@ -176,7 +176,8 @@ class PlainView:
             case Started():
                 self._line(f"started: {_pids_text(event)}")
             case Progress(tables):
-                for table in tables if len(tables) <= PLAIN_TABLES_MAX else [_summed_up(tables)]:
+                every = self._state.tables
+                for table in tables if len(every) <= PLAIN_TABLES_MAX else [_summed_up([*every.values()])]:
                     self._progress(table)
             case Committed():
                 self._commit(event)

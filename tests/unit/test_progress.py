@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raycdc.model import TableId
-from raycdc.progress import ProgressReporter
+from raycdc.progress import TABLES_PER_LOOK, ProgressReporter
 from raycdc.run_events import Lags, PartitionLags, Progress, RunEvent, Warned
 from raycdc.source.protocol.api import TableProgress
 from raycdc.source.protocol.job_status import JobStatus, ReaderStatus, TableStatus
@@ -34,6 +34,16 @@ def test_rows_are_those_of_the_run_whatever_becomes_of_its_coordinator() -> None
 
     events = told(sealed(1, 10), sealed(1, 25), sealed(2, 0), sealed(2, 5))
     assert [event.tables[0].rows for event in events if isinstance(event, Progress)] == [10, 25, 25, 30]
+
+
+def test_of_many_tables_those_that_changed_are_told() -> None:
+    def sealed(rows: int) -> JobStatus:
+        tables = {TableId("m", f"t{n:03}"): TableStatus(TableProgress("stream"), 0) for n in range(TABLES_PER_LOOK + 1)}
+        return JobStatus(1, 1, 0, tables=tables | {TableId("m", "t007"): TableStatus(TableProgress("stream"), rows)})
+
+    events = [event for event in told(sealed(0), sealed(0), sealed(5)) if isinstance(event, Progress)]
+    assert [len(event.tables) for event in events] == [TABLES_PER_LOOK + 1, 0, 1]
+    assert events[-1].tables[0].rows == 5
 
 
 def test_lags_are_the_worst_of_all_readers_and_what_is_pending_is_added_up() -> None:

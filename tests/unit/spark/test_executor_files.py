@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -26,15 +27,24 @@ OF_SINKS = {
 SAY = "; import sys; print(sorted({name.partition('.')[0] for name in sys.modules}))"
 
 
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that is the same for all sinks, so that what they share is compiled once."""
+    return tmp_path_factory.mktemp("place")
+
+
 @pytest.mark.parametrize("sink", OF_SINKS)
-def test_a_bare_python_has_all_that_tasks_import(sink: str, tmp_path: Path) -> None:
+def test_a_bare_python_has_all_that_tasks_import(sink: str, place: Path) -> None:
+    files = place / "files"
+    shutil.rmtree(files, ignore_errors=True)
     for name, path in executor_files.contents(sink):
-        there = tmp_path / name
+        there = files / name
         there.parent.mkdir(parents=True, exist_ok=True)
         there.symlink_to(path)
     words = f"import raycdc.spark.stage, raycdc.spark.executors, raycdc.bridge.flight, pandas, {OF_SINKS[sink]}{SAY}"
-    code = f"import sys; sys.path.append({str(tmp_path)!r}); {words}"
-    ran = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False)
+    code = f"import sys; sys.path.append({str(files)!r}); {words}"
+    command = [sys.executable, "-I", "-S", "-X", f"pycache_prefix={place / 'compiled'}", "-c", code]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     unwanted = {"'ray'", "'pyspark'"} | (set() if "numba" in OF_SINKS[sink] else {"'numba'", "'llvmlite'"})
     assert not unwanted & set(ran.stdout.strip("[]\n").split(", "))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +16,7 @@ from deltalake import DeltaTable
 from raycdc.stores.libraries import delta_options
 from raycdc.stores.url import ObjectPlace, StoreKind
 from raycdc.testing.jobs import CollectionJob
+from raycdc.testing.kubernetes import kubernetes
 from raycdc.testing.servers import MariaDbServer, MongoDb, MotoServer
 from raycdc.testing.spark_cluster import SparkCluster, standalone
 
@@ -105,7 +108,8 @@ def changes(lake: str, options: dict[str, str] | None = None) -> list[tuple[str,
 
 def caught_up(job: CollectionJob, cluster: SparkCluster) -> None:
     run = job.start("--until", "caught-up")
-    assert run.wait() == 0, run.story() + cluster.executors_said()[-3000:]
+    # On a busy machine Ray, a JVM, two executors and their Pythons take minutes to begin.
+    assert run.wait(timeout_s=800) == 0, run.story() + cluster.executors_said()[-3000:]
 
 
 @pytest.mark.long
@@ -159,3 +163,45 @@ def test_workers_without_a_shared_disk_write_what_a_spark_here_would(
         assert told[len(first) :] == changed_to
         assert visits(lake, options) == [("+I", number, f"user {number % 3}") for number in range(1, 11)]
         assert list((job.state / "dead_letters").rglob("*"))
+
+
+ON_KUBERNETES = """
+pipeline = {{ name = "pods", state = "state" }}
+source = {{ type = "datagen", tables = ["shop.orders"], rows = 500 }}
+sink = {{ type = "delta", path = "{folder}/lake", write = "changelog" }}
+
+[[transform]]
+table = "shop.orders"
+projection = "*, CAST(id AS STRING) AS text"
+
+[spark]
+master = "k8s://{url}"
+
+[spark.conf]
+"spark.driver.host" = "127.0.0.1"
+"spark.executor.instances" = "1"
+"spark.executor.cores" = "1"
+"spark.executor.memory" = "512m"
+"spark.kubernetes.container.image" = "example.com/spark:4.1"
+"spark.kubernetes.namespace" = "streams"
+"spark.kubernetes.executor.label.team" = "data"
+"spark.kubernetes.executor.enableApiWatcher" = "false"
+"spark.kubernetes.executor.apiPollingInterval" = "1s"
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_pods_of_kubernetes_are_as_the_configuration_says_and_get_raycdc_by_themselves(
+    ray: str, tmp_path: Path
+) -> None:
+    with kubernetes() as (url, pods):
+        (tmp_path / "pods.toml").write_text(ON_KUBERNETES.format(folder=tmp_path, url=url) + ray)
+        command = [sys.executable, "-m", "raycdc.cli", "run", "pods.toml", "--until", "caught-up"]
+        run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=800, check=False)
+        assert run.returncode == 0, run.stdout + run.stderr + pods.said()[-3000:]
+        (pod,) = pods.asked
+    assert (pod.namespace, pod.labels["team"], pod.image) == ("streams", "data", "example.com/spark:4.1")
+    rows = DeltaTable(str(tmp_path / "lake" / "shop" / "orders")).to_pyarrow_table().to_pylist()
+    assert len(rows) >= 500
+    assert all(row["text"] == str(row["id"]) for row in rows)

@@ -43,6 +43,10 @@ READER_POINTS = (
 )
 COORDINATOR_POINTS = ("before_manifest", "after_manifest")
 DRIVER_POINTS = (*POINTS, "half_written")
+#: Where a commit is under way. Stories without Spark die at all points of the driver; with it each seed plays two.
+COMMIT_POINTS = ("in_commit", "between_tables", "after_last_commit")
+#: Each process of a reader costs seconds of CPU before it reads, and each death of the coordinator replaces them all.
+READERS = 2
 
 
 def workload(server: DatabaseServer, database: str, seed: int) -> AbstractContextManager[ShopWorkload]:
@@ -126,7 +130,7 @@ def test_a_changelog_survives_a_kill_of_the_whole_process_at_every_step(
 def test_readers_and_the_enumerator_are_killed_while_the_driver_lives(
     mariadb: MariaDbServer, tmp_path: Path, record_property: Recorder, seed: int
 ) -> None:
-    job = Job(tmp_path, mariadb, f"kill_actors_{seed}", TABLES)
+    job = Job(tmp_path, mariadb, f"kill_actors_{seed}", TABLES, readers=READERS)
     deaths = play(job, seed, READER_POINTS + COORDINATOR_POINTS)
     record_property("kills", len(job.hit()))
     assert deaths == []
@@ -139,8 +143,9 @@ def test_readers_and_the_enumerator_are_killed_while_the_driver_lives(
 def test_the_driver_is_killed_around_the_sinks_commit(
     mariadb: MariaDbServer, tmp_path: Path, record_property: Recorder, seed: int
 ) -> None:
-    job = Job(tmp_path, mariadb, f"kill_driver_{seed}", TABLES)
-    record_property("kills", len(play(job, seed, ("in_commit", "between_tables", "after_last_commit"))))
+    job = Job(tmp_path, mariadb, f"kill_driver_{seed}", TABLES, readers=1)
+    points = tuple(COMMIT_POINTS[(seed + seed // 3 + number) % len(COMMIT_POINTS)] for number in range(2))
+    record_property("kills", len(play(job, seed, points)))
     expect_equal(job)
 
 
@@ -153,7 +158,7 @@ def test_a_reader_that_sleeps_past_its_fencing_gets_nothing_accepted(
 ) -> None:
     database = f"sleep_{phase}_{seed}"
     shop(mariadb, database)
-    job = Job(tmp_path, mariadb, database, TABLES, sink="parquet", write="changelog")
+    job = Job(tmp_path, mariadb, database, TABLES, sink="parquet", write="changelog", readers=READERS)
     point = "after_select" if phase == "snapshot" else "before_seal"
     with workload(mariadb, database, seed):
         # The supervisor, which would end a fenced process, leaves it as if it were on a machine that is cut off.

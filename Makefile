@@ -83,8 +83,8 @@ test-balance: setup-test ## A hot partition of a topic gets a reader of its own;
 test-blackbox: setup-test ## Stories of DDL, types, broken surroundings, damaged state: both servers, three sinks
 	$(PYTEST) $(SEVERAL) tests/blackbox
 
-test-stories: setup-test ## What `make test` tells in a cheaper form: the tutorial into PostgreSQL; a bench of every system on MongoDB
-	$(PYTEST) $(SEVERAL) -m long tests/e2e/test_shop_tutorial.py tests/e2e/test_bench.py
+test-stories: setup-test ## What `make test` tells in a cheaper form: the tutorial into PostgreSQL; plan as check; a bench of every system
+	$(PYTEST) $(SEVERAL) -m long tests/e2e/test_shop_tutorial.py tests/e2e/test_transforms.py tests/e2e/test_bench.py
 
 test-mutants: setup-test ## Take some eighty rules out of the source, one at a time: a test must notice each (about ten minutes)
 	$(BIN)/python -m tests.mutants.run

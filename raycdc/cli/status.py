@@ -70,7 +70,8 @@ class Asking:
                 self._run = None
         found = find_run(self._config, self._store, _say)
         if isinstance(found, NoRun):
-            said = f"the state in {self._store.place} says so; {found.why}"
+            runs = "running" if found.runs else "not running"
+            said = f"{runs}: {found.why}; the state in {self._store.place} says what follows"
             return status_at_rest(self._store, said, place_text_of(self._store))
         self._run = found
         return found.status()

@@ -31,7 +31,7 @@ def _headlines(status: Status) -> Iterator[str]:
     run, job = status.run, status.job
     sink = f" into {status.sink}" if status.sink else ""
     if run is None:
-        yield f"{status.pipeline}: not running. {_sentence(status.said)}"
+        yield f"{status.pipeline}: {status.said}."
     else:
         local = ", --local" if run.local else ""
         since = duration_text(status.at_ms - run.started_ms)
@@ -134,10 +134,6 @@ def _indented(text: str) -> str:
 
 def _time(note: Note) -> str:
     return datetime.fromtimestamp(note.at_ms / 1000, UTC).astimezone().strftime("%H:%M:%S")
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _bytes(size: int) -> str:

@@ -21,14 +21,15 @@ from raycdc.errors import StateError
 #: A door that says nothing for so long is none.
 ANSWERS_S = 10.0
 #: A run says where its door is with its next sign of life, after its libraries are loaded.
-OPENS_WITHIN_S = RENEW_S + 5.0
+OPENS_WITHIN_S = RENEW_S + 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class NoRun:
-    """Nobody runs the pipeline; `why` says how that is known."""
+    """Nobody can be asked: nobody runs the pipeline, or (`runs`) the run has no door yet. `why` is how it is known."""
 
     why: str
+    runs: bool = False
 
 
 def find(
@@ -41,7 +42,7 @@ def find(
     """The door of the driver that has the state, or that none has it. `token` is ``control.token``, if there is one.
 
     A run that has just begun opens its door after a while: it is waited for, and `wait` hears what for. `StateError`
-    where there is a run that cannot be asked from here, with what to do.
+    where there is a door that cannot be asked from here, with what to do.
     """
     deadline = time.monotonic() + patience_s
     told = False
@@ -58,10 +59,7 @@ def find(
         if holder.door is not None:
             return _client(store, holder, holder.door, token)
         if time.monotonic() > deadline:
-            raise StateError(
-                f"{holder} has the state in {store.place} and has no door to ask at: it is a raycdc without one, "
-                "it is just starting, or it is gone without a word. Try again in a minute; look at that process."
-            )
+            return NoRun(f"{holder}, which has the state, has opened no door yet (it may be starting)", runs=True)
         if wait is not None and not told:
             told = True
             wait(f"waiting for {holder} to open its door")

@@ -153,7 +153,7 @@ def test_after_the_run_the_state_answers(tmp_path: Path) -> None:
     assert [table["phase"] for table in said["tables"]] == ["stream", "stream"]
     assert [table["snapshot"]["rows_done"] for table in said["tables"]] == [500, 500]
     screen = raycdc(tmp_path, "status", "pipeline.toml").stdout.splitlines()
-    assert screen[0].startswith("asked: not running. The state in ")
+    assert screen[0].startswith("asked: not running: process ")
     assert screen[1].startswith("last commit ")
     assert screen[3].split()[:2] == ["shop.items", "stream"]
 

@@ -39,8 +39,9 @@ class ControlOptions(Options):
     )
     hosts: tuple[str, ...] = option(
         (),
-        help="Further names that requests may call it by, such as the one of a proxy or a service. The first is told "
-        "to others where control.host stands for all addresses.",
+        help="Further names that requests may call it by, such as the one of a proxy or a service, with its port where "
+        "that is not control.port or the scheme's own. The first is told to others where control.host stands for all "
+        "addresses.",
         example=["cdc.example.org"],
     )
 

@@ -89,7 +89,7 @@ class _Guard:
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
         if host.lower() not in self._guarding.hosts:
             return _error(421, "The Host of the request is none of this door's names (control.hosts).")
-        if origin is not None and origin.lower() != f"http://{host.lower()}":
+        if origin is not None and origin.lower() not in {f"http://{host.lower()}", f"https://{host.lower()}"}:
             return _error(403, "The Origin of the request is another one.")
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         known = hmac.compare_digest(token.strip().encode(), self._guarding.token.encode())

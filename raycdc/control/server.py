@@ -139,13 +139,17 @@ def names_of(options: ControlOptions, host: str, port: int) -> frozenset[str]:
         names |= {socket.gethostname(), socket.getfqdn()}
         with suppress(OSError):
             names |= {str(found[4][0]) for found in socket.getaddrinfo(socket.gethostname(), None)}
-    return frozenset(f"{_bracketed(str(name)).lower()}:{port}" for name in names)
+    # A proxy is called by its own port, or by none.
+    return frozenset({f"{_bracketed(str(name)).lower()}:{port}" for name in names} | {n.lower() for n in options.hosts})
 
 
 def _url(options: ControlOptions, host: str, port: int) -> str:
     """Where others find it: an address that stands for all of a machine's is none that they can call."""
-    name = socket.getfqdn() if ip_address(host).is_unspecified else host
-    return f"http://{_bracketed(options.hosts[0] if options.hosts else name)}:{port}"
+    if not ip_address(host).is_unspecified:
+        return f"http://{_bracketed(host)}:{port}"
+    told = next((name for name in options.hosts if ":" not in name), "")
+    whole = socket.getfqdn()
+    return f"http://{told or (socket.gethostname() if whole.startswith('localhost') else whole)}:{port}"
 
 
 def _bracketed(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 from raycdc.checkpoint.door import VERSION, Door
 from raycdc.checkpoint.holder import Holder
 from raycdc.checkpoint.store import CheckpointStore
+from raycdc.config import ControlOptions
 from raycdc.control.client import NoRun, find
+from raycdc.control.server import names_of
 from raycdc.errors import StateError
 
 
@@ -66,3 +69,16 @@ def test_a_run_that_does_not_answer(store: CheckpointStore) -> None:
     assert not isinstance(client, NoRun)
     with pytest.raises(StateError, match=r"its door at http://127.0.0.1:1 does not answer"):
         client.status()
+
+
+def test_the_names_of_a_door() -> None:
+    loopback = names_of(ControlOptions(hosts=("cdc.example.org",)), "127.0.0.1", 8087)
+    assert loopback == {
+        "127.0.0.1:8087",
+        "localhost:8087",
+        "[::1]:8087",
+        "cdc.example.org:8087",
+        "cdc.example.org",
+    }
+    everywhere = names_of(ControlOptions(host="0.0.0.0"), "0.0.0.0", 8087)
+    assert f"{socket.gethostname().lower()}:8087" in everywhere

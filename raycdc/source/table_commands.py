@@ -23,10 +23,14 @@ from raycdc.checkpoint.store import CommitRecord
 from raycdc.errors import ConfigError
 from raycdc.model import TableId
 from raycdc.model.selector import plain_table
+from raycdc.plugins import did_you_mean
 from raycdc.source.parking import Asked, TableRequest, with_refusals
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.table_life import Parked, Phase, Unknown
 from raycdc.source.table_requests import left_behind, read_together, refusals_of
+
+#: So many tables are named to whoever named another one; a pipeline may have thousands.
+NAMES_MAX = 20
 
 
 class TableAction(StrEnum):
@@ -130,7 +134,8 @@ def _require_sense(action: TableAction, table: str, state: StreamState, rules: C
         rules.is_selected(TableId.parse(table))
     elif not known:
         raise ConfigError(
-            f"{table} is none of the pipeline's tables ({', '.join(state.names)}). Add it with: raycdc tables add."
+            f"{table} is none of the pipeline's tables ({_some(state.names)}){did_you_mean(table, state.names) or '.'} "
+            "Add it with: raycdc tables add."
         )
     if removed and action in (TableAction.RESUME, TableAction.RESNAPSHOT):
         raise ConfigError(f"{table} was removed. Add it with: raycdc tables add.")
@@ -139,6 +144,12 @@ def _require_sense(action: TableAction, table: str, state: StreamState, rules: C
     idle = parked is not None and parked.phase is not Phase.PARKED
     if parked is not None and ((action is TableAction.PAUSE and idle) or (action is TableAction.REMOVE and removed)):
         raise ConfigError(f"{table} is {parked.phase} already: {parked.reason}")
+
+
+def _some(names: Sequence[str]) -> str:
+    """The names, or the first of many."""
+    more = len(names) - NAMES_MAX
+    return ", ".join(names[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def table_called(name: str, state: StreamState) -> str:

@@ -143,6 +143,16 @@ def test_what_makes_no_sense_is_refused_by_name_and_stops_nothing(store: Checkpo
     assert requests_of(store).tables == {A: TableRequest.PAUSE}
 
 
+def test_of_many_tables_some_are_named_and_the_one_that_was_probably_meant(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, pipeline="shop")
+    store.generations.next()
+    followed = {TableId("shop", f"t{n:03d}x"): Live("x", announced=True, incarnation=0) for n in range(30)}
+    seal(store, StreamState(Position.unknown(), 9, followed))
+    (answer,) = CommandDesk(store).take([command(1, TableAction.PAUSE, "shop.t029")], RULES)
+    assert "shop.t019x and 10 more)" in answer.text
+    assert 'did you mean "shop.t029x"?' in answer.text
+
+
 def test_a_source_without_a_log_of_tables_refuses_them_all(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, pipeline="topics")
     store.generations.next()

@@ -1,10 +1,12 @@
 """``raycdc verify`` of millions of rows under load, and a hundred times of rows that change all the time.
 
-Played by ``make test-verify`` alone. Prints its figures: rows per second of a comparison, and of reading alone.
+Played by ``make test-verify`` alone, with as many rows and comparisons as RAYCDC_VERIFY_ROWS and RAYCDC_VERIFY_ROUNDS
+say. Prints its figures: rows per second of a comparison, and of reading alone.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 import threading
@@ -29,8 +31,8 @@ from tests.e2e.verified import counts, verified
 
 pytestmark = [pytest.mark.server, pytest.mark.long, pytest.mark.timeout(3600)]
 
-ROWS = 5_000_000
-ALARMS_LOOKED_FOR = 100
+ROWS = int(os.environ.get("RAYCDC_VERIFY_ROWS", "5000000"))
+ALARMS_LOOKED_FOR = int(os.environ.get("RAYCDC_VERIFY_ROUNDS", "100"))
 
 
 def made(server: MariaDbServer, database: str, folder: Path, rows: int, *, chunk_rows: int) -> Job:
@@ -92,29 +94,29 @@ def anywhere(generator: random.Random) -> list[str]:
 def test_planted_rows_among_millions_are_found_under_load(
     mariadb: MariaDbServer, mariadb_database: str, tmp_path: Path
 ) -> None:
-    job = made(mariadb, mariadb_database, tmp_path, ROWS, chunk_rows=200_000)
+    job = made(mariadb, mariadb_database, tmp_path, ROWS, chunk_rows=max(1000, ROWS // 25))
     code, lines = verified(job)
     assert (code, counts(lines["t"])) == (ExitCode.DONE, {})
     tell("stopped", lines["t"]["source_rows"] / lines["t"]["seconds"])
     tell("reading alone", reading_alone(job))
 
     target = DeltaTable(str(job.lake / job.database / "t"))
-    target.delete("id IN (77, 2500000)")
-    target.update(updates={"b": "'row number 1'"}, predicate="id = 4999999")
+    target.delete(f"id IN (77, {ROWS // 2})")
+    target.update(updates={"b": "'row number 1'"}, predicate=f"id = {ROWS - 1}")
     target.update(
         updates={"a": "CASE WHEN id = 1000 THEN 1001 % 97 ELSE 1000 % 97 END"}, predicate="id IN (1000, 1001)"
     )
-    append(job, 6_000_000)
+    append(job, ROWS + 1)
     planted = {"missing": 2, "extra": 1, "changed": 3}
     code, lines = verified(job, "--show-keys")
     assert (code, counts(lines["t"])) == (ExitCode.DIFFERENT, planted)
-    assert lines["t"]["keys"]["changed"] == ["1000", "1001", "4999999"]
+    assert lines["t"]["keys"]["changed"] == ["1000", "1001", str(ROWS - 1)]
 
     # A run notices rows that others took away, so under load only those that they added are there to be found.
     again = made_again(job)
     run = again.start()
     run.wait_for_start()
-    append(again, 6_000_000, 6_000_001)
+    append(again, ROWS + 1, ROWS + 2)
     with load(mariadb, mariadb_database, anywhere):
         for _ in range(3):
             code, lines = verified(again)
@@ -135,7 +137,8 @@ def made_again(job: Job) -> Job:
 
 def reading_alone(job: Job) -> float:
     """Rows per second of the source's reader, of which nothing is made."""
-    verifier = Verifier(load_config(job.configuration()), Terms(), lambda _: None)
+    environment = {**os.environ, "RAYCDC_TEST_PASSWORD": job.server.cdc_user}
+    verifier = Verifier(load_config(job.configuration(), environment=environment), Terms(), lambda _: None)
     table = verifier.tables(())[0]
     rows, begun = 0, time.monotonic()
     for batch in verifier.source_batches(table):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -208,13 +209,18 @@ class PlainView:
                 self._line(end)
 
     def _beat(self) -> None:
-        while not self._closed.wait(1.0):
-            with self._lock:
-                silent_s = self._clock() - self._spoke
-                if self._state.starting and silent_s >= STARTING_S:
-                    self._line(f"{self._state.step}, since {self._clock() - self._began:.0f} s")
-                elif silent_s >= HEARTBEAT_S:
-                    self._line(self._heartbeat())
+        # Output that nobody reads ends the run when there is news.
+        with suppress(BrokenPipeError):
+            while not self._closed.wait(1.0):
+                with self._lock:
+                    self._breathe()
+
+    def _breathe(self) -> None:
+        silent_s = self._clock() - self._spoke
+        if self._state.starting and silent_s >= STARTING_S:
+            self._line(f"{self._state.step}, since {self._clock() - self._began:.0f} s")
+        elif silent_s >= HEARTBEAT_S:
+            self._line(self._heartbeat())
 
     def _heartbeat(self) -> str:
         state = self._state

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from raycdc.cli import main, run
 from raycdc.cli.json_view import JsonView
-from raycdc.cli.progress import PLAIN_INTERVAL_S, LiveView, PlainView, duration_text
+from raycdc.cli.progress import HEARTBEAT_S, PLAIN_INTERVAL_S, STARTING_S, LiveView, PlainView, duration_text
 from raycdc.cli.run import View, Way, drive
 from raycdc.errors import SourceError
 from raycdc.run_events import (
@@ -31,6 +31,7 @@ from raycdc.run_events import (
     RunEvent,
     Started,
     Starting,
+    Stopped,
     TableFigures,
     Warned,
     event_to_json,
@@ -134,6 +135,28 @@ def test_hundreds_of_tables_are_one_line(capsys: pytest.CaptureFixture[str]) -> 
     assert lines(capsys) == [
         "300 tables: 300 snapshot 0/300 chunks, 600 rows, 300 rows/s",
         "300 tables: 300 stream 300/300 chunks, 600 rows, 300 rows/s",
+    ]
+
+
+def test_plain_view_says_at_times_that_all_is_well(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    view = PlainView("shop", clock)
+    view.show(Starting("starting Ray and Spark"))
+    clock.now += STARTING_S
+    view._breathe()
+    tables = (TableFigures("shop.orders", "stream", rows=3),)
+    view.show(Progress(tables, Lags(), (), behind_ms=400))
+    clock.now += HEARTBEAT_S
+    view._breathe()
+    view._breathe()
+    view.show(Stopped())
+    view.close()
+    assert lines(capsys) == [
+        "starting Ray and Spark",
+        "starting Ray and Spark, since 5 s",
+        "shop.orders: stream, 3 rows",
+        "up to date, 400 ms behind, nothing committed yet",
+        "stopped after 1:05: nothing was committed",
     ]
 
 

@@ -28,7 +28,7 @@ from tests.e2e.verified import counts, require_equal, verified
 pytestmark = pytest.mark.server
 
 #: Rounds of a table that is written to all the time.
-LIVE_ROUNDS = 5
+LIVE_ROUNDS = 3
 
 
 @pytest.fixture
@@ -81,6 +81,7 @@ def test_differences_that_cancel_out_are_found(job: Job) -> None:
     assert counts(verified(job)[1]["t"]) == {"missing": 1, "extra": 1}
 
 
+@pytest.mark.long
 def test_a_sample_finds_what_its_ranges_lack(job: Job) -> None:
     code, lines = verified(job, "--sample", "40%")
     assert (code, counts(lines["t"])) == (ExitCode.DONE, {})
@@ -281,6 +282,7 @@ def test_a_target_that_is_read_anew_meanwhile_is_no_alarm(job: Job, monkeypatch:
     require_equal(job, rows=3000)
 
 
+@pytest.mark.long
 def test_a_target_without_older_rows_says_so(mariadb: MariaDbServer, mariadb_database: str, tmp_path: Path) -> None:
     mariadb.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)", database=mariadb_database)
     source = 'startup = { mode = "latest" }'

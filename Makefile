@@ -43,7 +43,7 @@ test-takeover: setup-test ## Twenty standbys of each kind take over; stopped dri
 		tests/kill/test_service_ends.py
 
 test-elastic: setup-test ## A Ray cluster that scales: nodes come under a run, read, and are given back (about half an hour)
-	$(PYTEST) tests/kill/test_elastic.py tests/kill/test_spool_servers.py tests/e2e/test_two_nodes.py
+	$(PYTEST) tests/kill/test_elastic.py tests/kill/test_spool_servers.py tests/kill/test_reader_places.py tests/e2e/test_two_nodes.py
 
 test-simulation: setup ## A whole job under faults, simulated: 1,000 seeds of each of four kinds (about ten minutes)
 	RAYCDC_SIM_SEEDS=$${RAYCDC_SIM_SEEDS:-1000} $(PYTEST) $(ALL_CORES) tests/simulation/test_simulation.py

@@ -5,10 +5,13 @@
 | ``chunks`` | a table of MariaDB, by chunks, at a pace | chunks wait | only the log is left |
 | ``partitions`` | a topic of eight partitions that somebody writes to | nothing is known at the start | no backlog |
 | ``beside`` | two tables, in two pipelines on the same cluster | chunks wait | only the logs are left |
+| ``datagen`` | a generated table, by chunks, at a pace | chunks wait | only the log is left |
+| ``autoscaler_v1`` | as ``chunks``, under the older one of Ray's autoscalers | chunks wait | only the log is left |
 
-The cluster is Ray's own autoscaler (v2) over raylets of this machine (`raycdc.testing.ray_cluster`); each node has one
-CPU, and each reader needs one. Rows per node are counted from manifests. ``rows`` are those of the source; ``lost`` and
-``repeated`` are counted in the sink's files. Times are those of this machine, which starts the nodes itself.
+The cluster is Ray's own autoscaler (v2, but for the last case) over raylets of this machine
+(`raycdc.testing.ray_cluster`); each node has one CPU, and each reader needs one. Rows per node are counted from
+manifests. ``rows`` are those of the source; ``lost`` and ``repeated`` are counted in the sink's files. Times are those
+of this machine, which starts the nodes itself.
 """
 
 from __future__ import annotations
@@ -20,12 +23,13 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bench.measure import Measurement, Options, progress
 
-CASES = ("chunks", "partitions", "beside")
+CASES = ("chunks", "partitions", "beside", "datagen", "autoscaler_v1")
 SERVER = "mariadb and kafka"
 
 NODES = 3
@@ -48,19 +52,32 @@ class Seen:
     #: Wall-clock milliseconds at which each spool had its first reader.
     came_ms: dict[str, int] = field(default_factory=dict)
     rates: dict[int, list[int]] = field(default_factory=dict)
+    #: When each epoch of each job was sealed, and its segments; a state keeps the newest epochs only.
+    sealed: dict[tuple[int, int], tuple[int, tuple[Any, ...]]] = field(default_factory=dict)
 
     def look(self, alive: int, jobs: list[Any]) -> None:
         now_s = time.monotonic() - self.began_s
         if not self.nodes or self.nodes[-1][1] != alive:
             self.nodes.append((round(now_s, 1), alive))
             progress(f"  {now_s:6.1f} s: {alive} nodes")
-        for job in jobs:
+        for number, job in enumerate(jobs):
+            self._take_sealed(number, job)
             last = next((e for e in reversed(job.runs[-1].events) if e["event"] == "progress"), None)
             for reader in last["readers"] if last else ():
                 self.came_ms.setdefault(reader.get("node", ""), time.time_ns() // 1_000_000)
             if last and last["readers"]:
                 rate = sum(table["rows_per_s"] for table in last["tables"])
                 self.rates.setdefault(len(last["readers"]), []).append(rate)
+
+    def _take_sealed(self, number: int, job: Any) -> None:
+        from raycdc.checkpoint.store import CheckpointStore
+        from raycdc.errors import StateError
+
+        known = max((epoch for owner, epoch in self.sealed if owner == number), default=-1)
+        # Before a job has a state there is none, and what was seen may be pruned before it is read.
+        with suppress(StateError, OSError):
+            for manifest in CheckpointStore(job.state).manifests(known):
+                self.sealed[number, manifest.epoch] = (manifest.created_ms, manifest.segments)
 
     @property
     def most(self) -> int:
@@ -69,19 +86,56 @@ class Seen:
 
 def run(options: Options) -> Iterator[Measurement]:
     """Each case on a cluster of its own."""
-    cases = {"chunks": _chunks, "partitions": _partitions, "beside": _beside}
+    cases = {
+        "chunks": _chunks,
+        "partitions": _partitions,
+        "beside": _beside,
+        "datagen": _datagen,
+        "autoscaler_v1": partial(_chunks, version="v1"),
+    }
     for case in options.cases:
         progress(f"{case}: starting a cluster and a server ...")
         with tempfile.TemporaryDirectory(prefix="elastic-") as folder:
             yield cases[case](Path(folder), options.rows or ROWS)
 
 
-def _chunks(folder: Path, rows: int) -> Measurement:
+def _chunks(folder: Path, rows: int, version: Literal["v1", "v2"] = "v2") -> Measurement:
     from raycdc.testing.ray_cluster import scaling_nodes
 
-    with scaling_nodes(folder / "cluster", others=NODES, idle_s=IDLE_S) as cluster, _tables(rows, "a") as server:
+    nodes = scaling_nodes(folder / "cluster", others=NODES, idle_s=IDLE_S, version=version)
+    with nodes as cluster, _tables(rows, "a") as server:
         job = _table_job(folder / "a", server, cluster.address, "a", readers=1 + NODES)
-        return _play("chunks", cluster, [job], rows=rows, written=lambda: rows)
+        case = "chunks" if version == "v2" else "autoscaler_v1"
+        return _play(case, cluster, [job], rows=rows, written=lambda: rows)
+
+
+def _datagen(folder: Path, rows: int) -> Measurement:
+    from raycdc.testing.jobs import Job
+    from raycdc.testing.ray_cluster import scaling_nodes
+
+    class Generated(Job):
+        def source_section(self) -> str:
+            # One change, so that there is a log to follow.
+            changes = "events = 1\nnew_rows = 1\ndeletes = 0.0"
+            table = f'type = "datagen"\ntables = ["shop.t"]\nrows = {rows}\nchunk_rows = {self.chunk_rows}'
+            # One budget, however many share it.
+            return f"{table}\n{changes}\nrows_per_second = {PACE // 2}"
+
+    with scaling_nodes(folder / "cluster", others=NODES, idle_s=IDLE_S) as cluster:
+        nobody: Any = None
+        sections = _SECTIONS.format(address=cluster.address)
+        job = Generated(
+            folder / "a",
+            nobody,
+            "shop",
+            ["t"],
+            sink="jsonl",
+            write="changelog",
+            readers=1 + NODES,
+            chunk_rows=100,
+            sections=sections,
+        )
+        return _play("datagen", cluster, [job], rows=rows, written=lambda: rows)
 
 
 def _beside(folder: Path, rows: int) -> Measurement:
@@ -163,7 +217,7 @@ def _play(case: str, cluster: Any, jobs: list[Any], *, rows: int, written: Any) 
         "given_back": seen.most == 1 + NODES and seen.nodes[-1][1] == 1,
         "lost": lost,
         "repeated": repeated,
-        "share_of_rows_after_it_came": _shares(jobs, seen),
+        "share_of_rows_after_it_came": _shares(seen),
         "rows_per_s_by_readers": {n: round(sum(r) / len(r)) for n, r in sorted(seen.rates.items())},
         "reasons": list(dict.fromkeys(reasons)),
     }
@@ -178,13 +232,9 @@ def _done(jobs: list[Any], rows: int) -> bool:
     return all(told and all(table["phase"] == "stream" for table in told["tables"]) for told in last)
 
 
-def _shares(jobs: list[Any], seen: Seen) -> dict[str, float]:
+def _shares(seen: Seen) -> dict[str, float]:
     """Of the rows that were sealed after a node's first reader came, while all had some, the part that it read."""
-    from raycdc.checkpoint.store import CheckpointStore
-
-    sealed = [
-        (manifest.created_ms, manifest.segments) for job in jobs for manifest in CheckpointStore(job.state).manifests()
-    ]
+    sealed = list(seen.sealed.values())
     last_ms = {
         node: max((ms for ms, segments in sealed if any(s.node == node for s in segments)), default=0)
         for node in seen.came_ms

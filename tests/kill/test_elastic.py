@@ -14,7 +14,7 @@ import pytest
 pytestmark = [pytest.mark.long, pytest.mark.server, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 
-@pytest.mark.parametrize("case", ["chunks", "partitions", "beside"])
+@pytest.mark.parametrize("case", ["chunks", "partitions", "beside", "datagen", "autoscaler_v1"])
 def test_readers_go_where_nodes_come_and_nodes_are_given_back(case: str) -> None:
     command = [sys.executable, "-m", "bench", "elastic", "--json", "--cases", case]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1100, check=False)

@@ -1,0 +1,58 @@
+"""Which nodes get readers: none that fell silent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raycdc.checkpoint.manifest import STATE_NODE
+from raycdc.testing.compare import compare_lake
+from raycdc.testing.jobs import Job, Run
+from raycdc.testing.ray_cluster import two_nodes
+from raycdc.testing.servers import MariaDbServer
+from raycdc.testing.shop import ShopSize, create_shop
+
+pytestmark = [pytest.mark.server, pytest.mark.spark, pytest.mark.kill, pytest.mark.long, pytest.mark.timeout(600)]
+
+SIZE = ShopSize(customers=500, products=100, orders=12_000)
+TABLES = ("customers", "products", "orders")
+
+
+def nodes_of(event: dict[str, Any]) -> list[str]:
+    return [reader.get("node", "") for reader in event["readers"]]
+
+
+def looks(run: Run) -> list[tuple[int, dict[str, Any]]]:
+    return [(n, event) for n, event in enumerate(list(run.events)) if event["event"] == "progress"]
+
+
+def test_readers_of_a_silent_node_go_elsewhere(mariadb: MariaDbServer, tmp_path: Path) -> None:
+    with mariadb.connect() as connection:
+        create_shop(connection, "silent_node", SIZE)
+    with two_nodes(tmp_path) as nodes:
+        ray = f'[ray]\naddress = "{nodes.address}"\n[spark]\nmaster = "local[2]"'
+        pace = "rows_per_second = 200, connections = 2"
+        job = Job(tmp_path, mariadb, "silent_node", TABLES, readers=2, chunk_rows=100, sections=ray, snapshot=pace)
+        run = job.start("--until", "caught-up")
+        # Two readers, spread over two nodes with room for two each.
+        assert run.wait_for(lambda: any(len(set(nodes_of(event))) == 2 for _, event in looks(run))), run.story()
+        nodes.silence_other()
+        replaced = "is replaced: it was silent"
+        assert run.wait_for(lambda: any(replaced in e.get("text", "") for e in list(run.events))), run.story()
+        told = next(n for n, event in enumerate(run.events) if replaced in event.get("text", ""))
+        # One look may have been on its way when it was told.
+        assert run.wait_for(
+            lambda: any(nodes_of(event) == [STATE_NODE] * 2 for n, event in looks(run) if n > told + 1)
+        ), run.story()
+        assert run.wait() == 0, run.story()
+        elsewhere = [nodes_of(event) for n, event in looks(run) if n > told + 1 and {*nodes_of(event)} - {STATE_NODE}]
+        assert elsewhere == []
+    equal(mariadb, job)
+
+
+def equal(server: MariaDbServer, job: Job) -> None:
+    with server.connect() as connection:
+        results = compare_lake(connection, job.lake, [(job.database, table) for table in TABLES])
+    assert [problem for result in results for problem in result.problems] == []

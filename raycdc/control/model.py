@@ -110,7 +110,7 @@ class Backlog:
 class Bottleneck:
     """The stage that the run waits for most."""
 
-    stage: Annotated[str, Field(description="source, decode, hand_off, bridge, spark or commit")]
+    stage: Annotated[str, Field(description="source, pace, decode, hand_off, bridge, spark or commit")]
     share: Annotated[float, Field(description="Its part of the time, 0 to 1.")]
     why: str
     shares: Annotated[Mapping[str, float], Field(description="Of every stage that is known.")]

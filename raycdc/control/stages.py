@@ -3,6 +3,7 @@
 | stage | is at work while |
 |---|---|
 | `source` | a reader waits for the server's rows |
+| `pace` | a reader waits because of `source.rows_per_second` or `bytes_per_second` |
 | `decode` | a reader makes batches of them (its CPU time) |
 | `hand_off` | a chunk was read, and waits for the log to come past it |
 | `bridge` | a reader writes segments |
@@ -28,6 +29,7 @@ BUCKET_S = 5.0
 
 _WHY = {
     "source": "readers wait for the source's server; more readers or fetchers ask it for more at once",
+    "pace": "readers keep to source.rows_per_second or bytes_per_second; raise it if the source can bear more",
     "decode": "readers decode rows; more readers (readers.max) share that, where there are CPUs",
     "hand_off": "chunks that were read wait until the log's reader has passed them",
     "bridge": "readers write segments to their spool; look at the disk of it",
@@ -102,8 +104,10 @@ def _worked(before: ReaderStatus, now: ReaderStatus) -> dict[str, float]:
         return max(0.0, now.process.seconds.get(name, 0.0) - before.process.seconds.get(name, 0.0))
 
     read_cpu = more("chunk_read_cpu") + more("log_read_cpu")
+    paced = more("paced")
     return {
-        "source": max(0.0, more("chunk_read") + more("log_read") - read_cpu),
+        "source": max(0.0, more("chunk_read") + more("log_read") - read_cpu - paced),
+        "pace": paced,
         "decode": read_cpu,
         "bridge": more("chunk_write") + more("log_write"),
     }

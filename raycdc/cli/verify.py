@@ -41,7 +41,7 @@ class Asked:
         """The sample as a share. `ConfigError` for what is none."""
         if not self.sample:
             return 1.0
-        found = re.fullmatch(r"(\d{1,3}(?:\.\d{1,3})?)%?", self.sample.strip())
+        found = re.fullmatch(r"(\d{1,3}(?:\.\d{1,3})?) ?%?", self.sample.strip())
         share = float(found[1]) / 100 if found else 0.0
         if not 0 < share <= 1:
             raise ConfigError(f'--sample "{self.sample}" is no percentage: write one from 0.001% to 100%.')

@@ -37,8 +37,9 @@ from tests.second_opinion import expect_its_faults
 settings.register_profile("raycdc", deadline=None, derandomize="CI" in os.environ, print_blob=True)
 settings.load_profile("raycdc")
 
-# Java's quick compiler alone, in every process that tests start: they end before the thorough one has paid for itself.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+# Java's quick compiler and its simplest collector, in every process that tests start: they end before the others have
+# paid for themselves (a session that merges into a Delta table: 19.6 instead of 21.4 CPU-seconds by the collector).
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 HERE = Path(__file__).parent
 #: Folders whose tests compute all the time, but for those of them that are given a server or Spark: they belong to the

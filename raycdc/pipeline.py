@@ -26,7 +26,8 @@ from raycdc.config import PipelineConfig, PipelineOptions, SinkConfig, SourceCon
 from raycdc.consumer import Epoch, Ledger
 from raycdc.control.beside import Control
 from raycdc.data_side import DataSide, bad_records
-from raycdc.driver.commands import LOOK_AT_STORE_S, LOOK_S, CommandDesk, LiveCommands, command_rules
+from raycdc.driver.commands import CommandDesk
+from raycdc.driver.live_commands import LOOK_AT_STORE_S, LOOK_S, LiveCommands, command_rules
 from raycdc.driver.new_tables import NewTables
 from raycdc.driver.start_patience import StartPatience
 from raycdc.driver.store_watch import watching_stores

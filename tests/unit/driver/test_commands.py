@@ -10,7 +10,8 @@ import pytest
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.opaque import EnumeratorState, Position
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord
-from raycdc.driver.commands import CommandDesk, CommandState, LiveCommands
+from raycdc.driver.commands import CommandDesk, CommandState
+from raycdc.driver.live_commands import LiveCommands
 from raycdc.errors import ConfigError
 from raycdc.model import TableId
 from raycdc.source.parking import Asked, TableRequest, with_requests

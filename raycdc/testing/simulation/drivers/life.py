@@ -17,7 +17,8 @@ from raycdc.checkpoint.manifest_files import Compaction
 from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.checkpoint.term import DriverTerm
-from raycdc.driver.commands import CommandDesk, LiveCommands
+from raycdc.driver.commands import CommandDesk
+from raycdc.driver.live_commands import LiveCommands
 from raycdc.epochs.epoch_loop import EpochLoop
 from raycdc.epochs.outcomes import EpochStatistics
 from raycdc.epochs.parked_targets import Parking, Parks

@@ -1,0 +1,111 @@
+"""The commands of a running pipeline, taken while it runs; see `raycdc.driver.commands` for what becomes of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from raycdc.config import PipelineConfig
+from raycdc.driver.commands import CommandDesk
+from raycdc.errors import ConfigError, RaycdcError, StateError
+from raycdc.failpoints import reach
+from raycdc.model import TableId
+from raycdc.runtime.launcher import CoordinatorLostError
+from raycdc.sinks.api import UPSERT
+from raycdc.source.parking import Asked
+from raycdc.source.table_commands import CommandRules
+from raycdc.threads import THREADS, Threads
+
+#: How often a running driver looks for commands: a folder costs nothing, a store one request per look.
+LOOK_S = 0.5
+LOOK_AT_STORE_S = 3.0
+#: How long it leaves them where carrying them out failed, because that ended a generation.
+AGAIN_S = 10.0
+
+
+def command_rules(config: PipelineConfig) -> CommandRules:
+    """What a run's configuration says about commands."""
+
+    def is_selected(table: TableId) -> None:
+        if not config.source.captures(table):
+            raise ConfigError(
+                f"source.{config.source.tables_key} of the running pipeline does not select {table}. Put it there, and "
+                "start the pipeline again, which adds it."
+            )
+
+    return CommandRules(updates_rows=config.sink.write == UPSERT, is_selected=is_selected)
+
+
+class SourceSide(Protocol):
+    """The supervisor, as commands need it."""
+
+    @property
+    def ending(self) -> bool:
+        """Whether the job is about to end, so that commands are for the next start."""
+
+    def start_over(self, recover: Callable[[], list[Asked]]) -> list[Asked]:
+        """End every process that reads, call `recover`, and start anew from what it left."""
+
+    def fail(self, error: BaseException) -> None:
+        """The job ends with `error`."""
+
+
+class LiveCommands:
+    """Takes the commands of a running pipeline, by a thread of its own until `close`.
+
+    `tell` hears what becomes of each. A state that cannot be read or written is looked at again; whoever needs it more
+    says what is wrong.
+    """
+
+    def __init__(
+        self,
+        desk: CommandDesk,
+        rules: CommandRules,
+        source_side: SourceSide,
+        *,
+        tell: Callable[[Asked], None],
+        every_s: float = LOOK_S,
+        threads: Threads = THREADS,
+    ) -> None:
+        self._desk, self._rules, self._source_side = desk, rules, source_side
+        self._tell, self._every_s, self._threads = tell, every_s, threads
+        self._closed = threading.Event()
+        self._thread = threads.start(self._run, "commands")
+
+    def __repr__(self) -> str:
+        return f"LiveCommands({self._desk!r})"
+
+    def close(self) -> None:
+        """Take no more; those that wait are for the next start."""
+        self._closed.set()
+        self._thread.join(timeout=30)
+
+    def step(self) -> bool:
+        """Take what waits. False where there is nothing to take, or nobody to take it now."""
+        waiting = self._desk.waiting()
+        if not waiting or self._source_side.ending:
+            return False
+        # Nobody ends a generation for what makes no sense.
+        senseless, sensible = self._desk.sorted_out(waiting, self._rules)
+        answers = self._desk.take(senseless, self._rules)
+        if sensible:
+            reach("before_command")
+            answers += self._source_side.start_over(lambda: self._desk.take(sensible, self._rules))
+        for answer in answers:
+            self._tell(answer)
+        return True
+
+    def _run(self) -> None:
+        pause_s = self._every_s
+        while not self._threads.wait(self._closed, pause_s):
+            pause_s = self._every_s
+            try:
+                self.step()
+            except StateError:
+                pause_s = AGAIN_S
+            except (RaycdcError, CoordinatorLostError):
+                return  # The job is over, which its supervisor tells.
+            except Exception as error:  # noqa: BLE001 - a bug ends the job, told to every caller
+                self._source_side.fail(error)
+                return

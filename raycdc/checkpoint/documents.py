@@ -57,15 +57,7 @@ class DriverDocuments:
 
     def read(self, name: str) -> dict[str, Any] | None:
         """The document `name` as it was written last; None when it never was."""
-        document = self.folder.atomically(lambda: self._read(name))
-        if document is None:
-            return None
-        return codec.upgrade(
-            document,
-            origin=self.folder.origin(name),
-            current=codec.DOCUMENT_VERSION,
-            upgrades=codec.DOCUMENT_UPGRADES,
-        )
+        return self.folder.atomically(lambda: self._read(name))
 
     def write(self, name: str, document: Mapping[str, Any]) -> None:
         """Replace the document `name`, durably. `FencedError` where another driver took over."""
@@ -103,13 +95,14 @@ class DriverDocuments:
         return generation
 
     def _read(self, name: str) -> codec.Document | None:
+        """The document that counts, in the current version; errors name the file that it is in."""
         while True:
             taken_over = self._newest_taken_over()
             first = -1 if taken_over is None else taken_over[0]
             newer = [generation for there, generation in self._files() if there == name and generation >= first]
             if not newer:
-                return codec.read(self.folder, name) if taken_over is None else taken_over[1].get(name)
-            document = codec.read(self.folder, _own_name(name, max(newer)))
+                return codec.read_current(self.folder, name) if taken_over is None else taken_over[1].get(name)
+            document = codec.read_current(self.folder, _own_name(name, max(newer)))
             if document is not None:
                 return document
             # Somebody has taken it over just now.
@@ -133,12 +126,18 @@ class DriverDocuments:
             newest = max(generations)
             if self._taken_over is not None and self._taken_over[0] == newest:
                 return self._taken_over
-            document = codec.read_current(self.folder, _taken_over_name(newest))
+            name = _taken_over_name(newest)
+            document = codec.read_current(self.folder, name)
             if document is not None:
-                self._taken_over = newest, document["documents"]
+                current = {inner: self._current(name, one) for inner, one in document["documents"].items()}
+                self._taken_over = newest, current
                 return self._taken_over
             # A newer one took its place just now.
         return None
+
+    def _current(self, file: str, document: codec.Document) -> codec.Document:
+        origin, version = self.folder.origin(file), codec.DOCUMENT_VERSION
+        return codec.upgrade(document, origin=origin, current=version, upgrades=codec.DOCUMENT_UPGRADES)
 
     def _files(self) -> list[tuple[str, int]]:
         matches = (_OF_GENERATION.match(name) for name in self.folder.list(_FOLDER))

@@ -32,7 +32,6 @@ KINDS: Mapping[str, tuple[str, int]] = {
     "lease": ("lease", 0),
     "documents that a driver took over": ("generations/*.documents.json", 0),
     "requests": ("documents/requests.json.*", 0),
-    "configuration that it was made with": ("documents/configured.json.*", 0),
     "newest manifest": ("epochs/*.json", -1),
     "manifest before it": ("epochs/*.json", -2),
     "newest record": ("commits/*.json", -1),

@@ -216,6 +216,8 @@ class PlainView:
                     self._breathe()
 
     def _breathe(self) -> None:
+        if self._commit_rows and self._clock() - self._commit_shown >= PLAIN_INTERVAL_S:
+            self._flush_commits()
         silent_s = self._clock() - self._spoke
         if self._state.starting and silent_s >= STARTING_S:
             self._line(f"{self._state.step}, since {self._clock() - self._began:.0f} s")

@@ -230,7 +230,8 @@ class Tables:
                 self._rows += max(0, figures.rows - before.rows)
         if not self.speed.at_s:
             self.speed.at_s = now_s
-        self.speed.saw(self._rows, now_s=now_s)
+        if self._rows != self.speed.count:
+            self.speed.saw(self._rows, now_s=now_s)
 
     def committed(self, epoch: int, rows: object, *, at_ms: int) -> None:
         for table, count in rows:  # type: ignore[attr-defined]

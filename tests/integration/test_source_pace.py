@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from confluent_kafka import Producer
@@ -62,6 +65,86 @@ def test_two_readers_keep_to_one_pace_in_the_snapshot_and_in_the_log(
     progress = [event for event in run.events if event["event"] == "progress"]
     assert any(event.get("bottleneck") == "pace" for event in progress)
     assert {reader["subtask"] for event in progress for reader in event["readers"]} >= {0, 1}
+
+
+class ReadRows:
+    """How many rows of a table the server itself has read, looked at while the block runs."""
+
+    def __init__(self, server: MariaDbServer, database: str) -> None:
+        self._server = server
+        self._database = database
+        #: Times before and after each look, and the rows.
+        self.seen: list[tuple[float, float, int]] = []
+        self._ended = threading.Event()
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self._look)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    @property
+    def rows(self) -> int:
+        return self.seen[-1][2] if self.seen else 0
+
+    def _look(self) -> None:
+        words = "SELECT COALESCE(SUM(ROWS_READ), 0) FROM information_schema.TABLE_STATISTICS WHERE TABLE_SCHEMA = %s"
+        with closing(self._server.connect()) as connection, connection.cursor() as cursor:
+            while not self._ended.wait(0.1):
+                before_s = time.monotonic()
+                cursor.execute(words, (self._database,))
+                (rows,) = cursor.fetchone() or (0,)
+                self.seen.append((before_s, time.monotonic(), int(rows)))
+
+    def excess(self) -> float:
+        """The most rows above the rate between any two looks."""
+        return max(
+            later - rows - RATE * (after_s - before_s)
+            for n, (before_s, _, rows) in enumerate(self.seen)
+            for _, after_s, later in self.seen[n:]
+        )
+
+
+@pytest.mark.long
+def test_the_server_reads_no_more_rows_than_the_pace_while_a_reader_is_killed(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    with MariaDbServer() as server, server.fresh_database() as database:
+        server.execute("SET GLOBAL userstat = 1")
+        server.execute(
+            "CREATE TABLE t (id INT PRIMARY KEY, note VARCHAR(50))",
+            "INSERT INTO t SELECT seq, REPEAT('x', 40) FROM seq_1_to_6000",
+            database=database,
+        )
+        job = Job(
+            tmp_path,
+            server,
+            database,
+            ["t"],
+            sink="jsonl",
+            write="changelog",
+            readers=2,
+            readers_min=2,
+            chunk_rows=100,
+            source=f"rows_per_second = {RATE}",
+        )
+        run = job.start("--until", "caught-up")
+        run.wait_for_start()
+        server.execute("FLUSH TABLE_STATISTICS")
+        with ReadRows(server, database) as read:
+            run.wait_for(lambda: read.rows > 1500)
+            os.kill(run.pids()["readers"][1], signal.SIGKILL)
+            assert run.wait() == 0, run.story()
+        assert len({row["id"] for row in rows_of(job.lake)}) == len(rows_of(job.lake)) == 6000
+        assert read.rows > 4000
+        record_property("excess", read.excess())
+        record_property("rows read", read.rows)
+        record_property("seconds", read.seen[-1][0] - read.seen[0][0])
+        # The two readers and the successor of one; a SELECT is for a whole chunk.
+        assert read.excess() <= 3 * (CREDIT + 100)
 
 
 def takes_as_long_as_the_pace(job: Job, write: Callable[[range], None]) -> None:

@@ -28,7 +28,7 @@ TABLES = ("a", "b")
 KINDS: Mapping[str, tuple[str, int]] = {
     "identity": ("meta.json", 0),
     "generation": ("gen", 0),
-    "claim of a generation": ("generations/??????????.json", -1),
+    "claim of a generation": ("generations/*.json", -1),
     "lease": ("lease", 0),
     "documents that a driver took over": ("generations/*.documents.json", 0),
     "requests": ("documents/requests.json.*", 0),

@@ -142,8 +142,13 @@ def _beside(folder: Path, rows: int) -> Measurement:
     from raycdc.testing.ray_cluster import scaling_nodes
 
     rows //= 2
-    with scaling_nodes(folder / "cluster", others=NODES, idle_s=IDLE_S) as cluster, _tables(rows, "a", "b") as server:
-        jobs = [_table_job(folder / name, server, cluster.address, name, readers=2) for name in "ab"]
+    # Room for the last reader of each: with one CPU another node would be kept for the second log.
+    nodes = scaling_nodes(folder / "cluster", others=NODES, idle_s=IDLE_S, head_cpus=2)
+    with nodes as cluster, _tables(rows, "a", "b") as server:
+        jobs = [
+            _table_job(folder / name, server, cluster.address, name, readers=readers)
+            for name, readers in (("a", 3), ("b", NODES - 1))
+        ]
         return _play("beside", cluster, jobs, rows=2 * rows, written=lambda: rows)
 
 

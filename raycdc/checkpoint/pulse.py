@@ -71,6 +71,8 @@ class Pulse:
         #: Where its run can be asked; told with the next sign of life.
         self.door: Door | None = None
         self.lost: FencedError | None = None
+        #: Whether the thread asks the state's disk or store right now, which may take minutes where it is away.
+        self._asks = False
         self._renew()
         self._thread = threads.start(self._run, "pulse")
 
@@ -89,11 +91,13 @@ class Pulse:
             raise self.lost
 
     def close(self) -> None:
-        """Say that this driver has ended, and let go of the lock."""
+        """Say that this driver has ended, and let go of the lock. A store that has not answered for `RENEW_S` is not
+        told: nobody waits for that, and the next driver finds the state silent.
+        """
         self._closed.set()
         self._thread.join(timeout=RENEW_S)
         self._holder, self.door = replace(self._holder, ended=True), None
-        if self.lost is None:
+        if self.lost is None and not self._asks:
             with suppress(StateError):
                 self._renew()
         if self._held is not None:
@@ -101,6 +105,7 @@ class Pulse:
 
     def _run(self) -> None:
         while not self._threads.wait(self._closed, RENEW_S):
+            self._asks = True
             with suppress(StateError):
                 try:
                     self.require_held()
@@ -111,6 +116,7 @@ class Pulse:
                     self._held = self._lease()
                     self._holder = replace(self._holder, locked=self._held is not None)
                 self._renew()
+            self._asks = False
 
     def _renew(self) -> None:
         self._holder = replace(self._holder, beat=self._holder.beat + 1, door=self.door)

@@ -199,3 +199,29 @@ def locked(store: CheckpointStore, own: OwnGeneration) -> bool:
     holder = store.generations.holder(own)
     assert holder is not None
     return holder.locked
+
+
+def test_a_driver_that_ends_does_not_wait_for_a_store_that_does_not_answer(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answers, own = threading.Event(), threading.Event(), store.generations.next()
+    pulse = Pulse(store.generations, lambda: own, lease=lambda: None, on_lost=lambda _: None, threads=Hasty())
+    shown: list[Holder] = []
+
+    def show(_: OwnGeneration, holder: Holder) -> None:
+        shown.append(holder)
+        asked.set()
+        assert answers.wait(60)
+
+    monkeypatch.setattr(store.generations, "show", show)
+    assert asked.wait(60)
+    pulse.close()
+    answers.set()
+    assert [holder.ended for holder in shown] == [False]
+
+
+class Hasty(Threads):
+    """Waits a hundredth of what it should."""
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        return event.wait(timeout_s / 100)

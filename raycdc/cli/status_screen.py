@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Literal
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -17,6 +19,28 @@ from raycdc.printable import printable, printable_text
 NOTES_SHOWN = 5
 _ORDER = {"parked": 0, "snapshot": 1, "pending": 2, "new": 3, "stream": 4}
 _STYLES = {"snapshot": "cyan", "stream": "green", "parked": "red"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """One that is there while any table has something to say in it."""
+
+    name: str
+    justify: Literal["left", "right"] = "right"
+    folds: bool = False
+
+
+_COLUMNS = (
+    _Column("table", "left", folds=True),
+    _Column("phase", "left", folds=True),
+    _Column("rows"),
+    _Column("done"),
+    _Column("rows/s"),
+    _Column("left"),
+    _Column("behind"),
+    _Column("last commit", "left"),
+    _Column("target", "left", folds=True),
+)
 
 
 def screen(status: Status, *, height: int | None = None) -> RenderableType:
@@ -70,40 +94,45 @@ def _whole(status: Status) -> Iterator[str]:
 def _tables(status: Status, room: int) -> Iterator[RenderableType]:
     if not status.tables:
         return
-    view = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("table", "phase"):
-        view.add_column(name, overflow="fold")
-    for name in ("rows", "done", "rows/s", "left", "behind"):
-        view.add_column(name, justify="right", no_wrap=True)
-    view.add_column("last commit", no_wrap=True)
-    view.add_column("target", overflow="fold")
     tables = sorted(status.tables, key=lambda each: (_ORDER.get(each.phase, 9), -(each.lag_ms or 0), each.table))
-    for table in tables[:room]:
-        view.add_row(*(Text(printable(text)) if isinstance(text, str) else text for text in _cells(table, status)))
+    cells = [dict(_cells(table, status)) for table in tables[:room]]
+    view = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    # Columns that would say nothing would only make those narrow that do.
+    columns = [column for column in _COLUMNS if any(column.name in row for row in cells)]
+    for column in columns:
+        view.add_column(column.name, justify=column.justify, no_wrap=not column.folds, overflow="fold")
+    for row in cells:
+        view.add_row(*(row.get(column.name, "") for column in columns))
     yield view
     if len(tables) > room:
         yield Text(f"… and {_count(len(tables) - room, 'more table')}", style="dim")
 
 
-def _cells(table: TableReport, status: Status) -> Iterator[str | Text]:
+def _cells(table: TableReport, status: Status) -> Iterator[tuple[str, Text]]:
+    """What there is to say of a table, by column."""
     snapshot = table.snapshot
-    yield table.table
+    yield "table", Text(printable(table.table))
     asked = f" ({table.asked} asked)" if table.asked else ""
-    yield Text(table.phase + asked, style=_STYLES.get(table.phase, "dim"))
+    yield "phase", Text(table.phase + asked, style=_STYLES.get(table.phase, "dim"))
     if table.phase == "snapshot" and snapshot is not None:
         about = "" if snapshot.rows_estimated is None else f" of about {snapshot.rows_estimated:,}"
-        done, total = snapshot.chunks_done, snapshot.chunks_total
-        yield f"{snapshot.rows_done:,}{about}" if snapshot.rows_done is not None else ""
-        percent = "" if snapshot.percent is None else f"{snapshot.percent:.0f} %"
-        yield f"{percent}{f' ({done}/{total})' if total else ''}"
-    else:
-        yield "" if table.rows is None else f"{table.rows:,}"
-        yield ""
-    yield "" if not table.rows_per_second else f"{table.rows_per_second:,.0f}"
-    yield "" if snapshot is None or snapshot.eta_seconds is None else duration_text(1000 * snapshot.eta_seconds)
-    yield "" if table.lag_ms is None else duration_text(table.lag_ms)
-    yield "" if table.last_commit is None else _commit(table.last_commit, status.at_ms)
-    yield ", ".join(table.targets)
+        if snapshot.rows_done is not None:
+            yield "rows", Text(f"{snapshot.rows_done:,}{about}")
+        chunks = f" ({snapshot.chunks_done}/{snapshot.chunks_total})" if snapshot.chunks_total else ""
+        if snapshot.percent is not None or chunks:
+            yield "done", Text(f"{'' if snapshot.percent is None else f'{snapshot.percent:.0f} %'}{chunks}".strip())
+    elif table.rows is not None:
+        yield "rows", Text(f"{table.rows:,}")
+    if table.rows_per_second:
+        yield "rows/s", Text(f"{table.rows_per_second:,.0f}")
+    if snapshot is not None and snapshot.eta_seconds is not None:
+        yield "left", Text(duration_text(1000 * snapshot.eta_seconds))
+    if table.lag_ms is not None:
+        yield "behind", Text(duration_text(table.lag_ms))
+    if (commit := table.last_commit) is not None:
+        yield "last commit", Text(f"{duration_text(status.at_ms - commit.at_ms)} ago{_rows(commit)}")
+    if table.targets not in ((), (table.table,)):
+        yield "target", Text(printable(", ".join(table.targets)))
 
 
 def _notes(status: Status) -> Iterator[str]:
@@ -124,8 +153,11 @@ def _notes(status: Status) -> Iterator[str]:
 
 
 def _commit(commit: Commit, now_ms: int) -> str:
-    rows = "" if commit.rows is None else f", {_count(commit.rows, 'row')}"
-    return f"{duration_text(now_ms - commit.at_ms)} ago (epoch {commit.epoch}{rows})"
+    return f"{duration_text(now_ms - commit.at_ms)} ago (epoch {commit.epoch}{_rows(commit)})"
+
+
+def _rows(commit: Commit) -> str:
+    return "" if commit.rows is None else f", {_count(commit.rows, 'row')}"
 
 
 def _indented(text: str) -> str:

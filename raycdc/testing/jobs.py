@@ -43,6 +43,8 @@ class Job:
     chunk_rows: int = 500
     readers: int = 3
     readers_min: int = 1
+    #: Further keys of ``[readers]``, as TOML.
+    readers_keys: str = ""
     epoch_interval: str = "500ms"
     #: Only MySQL without GTIDs waits for it; these servers make a transaction visible within milliseconds.
     visible_within: str = "2s"
@@ -98,6 +100,7 @@ epoch_interval = "{self.epoch_interval}"
 [readers]
 min = {self.readers_min}
 max = {self.readers}
+{self.readers_keys}
 
 [sink]
 type = "{self.sink}"

@@ -1,4 +1,4 @@
-"""Which nodes get readers: none that fell silent."""
+"""Which nodes get readers: those with the labels and resources that are asked for, and none that fell silent."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from raycdc.checkpoint.manifest import STATE_NODE
+from raycdc.checkpoint.store import CheckpointStore
 from raycdc.testing.compare import compare_lake
 from raycdc.testing.jobs import Job, Run
 from raycdc.testing.ray_cluster import two_nodes
@@ -49,6 +50,26 @@ def test_readers_of_a_silent_node_go_elsewhere(mariadb: MariaDbServer, tmp_path:
         assert run.wait() == 0, run.story()
         elsewhere = [nodes_of(event) for n, event in looks(run) if n > told + 1 and {*nodes_of(event)} - {STATE_NODE}]
         assert elsewhere == []
+    equal(mariadb, job)
+
+
+def test_readers_go_where_labels_and_resources_are(mariadb: MariaDbServer, tmp_path: Path) -> None:
+    with mariadb.connect() as connection:
+        create_shop(connection, "labels", ShopSize(customers=300, products=100, orders=2_000))
+    with two_nodes(tmp_path, labels={"pool": "cdc"}, resources={"reader": 1}) as nodes:
+        ray = f'[ray]\naddress = "{nodes.address}"\n[spark]\nmaster = "local[2]"'
+        # It lasts until the reader without a place was told of.
+        pace = "rows_per_second = 200, connections = 2"
+        job = Job(tmp_path, mariadb, "labels", TABLES, readers=2, chunk_rows=100, sections=ray, snapshot=pace)
+        job.readers_keys = 'labels = { pool = "cdc" }\nresources = { reader = 1 }'
+        run = job.start("--until", "caught-up")
+        assert run.wait() == 0, run.story()
+        # The other node has CPUs for both, and the resource for one; the driver's has CPUs and no label.
+        told = [(event["waiting"], *event["nodes"].values()) for event in run.events if event["event"] == "scaling"]
+        assert (1, 1) in told
+    segments = [s for m in CheckpointStore(job.state).manifests() for s in m.segments]
+    assert len({segment.node for segment in segments}) == 1
+    assert STATE_NODE not in {segment.node for segment in segments}
     equal(mariadb, job)
 
 

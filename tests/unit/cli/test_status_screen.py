@@ -1,0 +1,40 @@
+"""A pipeline's status on a screen as narrow as terminals are by habit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import StringIO
+
+from rich.console import Console
+
+from raycdc.cli.status_screen import screen
+from raycdc.control.model import VERSION, Commit, JobReport, Run, SnapshotReport, Status, TableReport
+
+NOW_MS = 1_800_000_000_000
+STREAM = TableReport("shop.orders", "stream", ("shop.orders",), rows=300_000, lag_ms=514)
+STREAM = replace(STREAM, last_commit=Commit(2, NOW_MS - 11_800, 299_999))
+
+
+def shown(*tables: TableReport, width: int = 80) -> list[str]:
+    run = Run("db7", 42, NOW_MS - 60_000, "running", local=True)
+    said = Status(
+        VERSION, NOW_MS, "shop", running=True, said="", sink="delta ./lake", run=run, job=JobReport(), tables=tables
+    )
+    output = StringIO()
+    Console(width=width, file=output).print(screen(said))
+    return [line.rstrip() for line in output.getvalue().splitlines()]
+
+
+def test_names_are_whole_on_eighty_columns() -> None:
+    lines = shown(STREAM, replace(STREAM, table="shop.people", targets=("shop.people",)))
+    assert lines[2].split() == ["table", "phase", "rows", "behind", "last", "commit"]
+    assert lines[3] == "shop.orders  stream  300,000  514 ms  11.8 s ago, 299,999 rows"
+    assert lines[4].startswith("shop.people  stream")
+
+
+def test_columns_are_there_while_a_table_needs_them() -> None:
+    reading = replace(STREAM, phase="snapshot", snapshot=SnapshotReport(3, 12, 75_000, 300_000, percent=25.0))
+    (head, row) = shown(replace(reading, targets=("lake.orders",), last_commit=None), width=120)[2:4]
+    assert head.split() == ["table", "phase", "rows", "done", "behind", "target"]
+    assert "75,000 of about 300,000  25 % (3/12)" in row
+    assert row.endswith("lake.orders")

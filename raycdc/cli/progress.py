@@ -17,6 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from raycdc.cli.words import counted, duration_text
 from raycdc.control.rates import Speed
 from raycdc.printable import printable, printable_text
 from raycdc.run_events import (
@@ -255,8 +256,8 @@ class PlainView:
         if self._commit_rows:
             lag = self._state.lag_text()
             self._line(
-                f"committed up to epoch {self._state.epoch}: {_count(self._commit_rows, 'row')} of "
-                f"{_count(len(self._commit_tables), 'table')}{', ' + lag if lag else ''}"
+                f"committed up to epoch {self._state.epoch}: {counted(self._commit_rows, 'row')} of "
+                f"{counted(len(self._commit_tables), 'table')}{', ' + lag if lag else ''}"
             )
         self._commits, self._commit_rows, self._commit_tables = 0, 0, set()
         self._commit_shown = self._clock()
@@ -318,7 +319,7 @@ class LiveView:
         parts = [_clock_text(self._clock() - self._started)]
         if state.readers:
             why = f" ({printable_text(state.scaling)})" if state.scaling else ""
-            parts.append(_count(state.readers, "reader") + why)
+            parts.append(counted(state.readers, "reader") + why)
         if state.epoch is None:
             parts.append(state.step if not state.tables else "nothing committed yet")
         else:
@@ -344,7 +345,7 @@ class LiveView:
         for table in tables[:room]:
             view.add_row(*_cells(table, self._state.eta_s(table)))
         rest = len(tables) - room
-        more = [] if rest <= 0 else [Text(f"… and {_count(rest, 'more table')}", style="dim")]
+        more = [] if rest <= 0 else [Text(f"… and {counted(rest, 'more table')}", style="dim")]
         lost = [f"{table.table}{_lost_text(table)}" for table in tables if _lost_text(table)]
         return [view, *more, *([Text(printable("; ".join(lost)), style="yellow")] if lost else [])]
 
@@ -394,7 +395,7 @@ def _rows_of(table: TableFigures) -> str:
 def _rows_text(table: TableFigures) -> str:
     """The same in words."""
     if table.phase != "snapshot" or table.amount is None or table.rows_about is None:
-        return _count(table.rows, "row")
+        return counted(table.rows, "row")
     return f"{_rows_of(table)} rows ({table.percent:.0f} %)"
 
 
@@ -402,7 +403,7 @@ def end_text(state: RunState, seconds: float) -> str | None:
     """The last words about a run that ended as it should; None for one that did not."""
     if not state.end:
         return None
-    committed = "nothing was committed" if state.epoch is None else f"{_count(state.committed_rows, 'row')} committed"
+    committed = "nothing was committed" if state.epoch is None else f"{counted(state.committed_rows, 'row')} committed"
     up_to = "" if state.epoch is None else f" up to epoch {state.epoch}"
     return f"{state.end} after {_clock_text(seconds)}: {committed}{up_to}"
 
@@ -413,15 +414,6 @@ def parked_text(event: TableParked) -> str:
     if parked.again:
         return f"{table} begins again with a new snapshot: {parked.reason}"
     return f"{table} is not followed ({parked.phase}): {parked.reason}"
-
-
-def duration_text(ms: float) -> str:
-    """``340 ms``, ``2.1 s``, ``4 min``, ``3 h``: as exact as is useful."""
-    if ms < 1000:
-        return f"{max(ms, 0):.0f} ms"
-    if ms < 120_000:
-        return f"{ms / 1000:.1f} s"
-    return f"{ms / 60_000:.0f} min" if ms < 7_200_000 else f"{ms / 3_600_000:.0f} h"
 
 
 def _clock_text(seconds: float) -> str:
@@ -436,8 +428,8 @@ def _chunks_text(table: TableFigures) -> str:
 
 def _lost_text(table: TableFigures) -> str:
     lost = table.lost_values
-    text = f", {_count(lost, 'value')} lost (invalid dates or text)" if lost else ""
-    return text + (f", {_count(table.bad_rows, 'row')} left out" if table.bad_rows else "")
+    text = f", {counted(lost, 'value')} lost (invalid dates or text)" if lost else ""
+    return text + (f", {counted(table.bad_rows, 'row')} left out" if table.bad_rows else "")
 
 
 def _pids_text(started: Started) -> str:
@@ -447,7 +439,3 @@ def _pids_text(started: Started) -> str:
 
 def _number(value: float) -> str:
     return f"{round(value):,}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{_number(number)} {noun}{'' if number == 1 else 's'}"

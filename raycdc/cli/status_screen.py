@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from raycdc.cli.progress import duration_text
+from raycdc.cli.words import counted, duration_text
 from raycdc.control.model import Commit, Note, Status, TableReport
 from raycdc.printable import printable, printable_text
 
@@ -69,9 +69,9 @@ def _whole(status: Status) -> Iterator[str]:
     job, backlog = status.job, status.job.backlog
     if job.nodes:
         nodes = ", ".join(f"{count} on {node}" for node, count in job.nodes.items() if node)
-        yield f"{_count(len(job.readers), 'reader')}{f' ({nodes})' if nodes else ''}"
+        yield f"{counted(len(job.readers), 'reader')}{f' ({nodes})' if nodes else ''}"
     if job.chunks_waiting:
-        yield f"{_count(job.chunks_waiting, 'chunk')} to read at least"
+        yield f"{counted(job.chunks_waiting, 'chunk')} to read at least"
     if job.rows_per_second is not None:
         yield f"{job.rows_per_second:,.0f} rows/s"
     if job.lag_ms is not None:
@@ -105,7 +105,7 @@ def _tables(status: Status, room: int) -> Iterator[RenderableType]:
         view.add_row(*(row.get(column.name, "") for column in columns))
     yield view
     if len(tables) > room:
-        yield Text(f"… and {_count(len(tables) - room, 'more table')}", style="dim")
+        yield Text(f"… and {counted(len(tables) - room, 'more table')}", style="dim")
 
 
 def _cells(table: TableReport, status: Status) -> Iterator[tuple[str, Text]]:
@@ -142,12 +142,12 @@ def _notes(status: Status) -> Iterator[str]:
             again = "begins again with a new snapshot" if parked.again else f"is {table.phase}{place}"
             yield _indented(f"{table.table} {again}: {parked.reason}")
         if table.rows_left_out:
-            yield _indented(f"{table.table}: {_count(table.rows_left_out, 'row')} left out")
+            yield _indented(f"{table.table}: {counted(table.rows_left_out, 'row')} left out")
         if table.values_lost:
-            yield _indented(f"{table.table}: {_count(table.values_lost, 'value')} lost (invalid dates or text)")
+            yield _indented(f"{table.table}: {counted(table.values_lost, 'value')} lost (invalid dates or text)")
     for kind, notes in (("warning", status.job.warnings), ("error", status.job.errors)):
         if len(notes) > NOTES_SHOWN:
-            yield f"… {_count(len(notes) - NOTES_SHOWN, f'older {kind}')}"
+            yield f"… {counted(len(notes) - NOTES_SHOWN, f'older {kind}')}"
         for note in notes[-NOTES_SHOWN:]:
             yield _indented(f"{kind} {_time(note)}: {note.text}")
 
@@ -157,7 +157,7 @@ def _commit(commit: Commit, now_ms: int) -> str:
 
 
 def _rows(commit: Commit) -> str:
-    return "" if commit.rows is None else f", {_count(commit.rows, 'row')}"
+    return "" if commit.rows is None else f", {counted(commit.rows, 'row')}"
 
 
 def _indented(text: str) -> str:
@@ -173,7 +173,3 @@ def _bytes(size: int) -> str:
         if size >= factor:
             return f"{size / factor:.1f} {unit}"
     return f"{size} bytes"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

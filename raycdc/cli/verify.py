@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from raycdc.cli.words import counted
 from raycdc.config import load_config
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.printable import printable, printable_json, printable_text
@@ -113,7 +114,7 @@ def _said(result: TableResult) -> str:
             f"{counts.behind} rows differ and changed at the source since the pipeline's last commit: it is behind"
         )
     rate = found.source.rows / found.seconds if found.seconds else 0
-    read = f"{found.source.rows:,} rows in {found.ranges} ranges, {rate:,.0f} rows/s"
+    read = f"{counted(found.source.rows, 'row')} in {counted(found.ranges, 'range')}, {rate:,.0f} rows/s"
     return f"{'; '.join(parts) or 'equal'} ({read}, checksum {found.source.checksum[:16]})"
 
 

@@ -18,8 +18,9 @@ from rich.console import Console
 
 from raycdc.cli import main, run
 from raycdc.cli.json_view import JsonView
-from raycdc.cli.progress import HEARTBEAT_S, PLAIN_INTERVAL_S, STARTING_S, LiveView, PlainView, duration_text
+from raycdc.cli.progress import HEARTBEAT_S, PLAIN_INTERVAL_S, STARTING_S, LiveView, PlainView
 from raycdc.cli.run import View, Way, drive
+from raycdc.cli.words import duration_text
 from raycdc.errors import SourceError
 from raycdc.run_events import (
     CaughtUp,

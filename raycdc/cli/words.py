@@ -1,0 +1,17 @@
+"""Numbers in words, as all screens have them."""
+
+from __future__ import annotations
+
+
+def counted(number: int, noun: str) -> str:
+    """1 row, 2,000 rows."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def duration_text(ms: float) -> str:
+    """``340 ms``, ``2.1 s``, ``4 min``, ``3 h``: as exact as is useful."""
+    if ms < 1000:
+        return f"{max(ms, 0):.0f} ms"
+    if ms < 120_000:
+        return f"{ms / 1000:.1f} s"
+    return f"{ms / 60_000:.0f} min" if ms < 7_200_000 else f"{ms / 3_600_000:.0f} h"

@@ -18,7 +18,14 @@ from raycdc.testing.servers import KafkaServer
 pytestmark = [pytest.mark.server, pytest.mark.timeout(1800)]
 
 HOUR_S = 3600
-LAGS = ("currentFetchEventTimeLag", "currentEmitEventTimeLag", "sourceIdleTime", "pendingRecords", "watermarkLag")
+#: The names of lags, and those that programs of before know them by.
+LAGS = {
+    "current_fetch_event_time_lag_ms": "currentFetchEventTimeLag",
+    "current_emit_event_time_lag_ms": "currentEmitEventTimeLag",
+    "source_idle_time_ms": "sourceIdleTime",
+    "pending_records": "pendingRecords",
+    "watermark_lag_ms": "watermarkLag",
+}
 
 
 @dataclass
@@ -84,12 +91,12 @@ def test_a_partition_that_runs_ahead_waits_until_the_slow_one_comes_or_is_idle(
 
         def waits_with_messages_behind_it() -> bool:
             seen[:] = [newest(run)["lag"]]
-            return (seen[0]["pendingRecords"] or 0) >= 2 and paused(run) == [fast]
+            return (seen[0]["pending_records"] or 0) >= 2 and paused(run) == [fast]
 
         expect(run, trickle(waits_with_messages_behind_it))
         (lag,) = seen
-        assert set(lag) == set(LAGS)
-        for name in ("currentFetchEventTimeLag", "currentEmitEventTimeLag", "watermarkLag"):
+        assert lag == {name: lag[new] for new, old in LAGS.items() for name in (new, old)}
+        for name in ("current_fetch_event_time_lag_ms", "current_emit_event_time_lag_ms", "watermark_lag_ms"):
             assert (HOUR_S - 200) * 1000 < lag[name] < (HOUR_S + 600) * 1000, (name, lag)
 
         feed.produce(0, 95)
@@ -100,7 +107,7 @@ def test_a_partition_that_runs_ahead_waits_until_the_slow_one_comes_or_is_idle(
         feed.produce(1, 500)
         expect(run, lambda: rows(run) == feed.count)
         feed.produce(1, 501, 502)
-        expect(run, lambda: rows(run) == feed.count and newest(run)["lag"]["pendingRecords"] == 0)
+        expect(run, lambda: rows(run) == feed.count and newest(run)["lag"]["pending_records"] == 0)
         assert slow not in paused(run)
         expect(run, lambda: newest(run)["lag"]["sourceIdleTime"] > 0)
         assert run.interrupt() in (0, 130), run.story()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from bson import json_util
 
 from raycdc.connectors.mongodb.snapshot.chunk_reader import MongoDbChunkReader
 from raycdc.connectors.mongodb.snapshot.keys import key_from_json, key_to_json
+from raycdc.connectors.mongodb.stream import raw_stream
 from raycdc.errors import LogLostError, SourceError
 from raycdc.testing.servers import MongoDb, MongoDbServer
 from tests.integration.followed import (
@@ -115,7 +117,7 @@ def test_a_transaction_comes_whole_and_one_that_ended_otherwise_never(
     mongodb: MongoDb, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events_max: int
 ) -> None:
     """Also one that comes in many answers."""
-    monkeypatch.setattr("raycdc.connectors.mongodb.stream.raw_stream.EVENTS_MAX", events_max)
+    monkeypatch.setattr(raw_stream, "StreamOptions", partial(raw_stream.StreamOptions, events_max=events_max))
     with mongodb.client() as client:
         orders = client[database].orders
         orders.insert_one({"_id": 0, "n": 0})

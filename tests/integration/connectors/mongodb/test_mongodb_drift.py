@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import config_from_dict
 from raycdc.connectors.mongodb.snapshot.chunk_reader import MongoDbChunkReader
 from raycdc.connectors.mongodb.snapshot.keys import key_from_json, key_to_json
+from raycdc.connectors.mongodb.stream import raw_stream
 from raycdc.errors import SinkError
 from raycdc.failpoints import FailpointError
 from raycdc.pipeline import Pipeline
@@ -154,7 +156,7 @@ def test_a_run_that_ends_around_the_epoch_of_a_new_column_comes_to_it_again(
 def test_what_comes_within_a_long_transaction_gets_its_columns_behind_it(
     mongodb: MongoDb, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raycdc.connectors.mongodb.stream.raw_stream.EVENTS_MAX", 7)
+    monkeypatch.setattr(raw_stream, "StreamOptions", partial(raw_stream.StreamOptions, events_max=7))
     with mongodb.client() as client:
         orders = client[database].orders
         orders.insert_one({"_id": 0, "n": 0})

@@ -143,6 +143,8 @@ def test_tables_that_are_made_or_renamed_into_a_pattern_are_followed_and_told_of
     job = Job(tmp_path, mariadb, DATABASE, ("a", "new_.*"), local=True)
     run = job.start()
     wait_equal(run, job, "a")
+    # What a first run begins with is what it tells of first.
+    run.wait_for(lambda: any(e["event"] == "progress" and e["tables"] for e in list(run.events)))
     make_table(mariadb, "new_1")
     mariadb.execute("RENAME TABLE other TO new_2", database=DATABASE)
     wait_equal(run, job, "new_1", "new_2")

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -160,7 +160,9 @@ class DatabaseServer(PrivateServer):
         with self.connect() as connection, connection.cursor() as cursor:
             cursor.execute("SELECT ID FROM information_schema.PROCESSLIST WHERE DB = %s", (database,))
             for (identity,) in cursor.fetchall():
-                cursor.execute(f"KILL {identity}")
+                # It may have ended by itself (ER_NO_SUCH_THREAD).
+                with suppress(pymysql.err.OperationalError):
+                    cursor.execute(f"KILL {identity}")
             cursor.execute(f"DROP DATABASE IF EXISTS `{database}`")
 
     def binlog_paths(self) -> list[Path]:

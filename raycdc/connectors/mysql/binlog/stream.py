@@ -27,6 +27,8 @@ from raycdc.errors import CorruptLogError, SourceError, SourceUnavailableError
 
 #: The server says at least this often that an idle log has nothing else, so that people see how far behind they are.
 _SAYS_EVERY_S = 1.0
+#: Received at a time at least, however few bytes are asked for: a call to the system costs as much as so many.
+_RECEIVE_BYTES_MIN = 4 << 10
 #: Silence of this many heartbeats means that the peer is gone.
 _SILENT_HEARTBEATS = 3
 
@@ -128,7 +130,7 @@ class BinlogStream:
         if not pending and not self._poll.poll(wait_s * 1000):
             return False
         try:
-            count = self._socket.recv_into(self._buffer.free[:bytes_max])
+            count = self._socket.recv_into(self._buffer.free[: max(bytes_max, _RECEIVE_BYTES_MIN)])
         except (ssl.SSLWantReadError, BlockingIOError):
             return True
         except OSError as cause:

@@ -26,7 +26,7 @@ from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.printable import printable, printable_json, printable_text
 from raycdc.source.parking import Asked
 from raycdc.source.table_commands import Command, CommandRules, TableAction, as_it_is
-from raycdc.source.table_life import AsOf, Behind, Gone, InSnapshot, Live, Parked, TableState, Unknown
+from raycdc.source.table_life import Parked, Unknown, phase_word
 from raycdc.source.table_requests import requests_of, stream_state
 
 #: How often whoever waits for a running pipeline looks at its answer.
@@ -74,7 +74,7 @@ def table_list(store: CheckpointStore) -> list[dict[str, Any]]:
         found.append(
             {
                 "table": name,
-                "phase": _phase(table),
+                "phase": phase_word(table),
                 "again": parked is not None and parked.again,
                 "reason": parked.reason if parked else None,
                 "position": parked.position.to_json() if parked else None,
@@ -84,20 +84,6 @@ def table_list(store: CheckpointStore) -> list[dict[str, Any]]:
             }
         )
     return found
-
-
-def _phase(table: TableState) -> str:
-    match table:
-        case Parked(phase=phase):
-            return str(phase)
-        case InSnapshot() | AsOf():
-            return "snapshot"
-        case Behind() | Live() | Gone():
-            return "stream"
-        case Unknown():
-            return "new"
-        case _:
-            assert_never(table)
 
 
 def change_table(config: Path, name: str, action: str, *, wait_s: float = WAIT_S) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import assert_never
 
 from raycdc.checkpoint.bad_rows import bad_rows
 from raycdc.checkpoint.manifest import Manifest
@@ -16,7 +15,7 @@ from raycdc.run_events import TableFigures
 from raycdc.source.parking import with_refusals
 from raycdc.source.snapshot.enumerator_state import SealedEnumerator, SealedPlanning
 from raycdc.source.snapshot.stream_state import StreamState, stream_of
-from raycdc.source.table_life import AsOf, Behind, Gone, InSnapshot, Live, Parked, TableState, Unknown
+from raycdc.source.table_life import Parked, TableState, Unknown, phase_word
 from raycdc.source.table_requests import refusals_of, requests_of
 
 
@@ -72,7 +71,7 @@ def _tables(
         tables.append(
             TableReport(
                 table=name,
-                phase=phase_of(table),
+                phase=phase_word(table),
                 targets=(name,),
                 snapshot=snapshots.get(name),
                 parked=_parked(table, place_text),
@@ -80,21 +79,6 @@ def _tables(
             )
         )
     return tuple(tables)
-
-
-def phase_of(table: TableState) -> str:
-    """The phase of a table, as `TableReport.phase` has it."""
-    match table:
-        case Parked(phase=phase):
-            return str(phase)
-        case InSnapshot() | AsOf():
-            return "snapshot"
-        case Behind() | Live() | Gone():
-            return "stream"
-        case Unknown():
-            return "new"
-        case _:
-            assert_never(table)
 
 
 def _snapshots(manifest: Manifest) -> dict[str, SnapshotReport]:

@@ -489,6 +489,21 @@ def is_announced(state: TableState) -> bool:
     return not isinstance(state, Unknown) and state.announced
 
 
+def phase_word(state: TableState) -> str:
+    """The phase of a table in a word, as ``raycdc tables`` and a status tell it to people and programs."""
+    match state:
+        case Parked(phase=phase):
+            return str(phase)
+        case InSnapshot() | AsOf():
+            return "snapshot"
+        case Behind() | Live() | Gone():
+            return "stream"
+        case Unknown():
+            return "new"
+        case _:
+            assert_never(state)
+
+
 def incarnation_of(state: TableState) -> int | None:
     """Which beginning of the table it is; None for one that is neither followed nor parked."""
     return None if isinstance(state, Unknown | Gone) else state.incarnation

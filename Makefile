@@ -61,6 +61,7 @@ test-sinks: setup-test ## Every way of writing of every sink, failing at every p
 		-k "at_any_point or at_any_step or whatever_dies or between_the_targets"
 	$(PYTEST) -m long tests/spark
 	$(PYTEST) tests/integration/sinks/test_topic_conformance.py
+	$(PYTEST) -m long tests/integration/sinks/test_kafka_sink.py
 
 test-stores: ## Object stores: clients that race at S3Mock, moto, Azurite (needs npm) and Google's (needs Go), long stories of targets there
 	@.ci/setup stores

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import random
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
+from raycdc.testing.background import again_and_again
 from raycdc.testing.servers import KafkaServer
 
 #: One transaction in so many is aborted.
@@ -61,29 +61,8 @@ class ProductFeed:
         """Transactions in the background while the block runs; an error there is raised at its end, or told with the
         block's own.
         """
-        ended = threading.Event()
-        errors: list[BaseException] = []
-
-        def work() -> None:
-            try:
-                while not ended.wait(pause_s):
-                    self.transaction()
-            except BaseException as error:  # noqa: BLE001 - raised again below
-                errors.append(error)
-
-        thread = threading.Thread(target=work, name="product-feed", daemon=True)
-        thread.start()
-        try:
+        with again_and_again(self.transaction, pause_s=pause_s):
             yield self
-        except BaseException as failure:
-            for error in errors:
-                failure.add_note(f"The feed had ended before: {error!r}")
-            raise
-        finally:
-            ended.set()
-            thread.join(_TIMEOUT_S)
-        if errors:
-            raise errors[0]
 
     def _committed(self) -> bool:
         """Whether the transaction is; one that a broker's death took messages of can only be aborted."""

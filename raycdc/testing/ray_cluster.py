@@ -44,6 +44,11 @@ class TwoNodes:
     _other: Any
     _silent: list[int] = field(default_factory=list)
 
+    @property
+    def section(self) -> str:
+        """The sections of a pipeline that runs on them, as TOML."""
+        return f'[ray]\naddress = "{self.address}"\n[spark]\nmaster = "local[2]"'
+
     def segments(self) -> list[Path]:
         """Segments in spools other than the state's."""
         return sorted(self.spool.rglob("*.arrow"))

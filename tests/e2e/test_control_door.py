@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import signal
 import stat
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from raycdc.testing.forked_commands import completed
 from raycdc.testing.servers.process import wait_until
 
 CONFIG = """
@@ -25,8 +27,7 @@ sink = { type = "jsonl", path = "out" }
 
 
 def raycdc(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "raycdc.cli", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    return completed(words, environment=os.environ, folder=folder)
 
 
 def status(folder: Path) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +13,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from raycdc.testing.background import again_and_again
+from raycdc.testing.changelog import read_changelog
 from raycdc.testing.jobs import Run, TopicJob
 from raycdc.testing.servers import KafkaServer
 
@@ -50,20 +51,15 @@ class Feed:
     @contextmanager
     def coming(self) -> Iterator[None]:
         """Messages come while the block runs."""
-        ended = threading.Event()
 
-        def send() -> None:
-            while not ended.wait(STEP_S):
-                for partition in range(PARTITIONS):
-                    self.send(partition, HOT_MESSAGES if partition == HOT else OTHER_MESSAGES)
+        def step() -> None:
+            for partition in range(PARTITIONS):
+                self.send(partition, HOT_MESSAGES if partition == HOT else OTHER_MESSAGES)
 
-        thread = threading.Thread(target=send)
-        thread.start()
         try:
-            yield
+            with again_and_again(step, pause_s=STEP_S):
+                yield
         finally:
-            ended.set()
-            thread.join()
             self._producer.flush()
 
 
@@ -74,8 +70,7 @@ def owners(run: Run) -> dict[int, frozenset[str]]:
 
 
 def numbers(lake: Path) -> Counter[int]:
-    lines = (line for path in lake.rglob("*.jsonl") for line in path.read_text().splitlines())
-    return Counter(row["id"] for row in map(json.loads, lines) if row["note"] == NOTE)
+    return Counter(row["id"] for row in read_changelog(lake, "jsonl") if row["note"] == NOTE)
 
 
 def test_a_hot_partition_gets_a_reader_of_its_own_and_no_record_comes_twice(

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.driver.commands import CommandDesk, CommandState
 from raycdc.source.table_commands import Command, TableAction
 from raycdc.testing.changelog import read_changelog
-from raycdc.testing.compare import read_delta, read_source
-from raycdc.testing.forked_commands import completed
+from raycdc.testing.compare import compare_lake, read_delta
 from raycdc.testing.jobs import Job, Run
 from raycdc.testing.servers import MariaDbServer, MotoServer, StoreProxy
+from tests.e2e.test_parked_tables import ask, listed, rows_of, tables_command
 
 pytestmark = pytest.mark.server
 
@@ -40,40 +37,22 @@ def make_table(server: MariaDbServer, table: str) -> None:
     )
 
 
-def ask(job: Job, *words: str) -> subprocess.CompletedProcess[str]:
-    told = ("tables", words[0], str(job.configuration()), *words[1:])
-    return completed(told, environment=os.environ, folder=job.folder)
-
-
-def asked(job: Job, *words: str) -> str:
-    done = ask(job, *words)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def phases(job: Job) -> dict[str, str]:
-    return {entry["table"]: entry["phase"] for entry in map(json.loads, asked(job, "list", "--json").splitlines())}
-
-
 def commands(job: Job) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in asked(job, "commands", "--json").splitlines()]
+    return [json.loads(line) for line in tables_command(job, "commands", "--json").splitlines()]
 
 
-def lake_equals_source(job: Job, table: str) -> bool:
-    folder = job.lake / DATABASE / table
-    if not DeltaTable.is_deltatable(str(folder)):
-        return False
+def is_equal(job: Job, table: str) -> bool:
     with job.server.connect() as connection:
-        lake = read_delta(folder)
-        if "id" not in lake.column_names:
-            return False  # It has just been made.
-        source = read_source(connection, DATABASE, table, like=lake.schema)
-    held = lake.select(source.column_names).sort_by("id").to_pylist()
-    return bool(held == source.sort_by("id").to_pylist())
+        return compare_lake(connection, job.lake, [(DATABASE, table)])[0].equal
+
+
+def left(job: Job, table: str) -> dict[int, int]:
+    """The rows that the changelog leaves."""
+    return {key: row["n"] for key, row in rows_of(job, table).items()}
 
 
 def wait_equal(run: Run, job: Job, *tables: str) -> None:
-    run.wait_for_rows(lambda: all(lake_equals_source(job, table) for table in tables))
+    run.wait_for_rows(lambda: all(is_equal(job, table) for table in tables))
 
 
 def test_a_running_pipeline_pauses_resumes_reads_again_removes_and_adds_tables(
@@ -84,24 +63,24 @@ def test_a_running_pipeline_pauses_resumes_reads_again_removes_and_adds_tables(
     run = job.start()
     wait_equal(run, job, "a", "b")
 
-    assert "is paused" in asked(job, "pause", f"{DATABASE}.a")
+    assert "is paused" in tables_command(job, "pause", f"{DATABASE}.a")
     mariadb.execute("UPDATE a SET n = 10", "UPDATE b SET n = 10", database=DATABASE)
     wait_equal(run, job, "b")
     assert {row["n"] for row in read_delta(job.lake / DATABASE / "a").to_pylist()} == {1, 2, 3}
-    assert "goes on" in asked(job, "resume", f"{DATABASE}.a")
+    assert "goes on" in tables_command(job, "resume", f"{DATABASE}.a")
     wait_equal(run, job, "a")
 
-    assert "no longer followed" in asked(job, "remove", f"{DATABASE}.b")
+    assert "no longer followed" in tables_command(job, "remove", f"{DATABASE}.b")
     mariadb.execute("UPDATE a SET n = 20", "UPDATE b SET n = 20", database=DATABASE)
     wait_equal(run, job, "a")
-    assert not lake_equals_source(job, "b")
-    assert "is added" in asked(job, "add", f"{DATABASE}.b")
+    assert not is_equal(job, "b")
+    assert "is added" in tables_command(job, "add", f"{DATABASE}.b")
     wait_equal(run, job, "b")
 
     unknown = ask(job, "resnapshot", f"{DATABASE}.nowhere")
     assert unknown.returncode == 2
     assert f"{DATABASE}.nowhere is none of the pipeline's tables" in unknown.stderr
-    assert "is read again" in asked(job, "resnapshot", f"{DATABASE}.a")
+    assert "is read again" in tables_command(job, "resnapshot", f"{DATABASE}.a")
     mariadb.execute("UPDATE a SET n = 30", "DELETE FROM b WHERE id = 2", database=DATABASE)
     wait_equal(run, job, "a", "b")
 
@@ -129,10 +108,14 @@ def test_a_parked_table_is_read_again_without_a_stop(mariadb: MariaDbServer, tmp
     run.wait_for(lambda: any(event["event"] == "parked" for event in run.events))
     mariadb.execute("UPDATE a SET n = 4", database=DATABASE)
     wait_equal(run, job, "a")
-    assert "is read again" in asked(job, "resnapshot", f"{DATABASE}.b")
+    assert "is read again" in tables_command(job, "resnapshot", f"{DATABASE}.b")
     mariadb.execute("UPDATE b SET extra = 5", database=DATABASE)
     wait_equal(run, job, "a", "b")
-    assert phases(job) == {f"{DATABASE}.a": "stream", f"{DATABASE}.b": "stream"}
+    phases = {name: table["phase"] for name, table in listed(job).items()}
+    assert phases == {
+        f"{DATABASE}.a": "stream",
+        f"{DATABASE}.b": "stream",
+    }
     assert run.interrupt() in (0, 130)
 
 
@@ -161,19 +144,6 @@ def truncations(job: Job, table: str) -> int:
     return sum(row["_op"] == "T" for row in read_changelog(job.lake / DATABASE / table, "jsonl"))
 
 
-def last_n(job: Job, table: str) -> dict[int, int]:
-    """The rows that the changelog leaves."""
-    alive: dict[int, int] = {}
-    for row in sorted(read_changelog(job.lake / DATABASE / table, "jsonl"), key=lambda each: int(each["_seq"])):
-        if row["_op"] == "T":
-            alive.clear()
-        elif row["_op"] in ("+I", "+U"):
-            alive[row["id"]] = row["n"]
-        else:
-            alive.pop(row["id"], None)
-    return alive
-
-
 @pytest.mark.parametrize("points", [("before_command",), ("after_command", "after_manifest")], ids="-".join)
 def test_a_driver_that_dies_around_a_command_neither_loses_nor_doubles_it(
     mariadb: MariaDbServer, tmp_path: Path, points: tuple[str, ...]
@@ -181,7 +151,7 @@ def test_a_driver_that_dies_around_a_command_neither_loses_nor_doubles_it(
     make(mariadb, "a", "b")
     job = Job(tmp_path, mariadb, DATABASE, ("a", "b"), local=True, sink="jsonl", write="changelog")
     run = job.start(failpoints=f"{points[0]}=kill")
-    run.wait_for_rows(lambda: last_n(job, "a") == last_n(job, "b") == {1: 1, 2: 2, 3: 3})
+    run.wait_for_rows(lambda: left(job, "a") == left(job, "b") == {1: 1, 2: 2, 3: 3})
     desk = CommandDesk(CheckpointStore(job.state, create=False))
     command = Command.new(TableAction.RESNAPSHOT, f"{DATABASE}.a")
     desk.submit(command)
@@ -192,7 +162,7 @@ def test_a_driver_that_dies_around_a_command_neither_loses_nor_doubles_it(
     mariadb.execute("UPDATE a SET n = 9", "UPDATE b SET n = 9", database=DATABASE)
     again = job.start()
     expected = dict.fromkeys((1, 2, 3), 9)
-    again.wait_for_rows(lambda: last_n(job, "a") == last_n(job, "b") == expected)
+    again.wait_for_rows(lambda: left(job, "a") == left(job, "b") == expected)
     desk.submit(command)
     assert again.interrupt() in (0, 130)
     status = desk.state(command.id)
@@ -216,10 +186,10 @@ def test_a_command_reaches_a_pipeline_on_another_machine_through_the_store_of_it
         # What another machine would have: its own work folder, where no lock of the run is.
         job.pipeline = f'work = "{tmp_path / "elsewhere"}"'
         monkeypatch.setenv("RAYCDC_TEST_PASSWORD", mariadb.cdc_user)
-        told = asked(job, "pause", f"{DATABASE}.a")
+        told = tables_command(job, "pause", f"{DATABASE}.a")
         assert "which runs the pipeline" in told
         assert "is paused" in told
         mariadb.execute("UPDATE a SET n = 10", "UPDATE b SET n = 10", database=DATABASE)
         wait_equal(run, job, "b")
-        assert not lake_equals_source(job, "a")
+        assert not is_equal(job, "a")
         assert run.interrupt() in (0, 130)

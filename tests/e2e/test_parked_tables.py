@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,13 @@ def rows_of(job: Job, table: str) -> dict[int, dict[str, Any]]:
     return alive
 
 
-def tables_command(job: Job, *words: str) -> str:
+def ask(job: Job, *words: str) -> subprocess.CompletedProcess[str]:
     told = ("tables", words[0], str(job.configuration()), *words[1:])
-    done = completed(told, environment=os.environ, folder=job.folder)
+    return completed(told, environment=os.environ, folder=job.folder)
+
+
+def tables_command(job: Job, *words: str) -> str:
+    done = ask(job, *words)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -97,10 +97,9 @@ def test_a_run_that_is_killed_in_a_commit_goes_on_at_the_store(
 
 
 def test_a_driver_that_died_here_with_another_work_folder_is_not_waited_for(
-    mariadb: MariaDbServer, mariadb_database: str, store: StoreProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mariadb: MariaDbServer, mariadb_database: str, store: StoreProxy, tmp_path: Path
 ) -> None:
     mariadb.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)", database=mariadb_database)
-    monkeypatch.setenv("RAYCDC_TEST_PASSWORD", "cdc")
     bucket = store.create_bucket(mariadb_database.replace("_", "-"))
     url, first = f"s3://{bucket}/state", f'work = "{tmp_path / "first"}"'
     job = Job(tmp_path, mariadb, mariadb_database, ["t"], sink="jsonl", write="changelog", local=True)
@@ -115,10 +114,9 @@ def test_a_driver_that_died_here_with_another_work_folder_is_not_waited_for(
 
 
 def test_a_store_that_is_unplugged_under_a_run_is_told_and_told_again_when_it_is_back(
-    mariadb: MariaDbServer, mariadb_database: str, store: StoreProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mariadb: MariaDbServer, mariadb_database: str, store: StoreProxy, tmp_path: Path
 ) -> None:
     mariadb.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)", database=mariadb_database)
-    monkeypatch.setenv("RAYCDC_TEST_PASSWORD", "cdc")
     bucket = store.create_bucket(mariadb_database.replace("_", "-"))
     job = Job(tmp_path, mariadb, mariadb_database, ["t"], sink="jsonl", write="changelog", local=True)
     job.state_url, job.pipeline = f"s3://{bucket}/state", f'work = "{tmp_path / "work"}"'

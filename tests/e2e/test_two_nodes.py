@@ -9,11 +9,11 @@ import pytest
 
 from raycdc.checkpoint.manifest import STATE_NODE
 from raycdc.checkpoint.store import CheckpointStore
-from raycdc.testing.compare import compare_lake
 from raycdc.testing.jobs import Job
 from raycdc.testing.ray_cluster import TwoNodes, two_nodes
 from raycdc.testing.servers import MariaDbServer
 from raycdc.testing.shop import ShopSize, create_shop
+from tests.kill.test_kills import expect_equal
 
 pytestmark = [pytest.mark.server, pytest.mark.spark]
 
@@ -30,11 +30,10 @@ def nodes(tmp_path: Path) -> Iterator[TwoNodes]:
 def job_on(nodes: TwoNodes, server: MariaDbServer, folder: Path, database: str) -> Job:
     with server.connect() as connection:
         create_shop(connection, database, SIZE)
-    ray = f'[ray]\naddress = "{nodes.address}"\n[spark]\nmaster = "local[2]"'
     # A reader on the other node is started when the first ones have begun: what there is to read lasts until it is up.
     pace = "rows_per_second = 1500, connections = 5"
     # One more than there is room for: the run begins with four, and says so.
-    return Job(folder, server, database, TABLES, readers=5, chunk_rows=500, sections=ray, snapshot=pace)
+    return Job(folder, server, database, TABLES, readers=5, chunk_rows=500, sections=nodes.section, snapshot=pace)
 
 
 def test_rows_read_on_another_node_reach_the_lake_over_flight(
@@ -45,9 +44,7 @@ def test_rows_read_on_another_node_reach_the_lake_over_flight(
     assert run.wait() == 0, run.story()
     told = [(e["readers"], e["waiting"], *e["nodes"].values()) for e in run.events if e["event"] == "scaling"]
     assert (5, 1, 2, 2) in told
-    with mariadb.connect() as connection:
-        results = compare_lake(connection, job.lake, [("two_nodes", table) for table in TABLES])
-    assert [problem for result in results for problem in result.problems] == []
+    expect_equal(job)
     segments = [s for m in CheckpointStore(job.state).manifests() for s in m.segments]
     elsewhere = [segment for segment in segments if segment.node != STATE_NODE]
     assert {segment.kind for segment in elsewhere} >= {"snapshot"}

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +14,12 @@ from bson import Decimal128, Int64
 from deltalake import DeltaTable, write_deltalake
 
 from raycdc.cli import main
-from raycdc.clients.mysql import query
 from raycdc.errors import ExitCode
 from raycdc.testing.jobs import CollectionJob, Job, catch_up
-from raycdc.testing.servers import DatabaseServer, MariaDbServer, MongoDb, PostgresServer
-from raycdc.testing.sessions import session
+from raycdc.testing.servers import MariaDbServer, MongoDb, PostgresServer
 from raycdc.verify.targets.delta import DeltaRows
 from tests.e2e.test_jdbc import sink_keys
-from tests.e2e.verified import counts, require_equal, verified
+from tests.e2e.verified import counts, require_equal, verified, written_to
 
 pytestmark = pytest.mark.server
 
@@ -126,27 +122,6 @@ def test_a_stopped_pipeline_is_behind_and_not_different(job: Job) -> None:
     assert (code, counts(lines["t"])) == (ExitCode.DIFFERENT, {"missing": 1, "behind": 12})
 
 
-@contextmanager
-def writing(server: DatabaseServer, database: str, statements: Sequence[str]) -> Iterator[None]:
-    """The statements, again and again."""
-    ended = threading.Event()
-
-    def work() -> None:
-        with session(server, "root") as connection:
-            query(connection, f"USE `{database}`")
-            while not ended.is_set():
-                for statement in statements:
-                    query(connection, statement)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
 def test_no_alarm_while_rows_go_back_and_forth(job: Job) -> None:
     run = job.start()
     run.wait_for_start()
@@ -158,7 +133,7 @@ def test_no_alarm_while_rows_go_back_and_forth(job: Job) -> None:
         "INSERT INTO t VALUES (500, 3, 'row 500')",
         "UPDATE t SET id = id - 10000 WHERE id = 10600",
     )
-    with writing(job.server, job.database, back_and_forth):
+    with written_to(job, lambda: back_and_forth):
         for _ in range(LIVE_ROUNDS):
             code, lines = verified(job)
             found = counts(lines["t"])

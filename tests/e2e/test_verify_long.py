@@ -9,25 +9,21 @@ from __future__ import annotations
 import os
 import random
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from raycdc.clients.mysql import query
 from raycdc.config import load_config
 from raycdc.errors import ExitCode
 from raycdc.testing.jobs import Job, catch_up
-from raycdc.testing.servers import DatabaseServer, MariaDbServer
-from raycdc.testing.sessions import session
+from raycdc.testing.servers import MariaDbServer
 from raycdc.verify.table import Terms
 from raycdc.verify.verifier import Verifier
-from tests.e2e.verified import counts, verified
+from tests.e2e.verified import counts, verified, written_to
 
 pytestmark = [pytest.mark.server, pytest.mark.long, pytest.mark.timeout(3600)]
 
@@ -56,28 +52,6 @@ def append(job: Job, *ids: int) -> None:
     nulls = {f.name: pa.nulls(len(ids), f.type) for f in schema if f.name not in columns}
     rows = pa.table({f.name: {**columns, **nulls}[f.name].cast(f.type) for f in schema})
     write_deltalake(str(job.lake / job.database / "t"), rows, mode="append")
-
-
-@contextmanager
-def load(server: DatabaseServer, database: str, statements: Callable[[random.Random], Sequence[str]]) -> Iterator[None]:
-    """Statements all the time, as `statements` makes them."""
-    ended = threading.Event()
-    generator = random.Random(7)
-
-    def work() -> None:
-        with session(server, "root") as connection:
-            query(connection, f"USE `{database}`")
-            while not ended.wait(0.002):
-                for statement in statements(generator):
-                    query(connection, statement)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def anywhere(generator: random.Random) -> list[str]:
@@ -117,7 +91,7 @@ def test_planted_rows_among_millions_are_found_under_load(
     run = again.start()
     run.wait_for_start()
     append(again, ROWS + 1, ROWS + 2)
-    with load(mariadb, mariadb_database, anywhere):
+    with written_to(again, partial(anywhere, random.Random(7)), pause_s=0.002):
         for _ in range(3):
             code, lines = verified(again)
             line = lines["t"]
@@ -146,7 +120,7 @@ def reading_alone(job: Job) -> float:
     return rows / (time.monotonic() - begun)
 
 
-def back_and_forth(_: random.Random) -> list[str]:
+def back_and_forth() -> list[str]:
     return [
         "UPDATE t SET a = -a WHERE id BETWEEN 100 AND 300",
         "DELETE FROM t WHERE id = 5000",
@@ -164,7 +138,7 @@ def test_no_alarm_in_a_hundred_comparisons_under_load(
     run = job.start()
     run.wait_for_start()
     kept_changing = 0
-    with load(mariadb, mariadb_database, back_and_forth):
+    with written_to(job, back_and_forth, pause_s=0.002):
         for number in range(ALARMS_LOOKED_FOR):
             code, lines = verified(job)
             assert (code, lines["t"]["reason"]) == (ExitCode.DONE, ""), (number, lines)

@@ -6,12 +6,16 @@ import contextlib
 import io
 import json
 import os
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest.mock import patch
 
 from raycdc.cli import main
+from raycdc.clients.mysql import query
 from raycdc.errors import ExitCode
+from raycdc.testing.background import again_and_again
 from raycdc.testing.jobs import Job
+from raycdc.testing.sessions import session
 
 
 def verified(job: Job, *words: str) -> tuple[int, dict[str, dict[str, Any]]]:
@@ -38,3 +42,17 @@ def require_equal(job: Job, *, rows: int = 0) -> None:
     for line in lines.values():
         assert (line["verdict"], line["notes"]) == ("equal", []), line
         assert line["source_rows"] == line["target_rows"] >= rows
+
+
+@contextlib.contextmanager
+def written_to(job: Job, statements: Callable[[], Sequence[str]], *, pause_s: float = 0.0) -> Iterator[None]:
+    """Statements at the source of `job`, again and again while the block runs, as `statements` makes them."""
+    with session(job.server, "root") as connection:
+        query(connection, f"USE `{job.database}`")
+
+        def step() -> None:
+            for statement in statements():
+                query(connection, statement)
+
+        with again_and_again(step, pause_s=pause_s):
+            yield

@@ -17,6 +17,7 @@ from confluent_kafka import Producer
 
 from raycdc.model.pace import FETCH_S
 from raycdc.source.reader.pace import SLACK_S
+from raycdc.testing.changelog import read_changelog
 from raycdc.testing.forked_commands import completed
 from raycdc.testing.jobs import CollectionJob, Job, TopicJob
 from raycdc.testing.servers import KafkaServer, MariaDbServer, MongoDb
@@ -26,10 +27,6 @@ pytestmark = pytest.mark.server
 RATE = 400
 #: What a lane may read ahead of its time: a fetch, and a little.
 CREDIT = RATE * (FETCH_S + SLACK_S)
-
-
-def rows_of(lake: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for path in lake.rglob("*.jsonl") for line in path.read_text().splitlines()]
 
 
 def test_two_readers_keep_to_one_pace_in_the_snapshot_and_in_the_log(
@@ -52,14 +49,14 @@ def test_two_readers_keep_to_one_pace_in_the_snapshot_and_in_the_log(
         source=f"rows_per_second = {RATE}",
     )
     run = job.start()
-    run.wait_for_rows(lambda: len(rows_of(job.lake)) == 800)
-    read_ms = sorted(row["_ts_ms"] for row in rows_of(job.lake))
+    run.wait_for_rows(lambda: len(read_changelog(job.lake, "jsonl")) == 800)
+    read_ms = sorted(row["_ts_ms"] for row in read_changelog(job.lake, "jsonl"))
     # Each chunk says when it began to be read: all before the last one were read since the first.
     before = sum(ms < read_ms[-1] for ms in read_ms)
     assert before <= RATE * (read_ms[-1] - read_ms[0]) / 1000 + 2 * CREDIT
     began_s = time.monotonic()
     mariadb.execute(fill.format("seq_2001_to_4000"), database=mariadb_database)
-    run.wait_for_rows(lambda: len(rows_of(job.lake)) == 2800)
+    run.wait_for_rows(lambda: len(read_changelog(job.lake, "jsonl")) == 2800)
     assert time.monotonic() - began_s >= (2000 - CREDIT) / RATE
     assert run.interrupt() in (0, 130), run.story()
     progress = [event for event in run.events if event["event"] == "progress"]
@@ -138,7 +135,11 @@ def test_the_server_reads_no_more_rows_than_the_pace_while_a_reader_is_killed(
             run.wait_for(lambda: read.rows > 1500)
             os.kill(run.pids()["readers"][1], signal.SIGKILL)
             assert run.wait() == 0, run.story()
-        assert len({row["id"] for row in rows_of(job.lake)}) == len(rows_of(job.lake)) == 6000
+        assert (
+            len({row["id"] for row in read_changelog(job.lake, "jsonl")})
+            == len(read_changelog(job.lake, "jsonl"))
+            == 6000
+        )
         assert read.rows > 4000
         record_property("excess", read.excess())
         record_property("rows read", read.rows)
@@ -151,10 +152,10 @@ def takes_as_long_as_the_pace(job: Job, write: Callable[[range], None]) -> None:
     """Rows that are written while the job runs reach the target no faster than they may be read."""
     write(range(1))
     run = job.start()
-    run.wait_for_rows(lambda: len(rows_of(job.lake)) == 1)
+    run.wait_for_rows(lambda: len(read_changelog(job.lake, "jsonl")) == 1)
     began_s = time.monotonic()
     write(range(1, 1201))
-    run.wait_for_rows(lambda: len(rows_of(job.lake)) == 1201)
+    run.wait_for_rows(lambda: len(read_changelog(job.lake, "jsonl")) == 1201)
     assert time.monotonic() - began_s >= (1200 - CREDIT) / RATE
     assert run.interrupt() in (0, 130), run.story()
     assert any(event.get("bottleneck") == "pace" for event in run.events)

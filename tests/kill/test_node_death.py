@@ -11,12 +11,12 @@ import pytest
 from raycdc.checkpoint.manifest import STATE_NODE, Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.pipeline import READ_AGAIN
-from raycdc.testing.compare import compare_lake
 from raycdc.testing.jobs import Job, Run, catch_up
 from raycdc.testing.ray_cluster import two_nodes
 from raycdc.testing.servers import MariaDbServer
 from raycdc.testing.shop import ShopSize, create_shop
 from raycdc.testing.workload import HotRange, ShopWorkload
+from tests.kill.test_kills import expect_equal
 
 SIZE = ShopSize(customers=500, products=100, orders=20_000)
 TABLES = ("customers", "products", "orders")
@@ -66,10 +66,11 @@ def test_what_a_dead_nodes_spool_had_is_read_again(mariadb: MariaDbServer, tmp_p
         hot=lambda: HotRange(1, SIZE.orders // 4),
     )
     with two_nodes(tmp_path) as nodes:
-        ray = f'[ray]\naddress = "{nodes.address}"\n[spark]\nmaster = "local[2]"'
         # There is something to read for as long as the readers of the other node take to begin, and its spool.
         pace = "rows_per_second = 200, connections = 4"
-        job = Job(tmp_path, mariadb, "node_death", TABLES, readers=4, chunk_rows=100, sections=ray, snapshot=pace)
+        job = Job(
+            tmp_path, mariadb, "node_death", TABLES, readers=4, chunk_rows=100, sections=nodes.section, snapshot=pace
+        )
         # Longer than a commit takes, so that nothing waits for the driver at times.
         job.epoch_interval = "10s"
         with work.running(pause_s=0.01):
@@ -82,6 +83,4 @@ def test_what_a_dead_nodes_spool_had_is_read_again(mariadb: MariaDbServer, tmp_p
             assert run.interrupt() == 130, run.story()
         job.snapshot, job.epoch_interval = "", "500ms"
         catch_up(job)
-    with mariadb.connect() as connection:
-        results = compare_lake(connection, job.lake, [("node_death", table) for table in TABLES])
-    assert [problem for result in results for problem in result.problems] == []
+    expect_equal(job)

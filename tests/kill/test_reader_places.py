@@ -9,11 +9,11 @@ import pytest
 
 from raycdc.checkpoint.manifest import STATE_NODE
 from raycdc.checkpoint.store import CheckpointStore
-from raycdc.testing.compare import compare_lake
 from raycdc.testing.jobs import Job, Run
 from raycdc.testing.ray_cluster import two_nodes
 from raycdc.testing.servers import MariaDbServer
 from raycdc.testing.shop import ShopSize, create_shop
+from tests.kill.test_kills import expect_equal
 
 pytestmark = [pytest.mark.server, pytest.mark.spark, pytest.mark.kill, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -33,9 +33,10 @@ def test_readers_of_a_silent_node_go_elsewhere(mariadb: MariaDbServer, tmp_path:
     with mariadb.connect() as connection:
         create_shop(connection, "silent_node", SIZE)
     with two_nodes(tmp_path) as nodes:
-        ray = f'[ray]\naddress = "{nodes.address}"\n[spark]\nmaster = "local[2]"'
         pace = "rows_per_second = 200, connections = 2"
-        job = Job(tmp_path, mariadb, "silent_node", TABLES, readers=2, chunk_rows=100, sections=ray, snapshot=pace)
+        job = Job(
+            tmp_path, mariadb, "silent_node", TABLES, readers=2, chunk_rows=100, sections=nodes.section, snapshot=pace
+        )
         run = job.start("--until", "caught-up")
         # Two readers, spread over two nodes with room for two each.
         assert run.wait_for(lambda: any(len(set(nodes_of(event))) == 2 for _, event in looks(run))), run.story()
@@ -50,17 +51,16 @@ def test_readers_of_a_silent_node_go_elsewhere(mariadb: MariaDbServer, tmp_path:
         assert run.wait() == 0, run.story()
         elsewhere = [nodes_of(event) for n, event in looks(run) if n > told + 1 and {*nodes_of(event)} - {STATE_NODE}]
         assert elsewhere == []
-    equal(mariadb, job)
+    expect_equal(job)
 
 
 def test_readers_go_where_labels_and_resources_are(mariadb: MariaDbServer, tmp_path: Path) -> None:
     with mariadb.connect() as connection:
         create_shop(connection, "labels", ShopSize(customers=300, products=100, orders=2_000))
     with two_nodes(tmp_path, labels={"pool": "cdc"}, resources={"reader": 1}) as nodes:
-        ray = f'[ray]\naddress = "{nodes.address}"\n[spark]\nmaster = "local[2]"'
         # It lasts until the reader without a place was told of.
         pace = "rows_per_second = 200, connections = 2"
-        job = Job(tmp_path, mariadb, "labels", TABLES, readers=2, chunk_rows=100, sections=ray, snapshot=pace)
+        job = Job(tmp_path, mariadb, "labels", TABLES, readers=2, chunk_rows=100, sections=nodes.section, snapshot=pace)
         job.readers_keys = 'labels = { pool = "cdc" }\nresources = { reader = 1 }'
         run = job.start("--until", "caught-up")
         assert run.wait() == 0, run.story()
@@ -70,10 +70,4 @@ def test_readers_go_where_labels_and_resources_are(mariadb: MariaDbServer, tmp_p
     segments = [s for m in CheckpointStore(job.state).manifests() for s in m.segments]
     assert len({segment.node for segment in segments}) == 1
     assert STATE_NODE not in {segment.node for segment in segments}
-    equal(mariadb, job)
-
-
-def equal(server: MariaDbServer, job: Job) -> None:
-    with server.connect() as connection:
-        results = compare_lake(connection, job.lake, [(job.database, table) for table in TABLES])
-    assert [problem for result in results for problem in result.problems] == []
+    expect_equal(job)

@@ -18,7 +18,6 @@ from raycdc.stores.libraries import delta_options
 from raycdc.stores.object_store import ObjectStore
 from raycdc.stores.url import ObjectPlace, StoreKind, place_of
 from raycdc.testing.changelog import check_changelog, read_changelog
-from raycdc.testing.compare import compare_lake
 from raycdc.testing.jobs import Job, Run, catch_up, run_through
 from raycdc.testing.servers import MariaDbServer
 from raycdc.testing.servers.moto import MotoServer
@@ -26,6 +25,7 @@ from raycdc.testing.servers.s3 import ACCESS_KEY, REGION
 from raycdc.testing.servers.store_proxy import Fault, Rule, StoreProxy
 from raycdc.testing.shop import ShopSize, create_shop
 from raycdc.testing.workload import ShopWorkload
+from tests.kill.test_kills import expect_equal
 
 pytestmark = [pytest.mark.server, pytest.mark.kill]
 
@@ -89,12 +89,6 @@ def expect_exact_changelog(job: Job) -> None:
     for table in TABLES:
         rows = read_changelog(job.lake / job.database / table, job.sink)
         assert check_changelog(rows, ["id"]) == []
-
-
-def expect_equal(job: Job) -> None:
-    with job.server.connect() as connection:
-        results = compare_lake(connection, job.lake, [(job.database, table) for table in job.tables])
-    assert [problem for result in results for problem in result.problems] == []
 
 
 @pytest.mark.timeout(1800)

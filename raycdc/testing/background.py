@@ -1,0 +1,40 @@
+"""Work beside a test: a step again and again in a thread, whose error is an error of the test."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+#: A step that takes longer than this does not end any more.
+_ENDS_WITHIN_S = 60.0
+
+
+@contextmanager
+def again_and_again(step: Callable[[], object], *, pause_s: float = 0.0) -> Iterator[None]:
+    """Call `step` in a thread, `pause_s` before each time, while the block runs. An error there is raised at the end of
+    the block, or told with the block's own.
+    """
+    ended = threading.Event()
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            while not ended.wait(pause_s):
+                step()
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            errors.append(error)
+
+    thread = threading.Thread(target=work, name="again and again", daemon=True)
+    thread.start()
+    try:
+        yield
+    except BaseException as failure:
+        for error in errors:
+            failure.add_note(f"What ran beside it had ended before: {error!r}")
+        raise
+    finally:
+        ended.set()
+        thread.join(_ENDS_WITHIN_S)
+    if errors:
+        raise errors[0]

@@ -240,10 +240,8 @@ def _as_begun(config: PipelineConfig, store: CheckpointStore, last: Manifest, so
         # Tables that are to be read anew are read in the way that is asked for now.
         state = with_requests(state, requests_of(store))
         state = state.only(filter(config.source.captures, state.followed))
-        documents = {
-            one.schema: SchemaDocument.from_json(store.document(one.schema)) for one in state.followed.values()
-        }
-        source.require_as_begun(StreamSplit(state, documents))
+        split = StreamSplit.of(state, lambda fingerprint: SchemaDocument.from_json(store.document(fingerprint)))
+        source.require_as_begun(split)
 
 
 def check_tables(config: PipelineConfig, schemas: Mapping[TableId, TableSchema]) -> list[CheckResult]:

@@ -131,18 +131,24 @@ class RunState:
         return None if not rate or about is None or table.amount is None else (about - table.amount.rows) / rate
 
     def lag_text(self) -> str:
-        """How far the sink is behind; else the lag of what was committed last, and how long the source is idle."""
+        """How far the sink is behind; else the lag of what was committed last, and how long the source is idle. What
+        holds the run back stands beside it, where that is known.
+        """
+        parts = self._behind_texts()
+        if self.bottleneck:
+            parts.append(f"bottleneck: {self.bottleneck}")
+        return ", ".join(parts)
+
+    def _behind_texts(self) -> list[str]:
         if self.behind_ms is not None:
             reads = any(table.phase == "snapshot" for table in self.tables.values())
             up_to_date = "up to date, " if self.behind_ms <= UP_TO_DATE_MS and not reads else ""
-            return f"{up_to_date}{duration_text(self.behind_ms)} behind"
+            return [f"{up_to_date}{duration_text(self.behind_ms)} behind"]
         emit_ms, idle_ms = self.lags.emit_ms, self.lags.idle_ms
         parts = [] if emit_ms is None else [f"lag {duration_text(emit_ms)}"]
         if idle_ms is not None and idle_ms >= 1000:
             parts.append(f"source idle {duration_text(idle_ms)}")
-        if self.bottleneck:
-            parts.append(f"bottleneck: {self.bottleneck}")
-        return ", ".join(parts)
+        return parts
 
 
 class PlainView:

@@ -26,8 +26,8 @@ from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.printable import printable, printable_json, printable_text
 from raycdc.source.parking import Asked
 from raycdc.source.table_commands import Command, CommandRules, TableAction, as_it_is
-from raycdc.source.table_life import Parked, Unknown, phase_word
-from raycdc.source.table_requests import requests_of, stream_state
+from raycdc.source.table_life import Parked, phase_word
+from raycdc.source.table_requests import each_table, requests_of, stream_state
 
 #: How often whoever waits for a running pipeline looks at its answer.
 _LOOK_S = 0.2
@@ -66,10 +66,7 @@ def table_list(store: CheckpointStore) -> list[dict[str, Any]]:
     state, requests = as_it_is(stream_state(manifest), record), requests_of(store)
     lost = bad_rows(store, record.epoch if record else 0)
     found = []
-    for name in sorted({*state.names, *requests.tables}):
-        table = state.named(name)
-        if isinstance(table, Unknown) and not requests.acts_on(name, state):
-            continue
+    for name, table, asked in each_table(state, requests):
         parked = table if isinstance(table, Parked) else None
         found.append(
             {
@@ -79,7 +76,7 @@ def table_list(store: CheckpointStore) -> list[dict[str, Any]]:
                 "reason": parked.reason if parked else None,
                 "position": parked.position.to_json() if parked else None,
                 "ts_ms": parked.ts_ms if parked else None,
-                "asked": requests.tables[name] if requests.acts_on(name, state) else None,
+                "asked": asked,
                 **({"bad_rows": lost[name]} if name in lost else {}),
             }
         )

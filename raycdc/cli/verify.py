@@ -8,8 +8,8 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,7 +56,7 @@ def verify_config(path: Path, asked: Asked) -> int:
     config = load_config(path)
     stopped = threading.Event()
     results = []
-    with _progress() as progress:
+    with closing(_Progress()) as progress:
         terms = Terms(asked.wait_s, asked.show_keys, asked.share, stopped)
         verifier = Verifier(config, terms, progress.watch)
         try:
@@ -180,12 +180,3 @@ class _Progress:
     def _clear(self) -> None:
         if self._on_terminal:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-
-@contextmanager
-def _progress() -> Iterator[_Progress]:
-    progress = _Progress()
-    try:
-        yield progress
-    finally:
-        progress.close()

@@ -7,6 +7,7 @@ from ipaddress import ip_address
 from pydantic import field_validator
 
 from raycdc.config.fields import Options, Secret, option
+from raycdc.config.tls import is_loopback
 
 #: A shorter one can be guessed.
 TOKEN_LENGTH_MIN = 16
@@ -68,11 +69,3 @@ class ControlOptions(Options):
         if token and not token.reveal().isascii():
             raise ValueError("has characters beyond ASCII, which a header of HTTP cannot have")
         return token
-
-
-def is_loopback(host: str) -> bool:
-    """Whether this machine alone reaches the address; False for a name."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -21,6 +21,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
+from pydantic_core import to_json
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
@@ -109,14 +110,15 @@ class _Api:
 
     def tables(self, request: Request) -> Response:
         asked = request.query_params
-        tables = json.loads(self._answers.status().to_json())["tables"]
-        for key in ("table", "phase"):
-            if key in asked:
-                tables = [table for table in tables if table[key] == asked[key]]
-        if "after" in asked:
-            tables = [table for table in tables if table["table"] > asked["after"]]
+        tables = [
+            table
+            for table in self._answers.status().tables
+            if asked.get("table", table.table) == table.table
+            and asked.get("phase", table.phase) == table.phase
+            and table.table > asked.get("after", "")
+        ]
         limit = asked.get("limit", "")
-        return JSONResponse({"tables": tables[: int(limit)] if limit.isdecimal() else tables}, headers=_HEADERS)
+        return _json(to_json({"tables": tables[: int(limit)] if limit.isdecimal() else tables}))
 
     async def submit(self, request: Request) -> Response:
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":

@@ -12,26 +12,33 @@ from raycdc.checkpoint.opaque import Position
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.control.model import VERSION, Commit, JobReport, ParkedReport, SnapshotReport, Status, TableReport
 from raycdc.run_events import TableFigures
-from raycdc.source.parking import with_refusals
+from raycdc.source.parking import Requests
 from raycdc.source.snapshot.enumerator_state import SealedEnumerator, SealedPlanning
 from raycdc.source.snapshot.stream_state import StreamState, stream_of
-from raycdc.source.table_life import Parked, TableState, Unknown, phase_word
-from raycdc.source.table_requests import refusals_of, requests_of
+from raycdc.source.table_commands import as_it_is
+from raycdc.source.table_life import Parked, TableState, phase_word
+from raycdc.source.table_requests import each_table, requests_of
 
 
 def status_at_rest(store: CheckpointStore, said: str, place_text: Callable[[Position], str]) -> Status:
     """The document; `said` are the words for who says so."""
     manifest, record = store.last_manifest(), store.last_commit()
     state = stream_of(manifest)
-    tables = () if manifest is None else _without_log(manifest) if state is None else _tables(store, state, place_text)
+    tables: tuple[TableReport, ...] = ()
+    if manifest is not None and state is None:
+        tables = _without_log(manifest)
+    elif manifest is not None and state is not None:
+        tables = _tables(manifest, as_it_is(state, record), requests_of(store), place_text)
     lost = {} if manifest is None else {str(table): count for table, count in manifest.lost.items()}
     left_out = bad_rows(store, record.epoch if record else 0)
-    routed = {} if record is None else record.routes
+    routed: dict[str, list[str]] = {}
+    for target, each in sorted(record.routes.items()) if record is not None else ():
+        for source in each.sources:
+            routed.setdefault(source, []).append(target)
     tables = tuple(
         replace(
             table,
-            targets=tuple(target for target, each in sorted(routed.items()) if table.table in each.sources)
-            or table.targets,
+            targets=tuple(routed.get(table.table, ())) or table.targets,
             rows_left_out=left_out.get(table.table),
             values_lost=lost.get(table.table, 0),
         )
@@ -57,28 +64,20 @@ def _without_log(manifest: Manifest) -> tuple[TableReport, ...]:
 
 
 def _tables(
-    store: CheckpointStore, state: StreamState, place_text: Callable[[Position], str]
+    manifest: Manifest, state: StreamState, requests: Requests, place_text: Callable[[Position], str]
 ) -> tuple[TableReport, ...]:
-    manifest, record, requests = store.last_manifest(), store.last_commit(), requests_of(store)
-    if record is not None:
-        state = with_refusals(state, refusals_of(record.parked))
-    snapshots = {} if manifest is None else _snapshots(manifest)
-    tables = []
-    for name in sorted({*state.names, *requests.tables}):
-        table, asked = state.named(name), requests.acts_on(name, state)
-        if isinstance(table, Unknown) and not asked:
-            continue
-        tables.append(
-            TableReport(
-                table=name,
-                phase=phase_word(table),
-                targets=(name,),
-                snapshot=snapshots.get(name),
-                parked=_parked(table, place_text),
-                asked=str(requests.tables[name]) if asked else None,
-            )
+    snapshots = _snapshots(manifest)
+    return tuple(
+        TableReport(
+            table=name,
+            phase=phase_word(table),
+            targets=(name,),
+            snapshot=snapshots.get(name),
+            parked=_parked(table, place_text),
+            asked=None if asked is None else str(asked),
         )
-    return tuple(tables)
+        for name, table, asked in each_table(state, requests)
+    )
 
 
 def _snapshots(manifest: Manifest) -> dict[str, SnapshotReport]:

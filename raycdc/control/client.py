@@ -14,7 +14,7 @@ from raycdc.checkpoint.door import VERSION, Door
 from raycdc.checkpoint.holder import Holder
 from raycdc.checkpoint.pulse import RENEW_S, Vacancy, Watch
 from raycdc.checkpoint.store import CheckpointStore
-from raycdc.config.control import is_loopback
+from raycdc.config.tls import is_loopback
 from raycdc.control.model import Status
 from raycdc.errors import StateError
 

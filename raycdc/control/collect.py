@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from raycdc.control.model import (
@@ -129,7 +129,7 @@ class Collector:
             case Committed(epoch, by_table, rows):
                 self._stages.committed(staging_s=event.staging_s, commit_s=event.commit_s)
                 self._last_commit = Commit(epoch, self._wall_ms(), rows)
-                self._tables.committed(epoch, by_table.items(), at_ms=self._last_commit.at_ms)
+                self._tables.committed(epoch, by_table, at_ms=self._last_commit.at_ms)
             case Warned(text):
                 warnings.append(Note(self._wall_ms(), text))
             case StoodStill() | WentOn():
@@ -142,18 +142,16 @@ class Collector:
                 pass
 
     def _step(self, step: str) -> None:
-        run = self._run
-        self._run = Run(run.host, run.pid, run.started_ms, step, run.local)
+        self._run = replace(self._run, step=step)
 
     def status(self) -> Status:
         """The document of now."""
         room = self._about.log_room()
         job, about, now_s = self._job, self._about, self._clock()
         with self._lock:
-            tables = self._tables.reports(self._report, now_s=now_s)
             speed = self._tables.speed.now(now_s)
             lag_ms = None if self._behind is None else round(self._behind[0] + (now_s - self._behind[1]) * 1000)
-            tables = tuple(replace(table, lag_ms=lag_ms) if table.phase == "stream" else table for table in tables)
+            tables = tuple(self._report(*each, lag_ms=lag_ms, now_s=now_s) for each in self._tables.each())
             bottleneck = self._stages.bottleneck()
             warnings, errors = (tuple(notes) for notes in self._notes)
         readers = tuple(map(_reader, job.readers)) if job is not None else ()
@@ -180,7 +178,9 @@ class Collector:
             tables=tables,
         )
 
-    def _report(self, figures: TableFigures, commit: Commit | None, speeds: Speeds, now_s: float) -> TableReport:
+    def _report(
+        self, figures: TableFigures, commit: Commit | None, speeds: Speeds, *, lag_ms: int | None, now_s: float
+    ) -> TableReport:
         parked = figures.parked
         return TableReport(
             table=figures.table,
@@ -190,6 +190,7 @@ class Collector:
             rows=figures.rows,
             rows_per_second=_rounded(speeds.rows.now(now_s)),
             last_commit=commit,
+            lag_ms=lag_ms if figures.phase == "stream" else None,
             parked=None
             if parked is None
             else ParkedReport(parked.reason, parked.again, parked.ts_ms, self._about.place_text(parked)),
@@ -233,18 +234,15 @@ class Tables:
         if self._rows != self.speed.count:
             self.speed.saw(self._rows, now_s=now_s)
 
-    def committed(self, epoch: int, rows: object, *, at_ms: int) -> None:
-        for table, count in rows:  # type: ignore[attr-defined]
+    def committed(self, epoch: int, rows: Mapping[str, int], *, at_ms: int) -> None:
+        for table, count in rows.items():
             if count:
                 self._commits[table] = Commit(epoch, at_ms, count)
 
-    def reports(
-        self, report: Callable[[TableFigures, Commit | None, Speeds, float], TableReport], *, now_s: float
-    ) -> tuple[TableReport, ...]:
-        return tuple(
-            report(figures, self._commits.get(name), self._speeds[name], now_s)
-            for name, figures in sorted(self._figures.items())
-        )
+    def each(self) -> Iterator[tuple[TableFigures, Commit | None, Speeds]]:
+        """The newest of every table, by name."""
+        for name, figures in sorted(self._figures.items()):
+            yield figures, self._commits.get(name), self._speeds[name]
 
 
 def _keeps_up(lag_ms: int | None) -> bool:

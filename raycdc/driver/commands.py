@@ -122,9 +122,10 @@ class CommandDesk:
 
     def take(self, commands: Sequence[Command], rules: CommandRules) -> list[Asked]:
         """Judge `commands` and make their requests durable, while nobody reads. Those that a driver has answered are
-        left as they are, and so are all before the first epoch, which reads every table anyway.
+        left as they are, and so are all before the first epoch, which reads every table anyway. Where there are no
+        commands, nothing is read.
         """
-        manifest = self._store.last_manifest()
+        manifest = self._store.last_manifest() if commands else None
         if manifest is None:
             return []
         answers: list[Asked] = []

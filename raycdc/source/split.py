@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,6 +92,13 @@ class StreamSplit:
 
     state: StreamState
     schemas: Mapping[str, SchemaDocument] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, state: StreamState, document: Callable[[str], SchemaDocument]) -> StreamSplit:
+        """With the documents that `state` refers to, by fingerprint. Many tables have one schema, and each document may
+        be a file: it is asked for once.
+        """
+        return cls(state, {name: document(name) for name in {table.schema for table in state.followed.values()}})
 
     @property
     def split_id(self) -> str:

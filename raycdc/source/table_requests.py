@@ -6,7 +6,7 @@ Everything here works on the state alone, under its lease; the coordinator that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from raycdc.model import TableId
 from raycdc.source.parking import Asked, LogStart, Refusal, Requests, TableRequest
 from raycdc.source.snapshot.stream_state import StreamState, stream_of
 from raycdc.source.split import STREAM_SPLIT_ID
-from raycdc.source.table_life import Parked, Phase, Unknown
+from raycdc.source.table_life import Parked, Phase, TableState, Unknown
 
 #: So many commands that are done are remembered, for whoever asks about them.
 COMMANDS_KEPT = 50
@@ -40,6 +40,14 @@ def requests_of(store: CheckpointStore) -> Requests:
     """The last requests, done or not."""
     asked: Any = store.documents.read(REQUESTS)
     return Requests() if asked is None else Requests.from_json(asked)
+
+
+def each_table(state: StreamState, requests: Requests) -> Iterator[tuple[str, TableState, TableRequest | None]]:
+    """The tables that `state` has or that are asked about, by name, with the request that is still to do."""
+    for name in sorted({*state.names, *requests.tables}):
+        table, acts = state.named(name), requests.acts_on(name, state)
+        if acts or not isinstance(table, Unknown):
+            yield name, table, requests.tables[name] if acts else None
 
 
 def settle(store: CheckpointStore, epoch: int) -> None:

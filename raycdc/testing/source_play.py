@@ -107,9 +107,8 @@ class SourcePlay:
     @property
     def split(self) -> StreamSplit:
         """The log as the last epoch left it."""
-        state = self.stream
-        documents = {one.schema: self.store.document(one.schema) for one in state.followed.values()}
-        return StreamSplit(state, {name: SchemaDocument.from_json(data) for name, data in documents.items()})
+        document = self.store.document
+        return StreamSplit.of(self.stream, lambda fingerprint: SchemaDocument.from_json(document(fingerprint)))
 
     @property
     def stream(self) -> StreamState:

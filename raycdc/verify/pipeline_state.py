@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from raycdc.checkpoint.manifest import Manifest
@@ -28,7 +28,7 @@ class Held:
 
     record: CommitRecord
     stream: StreamState
-    documents: Mapping[str, SchemaDocument]
+    documents: Callable[[str], SchemaDocument]
 
     @property
     def position(self) -> Position:
@@ -45,7 +45,7 @@ class Held:
                 raise NotComparedError(f"its target {name} is parked: {entry.text}")
         match state := self.stream[table]:
             case Live() | Behind():
-                return self.documents[state.schema]
+                return self.documents(state.schema)
             case InSnapshot() | AsOf():
                 raise NotComparedError("its snapshot is under way; compare it when that is complete")
             case Parked(reason=reason, phase=phase):
@@ -56,8 +56,8 @@ class Held:
     def split(self, table: TableId) -> StreamSplit:
         """The log from here on, as if the table were the only one."""
         stream = self.stream.only([table])
-        schemas = {state.schema: self.documents[state.schema] for state in stream.followed.values()}
-        return StreamSplit(StreamState(stream.position, stream.ordinal, stream.followed, notes=stream.notes), schemas)
+        state = StreamState(stream.position, stream.ordinal, stream.followed, notes=stream.notes)
+        return StreamSplit.of(state, self.documents)
 
 
 class PipelineState:
@@ -67,6 +67,7 @@ class PipelineState:
         self.store = store
         self._watch = Watch(store.generations, store.lock.holder, lock=store.lock.identity)
         self._documents: dict[str, SchemaDocument] = {}
+        self._newest: Held | None = None
 
     def held(self) -> Held:
         """As of the newest commit. `StateError` where nothing was committed yet, or the source keeps no log's state."""
@@ -74,11 +75,14 @@ class PipelineState:
             record = self.store.last_commit()
             if record is None:
                 raise StateError(f"Nothing was committed yet, as {self.store.place} says. Run the pipeline first.")
+            if self._newest is not None and self._newest.record == record:
+                return self._newest
             try:
                 manifest = self.store.manifest(record.epoch)
             except StateError:
                 continue  # So many epochs were committed meanwhile that it is pruned.
-            return self._held(record, manifest)
+            self._newest = self._held(record, manifest)
+            return self._newest
         raise StateError(f"{self.store.place} has no manifest of its newest commit. Is another process changing it?")
 
     def goes_on(self, table: TableId, held: Held) -> bool:
@@ -115,7 +119,9 @@ class PipelineState:
                 "verify compares tables of one log (MySQL, MariaDB, MongoDB), and this pipeline's source has others: "
                 "topics keep no rows that could be read again."
             )
-        for state in stream.followed.values():
-            if state.schema not in self._documents:
-                self._documents[state.schema] = SchemaDocument.from_json(self.store.document(state.schema))
-        return Held(record, stream, self._documents)
+        return Held(record, stream, self._document)
+
+    def _document(self, fingerprint: str) -> SchemaDocument:
+        if fingerprint not in self._documents:
+            self._documents[fingerprint] = SchemaDocument.from_json(self.store.document(fingerprint))
+        return self._documents[fingerprint]

@@ -153,6 +153,9 @@ class TablesProgress(Protocol):
         """One by one, for people, who ask the less often the more there are."""
 
 
+_STREAMED = TableProgress("stream")
+
+
 @dataclass(frozen=True, slots=True)
 class Streamed:
     """`TablesProgress` of tables without a snapshot."""
@@ -163,7 +166,7 @@ class Streamed:
         return TableCounts(len(self.names))
 
     def tables(self) -> dict[TableId, TableProgress]:
-        return {table: TableProgress("stream") for table in self.names}
+        return dict.fromkeys(self.names, _STREAMED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -267,10 +267,8 @@ class SourceCoordinator:
             reader.splits.clear()
         self.readers.chunks.clear()
         state = StreamState.of(self.epochs.splits[STREAM_SPLIT_ID])
-        fingerprints = {table.schema for table in state.followed.values()}
-        split = StreamSplit(
-            state, {f: SchemaDocument.from_json(self._surroundings.writer.document(f)) for f in fingerprints}
-        )
+        document = self._surroundings.writer.document
+        split = StreamSplit.of(state, lambda fingerprint: SchemaDocument.from_json(document(fingerprint)))
         self._enumerator.add_splits_back([split], subtask_id)
 
     # --- epochs -----------------------------------------------------------------------------------------------

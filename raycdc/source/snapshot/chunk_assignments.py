@@ -183,11 +183,7 @@ class ChunkAssignments:
 
     def put_back(self, out: OutChunk) -> None:
         """The attempt is over, and the chunk is read again if its table is still the one it was."""
-        del self._out[out.split.split_id]
-        if not out.published:
-            self._count_off(out)
-        else:
-            self._planning.news.counted.published(out.split.table, -1, out.segments)
+        self.finish(out.split.split_id)
         if out.published or out.owner is None:
             self.discard(out.segments)
         self._planning.put_back(out.split)
@@ -199,12 +195,12 @@ class ChunkAssignments:
                 self._stream.send(VoidChunk(out.split.chunk_id))
 
     def finish(self, split_id: str) -> OutChunk:
-        """The chunk is in a manifest."""
+        """The chunk is out no more: it is in a manifest, or the attempt is over."""
         out = self._out.pop(split_id)
-        if not out.published:
-            self._count_off(out)
-        else:
+        if out.published:
             self._planning.news.counted.published(out.split.table, -1, out.segments)
+        else:
+            self._count_off(out)
         return out
 
     def discard(self, segments: Sequence[Segment] = ()) -> None:

@@ -264,8 +264,6 @@ def restore_or_create(
         return IncrementalSnapshotEnumerator(context, dialect, replace(start, requests=None, refusals=()))
     # A table left out by now has ended: its changes are passed over, so nobody may go on with it as if none were.
     refusals = [refusal for refusal in start.refusals if dialect.captures(refusal.table)]
-    # Many tables have one schema, and each document is a file.
-    documents = {name: start.document(name) for name in {table.schema for table in state.followed.values()}}
     sealed = SealedEnumerator.of(start.last.enumerator).only(dialect.captures)
-    restored = Restored(sealed, StreamSplit(state, documents))
+    restored = Restored(sealed, StreamSplit.of(state, start.document))
     return IncrementalSnapshotEnumerator(context, dialect, replace(start, refusals=refusals), restored=restored)

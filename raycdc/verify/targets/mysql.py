@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
+from pymysql.connections import Connection
 
 from raycdc.clients.mysql import MySqlSettings, connect, quote_name
 from raycdc.connectors.mysql.catalog import load_tables, table_sizes
@@ -34,7 +36,7 @@ class MySqlRows:
         return [column.name for column in self._described().columns]
 
     def rows_about(self) -> int:
-        with closing(connect(self._settings)) as connection:
+        with self._connection() as connection:
             sizes = table_sizes(connection, [self._target])
         return sizes[self._target].rows if self._target in sizes else 0
 
@@ -44,18 +46,21 @@ class MySqlRows:
         chosen = replace(table, columns=tuple(by_name[name] for name in columns))
         names = ", ".join(map(quote_name, columns))
         sql = f"SELECT {names} FROM {quote_name(self._target.db, self._target.table)}"
-        try:
-            with closing(connect(self._settings)) as connection:
-                yield from stream_query(connection, sql, chosen)
-        except SourceError as cause:
-            raise SinkError(str(cause).replace("source.", "sink.")) from cause
+        with self._connection() as connection:
+            yield from stream_query(connection, sql, chosen)
 
     def _described(self) -> MySqlTable:
-        try:
-            with closing(connect(self._settings)) as connection:
-                found = load_tables(connection, [self._target]).get(self._target)
-        except SourceError as cause:
-            raise SinkError(str(cause).replace("source.", "sink.")) from cause
+        with self._connection() as connection:
+            found = load_tables(connection, [self._target]).get(self._target)
         if found is None:
             raise NotComparedError(f"there is no table {self._target} at {self._settings.address}")
         return found
+
+    @contextmanager
+    def _connection(self) -> Iterator[Connection[Any]]:
+        """One to the target; what goes wrong is told as the sink's."""
+        try:
+            with closing(connect(self._settings)) as connection:
+                yield connection
+        except SourceError as cause:
+            raise SinkError(str(cause).replace("source.", "sink.")) from cause

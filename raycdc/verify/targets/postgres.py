@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote as percent
@@ -52,7 +52,7 @@ class PostgresRows:
 
     def columns(self) -> Sequence[str]:
         sql = "SELECT column_name FROM information_schema.columns WHERE table_schema = $1 AND table_name = $2"
-        with closing(self._connect()) as connection, connection.cursor() as cursor:
+        with self._cursor() as cursor:
             cursor.execute(sql, (self._target.db, self._target.table))
             names = [str(row[0]) for row in cursor.fetchall()]
         if not names:
@@ -64,7 +64,7 @@ class PostgresRows:
             "SELECT reltuples::bigint FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
             "WHERE n.nspname = $1 AND c.relname = $2"
         )
-        with closing(self._connect()) as connection, connection.cursor() as cursor:
+        with self._cursor() as cursor:
             cursor.execute(sql, (self._target.db, self._target.table))
             row = cursor.fetchone()
         return max(0, int(row[0])) if row else 0
@@ -72,11 +72,17 @@ class PostgresRows:
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         names = ", ".join(map(_quoted, columns))
         table = f"{_quoted(self._target.db)}.{_quoted(self._target.table)}"
+        with self._cursor() as cursor:
+            cursor.execute(f"SELECT {names} FROM {table}")
+            for batch in cursor.fetch_record_batch():
+                yield pa.RecordBatch.from_arrays([_stored(column) for column in batch.columns], names=list(columns))
+
+    @contextmanager
+    def _cursor(self) -> Iterator[Any]:
+        """One of a connection of its own."""
         try:
             with closing(self._connect()) as connection, connection.cursor() as cursor:
-                cursor.execute(f"SELECT {names} FROM {table}")
-                for batch in cursor.fetch_record_batch():
-                    yield pa.RecordBatch.from_arrays([_stored(column) for column in batch.columns], names=list(columns))
+                yield cursor
         except adbc_driver_manager.Error as cause:
             raise SinkError(f"{self._target} cannot be read at {self._where} ({type(cause).__name__}).") from cause
 

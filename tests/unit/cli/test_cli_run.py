@@ -161,6 +161,17 @@ def test_plain_view_says_at_times_that_all_is_well(capsys: pytest.CaptureFixture
     ]
 
 
+def test_what_holds_a_run_back_is_told_beside_how_far_it_is_behind(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    view = PlainView("shop", clock)
+    tables = (TableFigures("shop.orders", "stream", rows=3),)
+    view.show(Progress(tables, Lags(), (), behind_ms=40_000, bottleneck="pace"))
+    clock.now += HEARTBEAT_S
+    view._breathe()
+    view.close()
+    assert lines(capsys)[1] == "40.0 s behind, bottleneck: pace, nothing committed yet"
+
+
 def test_plain_view_is_silent_about_empty_commits(capsys: pytest.CaptureFixture[str]) -> None:
     view = PlainView("shop", Clock())
     view.show(commit(1, 0))

@@ -21,7 +21,7 @@ where rows are updated a bad row that came is the deletion of its key, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -141,19 +141,3 @@ def whole_updates(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
             yield rows
     if held is not None:
         yield held
-
-
-def failing(array: pa.Array, turn: Callable[[pa.Array], Any]) -> Any:
-    """Of each value whether `turn` raises on it: halved until they are found, so good ones cost one call together."""
-    bad = np.zeros(len(array), np.bool_)
-    waiting = [(0, len(array))]
-    while waiting:
-        start, count = waiting.pop()
-        try:
-            turn(array.slice(start, count))
-        except pa.ArrowException:
-            if count == 1:
-                bad[start] = True
-            else:
-                waiting += [(start, count // 2), (start + count // 2, count - count // 2)]
-    return bad

@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raycdc.bridge.bad_rows import ON_BAD_RECORD, failing
+from raycdc.bridge.bad_rows import ON_BAD_RECORD
 from raycdc.errors import RowRefusedError, RulesRefusedError
 from raycdc.model import META_COLUMNS, Column, LogicalType, RowKind, TableId, TypeKind
+from raycdc.model.arrays import failing
 from raycdc.model.json_text import decimal_text, timestamp_text
 from raycdc.model.row_kind import SYMBOLS
 from raycdc.model.untold import row_named

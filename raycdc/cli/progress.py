@@ -17,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from raycdc.cli.words import counted, duration_text
+from raycdc.cli.words import PHASE_ORDER, PHASE_STYLES, counted, duration_text
 from raycdc.control.rates import Speed
 from raycdc.printable import printable, printable_text
 from raycdc.run_events import (
@@ -54,9 +54,6 @@ UP_TO_DATE_MS = 10_000
 
 #: With more tables than this the plain view tells of all together: a line each would be a log of its own.
 PLAIN_TABLES_MAX = 20
-
-#: Order in which phases are shown when there are more tables than lines: those that are being read come first.
-_PHASE_ORDER = {"parked": -1, "snapshot": 0, "pending": 1, "stream": 2}
 
 
 @dataclass(slots=True)
@@ -337,7 +334,7 @@ class LiveView:
     def _tables(self) -> list[RenderableType]:
         if not self._state.tables:
             return []
-        tables = sorted(self._state.tables.values(), key=lambda table: (_PHASE_ORDER.get(table.phase, 9), table.table))
+        tables = sorted(self._state.tables.values(), key=lambda table: (PHASE_ORDER.get(table.phase, 9), table.table))
         # Headline, header, the line about the rest, the note and the prompt need five lines.
         room = max(3, self._console.size.height - 6)
         view = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -359,7 +356,7 @@ class LiveView:
 def _summed_up(tables: Sequence[TableFigures]) -> TableFigures:
     """Many tables as if they were one, in as many phases as there are."""
     phases = [table.phase for table in tables]
-    counts = {phase: phases.count(phase) for phase in sorted(set(phases), key=lambda p: _PHASE_ORDER.get(p, 9))}
+    counts = {phase: phases.count(phase) for phase in sorted(set(phases), key=lambda p: PHASE_ORDER.get(p, 9))}
     return TableFigures(
         table=f"{len(tables)} tables",
         phase=", ".join(f"{count} {phase}" for phase, count in counts.items()),
@@ -374,7 +371,7 @@ def _summed_up(tables: Sequence[TableFigures]) -> TableFigures:
 
 def _cells(table: TableFigures, eta_s: float | None) -> tuple[RenderableType, ...]:
     done, total, percent = table.chunks_done, table.chunks_total, table.percent
-    style = {"snapshot": "cyan", "stream": "green", "parked": "red"}.get(table.phase, "dim")
+    style = PHASE_STYLES.get(table.phase, "dim")
     bar: RenderableType = ""
     if total:
         bar = ProgressBar(total=100.0, completed=percent or 0.0, width=15)

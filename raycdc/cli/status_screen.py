@@ -11,14 +11,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from raycdc.cli.words import counted, duration_text
+from raycdc.cli.words import PHASE_ORDER, PHASE_STYLES, counted, duration_text
 from raycdc.control.model import Commit, Note, Status, TableReport
 from raycdc.printable import printable, printable_text
 
 #: Of warnings and errors the newest so many.
 NOTES_SHOWN = 5
-_ORDER = {"parked": 0, "snapshot": 1, "pending": 2, "new": 3, "stream": 4}
-_STYLES = {"snapshot": "cyan", "stream": "green", "parked": "red"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +92,7 @@ def _whole(status: Status) -> Iterator[str]:
 def _tables(status: Status, room: int) -> Iterator[RenderableType]:
     if not status.tables:
         return
-    tables = sorted(status.tables, key=lambda each: (_ORDER.get(each.phase, 9), -(each.lag_ms or 0), each.table))
+    tables = sorted(status.tables, key=lambda each: (PHASE_ORDER.get(each.phase, 9), -(each.lag_ms or 0), each.table))
     cells = [dict(_cells(table, status)) for table in tables[:room]]
     view = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     # Columns that would say nothing would only make those narrow that do.
@@ -113,7 +111,7 @@ def _cells(table: TableReport, status: Status) -> Iterator[tuple[str, Text]]:
     snapshot = table.snapshot
     yield "table", Text(printable(table.table))
     asked = f" ({table.asked} asked)" if table.asked else ""
-    yield "phase", Text(table.phase + asked, style=_STYLES.get(table.phase, "dim"))
+    yield "phase", Text(table.phase + asked, style=PHASE_STYLES.get(table.phase, "dim"))
     if table.phase == "snapshot" and snapshot is not None:
         about = "" if snapshot.rows_estimated is None else f" of about {snapshot.rows_estimated:,}"
         if snapshot.rows_done is not None:

@@ -1,6 +1,10 @@
-"""Numbers in words, as all screens have them."""
+"""Numbers in words, and the order and colours of phases, as all screens have them."""
 
 from __future__ import annotations
+
+#: What wants attention comes first.
+PHASE_ORDER = {"parked": 0, "snapshot": 1, "pending": 2, "new": 3, "stream": 4}
+PHASE_STYLES = {"snapshot": "cyan", "stream": "green", "parked": "red"}
 
 
 def counted(number: int, noun: str) -> str:

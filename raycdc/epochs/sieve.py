@@ -27,7 +27,6 @@ from raycdc.bridge.bad_rows import (
     BadRecords,
     Sifted,
     counted,
-    failing,
     judged,
     whole_updates,
 )
@@ -38,6 +37,7 @@ from raycdc.checkpoint.manifest import Segment
 from raycdc.epochs.made_segments import MadeSegments
 from raycdc.errors import ValueRefusedError
 from raycdc.model import META_COLUMNS, Column, LogicalType, RowKind, TableId, TableSchema, TypeKind
+from raycdc.model.arrays import failing
 from raycdc.model.table import file_name
 from raycdc.model.untold import row_named
 from raycdc.model.view import RowView

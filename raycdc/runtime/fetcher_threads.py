@@ -32,7 +32,7 @@ class TimedThreads:
         stopwatch: Stopwatch,
         board: Board,
         chunk_files: ChunkFiles,
-        gate: PaceGate | None = None,
+        gate: PaceGate | None,
     ) -> None:
         self._gate = gate
         self._board = board

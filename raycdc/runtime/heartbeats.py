@@ -37,7 +37,7 @@ class Heartbeats:
         stopwatch: Stopwatch,
         board: Board,
         statistics: Callable[[], Mapping[str, Mapping[str, int]]],
-        demand: Callable[[], PaceDemand | None] = lambda: None,
+        demand: Callable[[], PaceDemand | None],
     ) -> None:
         self._board = board
         self._demand = demand

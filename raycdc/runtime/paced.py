@@ -35,14 +35,11 @@ TURN_S = 0.1
 class PaceGate:
     """`ReaderPace` for the threads of a reader's process. Every method may be called from any thread."""
 
-    def __init__(
-        self, pace: Pace, stopwatch: Stopwatch, *, now_s: Callable[[], float], reached_s: Callable[[], float]
-    ) -> None:
+    def __init__(self, pace: Pace, stopwatch: Stopwatch, *, reached_s: Callable[[], float]) -> None:
         """`reached_s`: when the newest call began that the coordinator has answered."""
-        self._core = ReaderPace(pace, now_s)
+        self._core = ReaderPace(pace, time.monotonic)
         self._pace = pace
         self._stopwatch = stopwatch
-        self._now_s = now_s
         self._reached_s = reached_s
         self._changed = threading.Condition()
 
@@ -68,10 +65,10 @@ class PaceGate:
             wait_s = self._core.free_in_s(lane)
             if wait_s <= 0:
                 return True
-            began_s = self._now_s()
+            began_s = time.monotonic()
             with self._stopwatch.running("paced"):
                 self._changed.wait(min(wait_s, TURN_S))
-            self._core.held(lane, self._now_s() - began_s)
+            self._core.held(lane, time.monotonic() - began_s)
             self._core.reached(self._reached_s())
             return self._core.free_in_s(lane) <= 0
 
@@ -145,12 +142,6 @@ class PacedChunks:
                 continue
 
 
-def gate_of(
-    pace: Pace,
-    stopwatch: Stopwatch,
-    *,
-    reached_s: Callable[[], float],
-    now_s: Callable[[], float] = time.monotonic,
-) -> PaceGate | None:
+def gate_of(pace: Pace, stopwatch: Stopwatch, *, reached_s: Callable[[], float]) -> PaceGate | None:
     """The gate of a reader of a source that is read at this pace; None where it is read as fast as can be."""
-    return PaceGate(pace, stopwatch, now_s=now_s, reached_s=reached_s) if pace else None
+    return PaceGate(pace, stopwatch, reached_s=reached_s) if pace else None

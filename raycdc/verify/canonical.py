@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raycdc.model.arrays import failing
 from raycdc.model.types import LogicalType, TypeKind, wide_decimal
 from raycdc.verify import hash_loops as loops
 
@@ -178,7 +179,7 @@ def _cast(array: pa.Array, form: Form) -> tuple[pa.Array, np.ndarray | None]:
     try:
         return _turned(array, form, wanted), None
     except pa.ArrowException:
-        odd = _failing(array, form, wanted)
+        odd = failing(array, lambda part: _turned(part, form, wanted))
         kept = pc.if_else(pa.array(odd), pa.scalar(None, array.type), array)
         return _turned(kept, form, wanted), odd
 
@@ -202,22 +203,6 @@ def _short_duration(array: pa.Array) -> pa.Array:
     """Without zeros at the end of the fraction, as some targets write six digits always."""
     shorter = pc.replace_substring_regex(array, r"(\.[0-9]*?)0+$", r"\1")
     return pc.replace_substring_regex(shorter, r"\.$", "")
-
-
-def _failing(array: pa.Array, form: Form, wanted: pa.DataType) -> np.ndarray:
-    """Which values cannot be turned; halved until they are found, so good ones cost one call together."""
-    bad = np.zeros(len(array), np.bool_)
-    waiting = [(0, len(array))]
-    while waiting:
-        start, count = waiting.pop()
-        try:
-            _turned(array.slice(start, count), form, wanted)
-        except pa.ArrowException:
-            if count == 1:
-                bad[start] = True
-            else:
-                waiting += [(start, count // 2), (start + count // 2, count - count // 2)]
-    return bad
 
 
 def _words(array: pa.Array, form: Form, *, one_zero: bool) -> tuple[np.ndarray, int]:

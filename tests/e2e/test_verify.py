@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from bson import Decimal128, Int64
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
 
 from raycdc.cli import main
 from raycdc.errors import ExitCode
@@ -41,10 +42,17 @@ def job(mariadb: MariaDbServer, mariadb_database: str, tmp_path: Path) -> Job:
 
 
 def append(job: Job, *rows: tuple[int, int | None, str | None]) -> None:
-    """Rows that somebody else adds to the target."""
+    """Rows that somebody else adds to the target, again where the run committed at the same moment."""
     schema = pa.schema([("id", pa.int32()), ("a", pa.int32()), ("b", pa.string())])
     columns = [pa.array(values, field.type) for values, field in zip(zip(*rows, strict=True), schema, strict=True)]
-    write_deltalake(str(job.lake / job.database / "t"), pa.table(columns, schema=schema), mode="append")
+    for tries_left in reversed(range(20)):
+        try:
+            write_deltalake(str(job.lake / job.database / "t"), pa.table(columns, schema=schema), mode="append")
+        except CommitFailedError:
+            if not tries_left:
+                raise
+        else:
+            return
 
 
 def delta(job: Job) -> DeltaTable:

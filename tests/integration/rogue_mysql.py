@@ -7,6 +7,7 @@ takes for the same and raycdc does not take for this machine.
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import ssl
 import struct
@@ -147,12 +148,13 @@ class Turncoat(Listener):
 
 
 class Meddler(Listener):
-    """A man in the middle of connections without TLS: it answers a command that has `word` in it in the server's place,
-    with each of `answers` in turn, until the client leaves.
+    """A man in the middle of connections without TLS: it answers a command in which the pattern `asked` is found in the
+    server's place, with each of `answers` in turn, until the client leaves. A login is no command: it is passed on,
+    whatever its random bytes are.
     """
 
-    def __init__(self, server_port: int, word: bytes, answers: Callable[[], Iterator[bytes]]) -> None:
-        self._server_port, self._word, self._answers = server_port, word, answers
+    def __init__(self, server_port: int, asked: bytes, answers: Callable[[], Iterator[bytes]]) -> None:
+        self._server_port, self._asked, self._answers = server_port, re.compile(asked, re.DOTALL), answers
         #: Bytes that clients took of the answers.
         self.taken = 0
         super().__init__()
@@ -169,7 +171,8 @@ class Meddler(Listener):
                 while True:
                     header = exactly(client, 4)
                     command = exactly(client, int.from_bytes(header[:3], "little"))
-                    if self._word in command:
+                    # A command is the first packet of its exchange.
+                    if header[3] == 0 and self._asked.search(command):
                         break
                     server.sendall(header + command)
                 for answer in self._answers():

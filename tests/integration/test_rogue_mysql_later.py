@@ -124,8 +124,8 @@ def write(port: int, table: TableId) -> None:
 WAYS: dict[str, tuple[bytes, Callable[[int, TableId], None]]] = {
     "a statement": (b"meddle", ask),
     "a chunk": (b"meddle", read_chunk),
-    "the registration of the log": (b"\x15", read_log),
-    "the log": (b"\x12", read_log),
+    "the registration of the log": (rb"\A\x15", read_log),
+    "the log": (rb"\A\x12", read_log),
     "a sink": (b"meddle", write),
 }
 
@@ -135,8 +135,8 @@ WAYS: dict[str, tuple[bytes, Callable[[int, TableId], None]]] = {
 def test_an_answer_that_no_server_gives_is_a_named_error(
     way: str, answers: Callable[[], Iterator[bytes]], mariadb: MariaDbServer, table: TableId
 ) -> None:
-    word, read = WAYS[way]
-    with closing(Meddler(mariadb.port, word, answers)) as meddler, pytest.raises(RaycdcError) as refused:
+    asked, read = WAYS[way]
+    with closing(Meddler(mariadb.port, asked, answers)) as meddler, pytest.raises(RaycdcError) as refused:
         read(meddler.port, table)
     assert isinstance(refused.value, SourceError | DataError | SinkError)
     assert "127.0.0.1" in str(refused.value) or str(table) in str(refused.value)
@@ -152,8 +152,8 @@ def test_an_answer_without_end_takes_no_more_memory_than_its_bound(
     monkeypatch.setattr(mysql, "ANSWER_BYTES_MAX", 32 * MIB)
     monkeypatch.setattr(packets, "ROW_BYTES_MAX", 32 * MIB)
     monkeypatch.setattr(event_buffer, "EVENT_BYTES_MAX", 32 * MIB)
-    word, read = WAYS[way]
+    asked, read = WAYS[way]
     refused = pytest.raises((SourceError, DataError, CorruptLogError), match=r"more than 32 MiB|larger than \d+ bytes")
-    with closing(Meddler(mariadb.port, word, endless)) as meddler, refused:
+    with closing(Meddler(mariadb.port, asked, endless)) as meddler, refused:
         read(meddler.port, table)
     assert meddler.taken <= 160 * MIB

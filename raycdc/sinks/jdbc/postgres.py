@@ -11,13 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import Any, ClassVar
-from urllib.parse import quote as percent
 
 import adbc_driver_manager
 import adbc_driver_postgresql.dbapi as postgresql
 import pyarrow as pa
 
-from raycdc.config.tls import TlsMode, is_loopback
+from raycdc.clients.postgres import connection_url, quote, sends_no_password_as_it_is
 from raycdc.errors import SinkError
 from raycdc.model import Column, TableId
 from raycdc.model.types import wide_decimal
@@ -26,7 +25,7 @@ from raycdc.sinks.jdbc.commits import Commits
 from raycdc.sinks.jdbc.database import IDLE_TIMEOUT_S, LOCK_TIMEOUT_S
 from raycdc.sinks.jdbc.misfits import postgres_misfits
 from raycdc.sinks.jdbc.plugin import COMMIT_TABLE, STAGE_SCHEMA, Address
-from raycdc.sinks.jdbc.postgres_tables import PostgresTables, quote
+from raycdc.sinks.jdbc.postgres_tables import PostgresTables
 from raycdc.sinks.jdbc.refusals import advised, postgres_grant, postgres_refusal, postgres_unreached, without_quoted
 from raycdc.sinks.jdbc.sql import Upsert, names, values
 from raycdc.sinks.jdbc.staging import Staging
@@ -37,13 +36,6 @@ from raycdc.waiting.stages import note_statement
 from raycdc.waiting.tries import TRIES
 
 _RECORD = f'"public"."{COMMIT_TABLE}"'
-
-_SSL_MODES = {
-    TlsMode.DISABLED: "disable",
-    TlsMode.REQUIRED: "require",
-    TlsMode.VERIFY_CA: "verify-ca",
-    TlsMode.VERIFY_IDENTITY: "verify-full",
-}
 
 _CREATE_RECORD = f"""
 CREATE TABLE IF NOT EXISTS {_RECORD} (
@@ -156,33 +148,19 @@ class PostgresDatabase:
 
     def _connected(self) -> Any:
         address = self._address
-        mode = address.tls_mode.resolved(address.host)
-        parameters = {
-            "sslmode": _SSL_MODES[mode],
-            "connect_timeout": "10",
-            "application_name": "raycdc",
-            "options": f"-c TimeZone=UTC -c standard_conforming_strings=on -c lock_timeout={LOCK_TIMEOUT_S}s "
+        options = (
+            f"-c TimeZone=UTC -c standard_conforming_strings=on -c lock_timeout={LOCK_TIMEOUT_S}s "
             f"-c idle_in_transaction_session_timeout={IDLE_TIMEOUT_S}s "
             # The commit of another driver while we waited for its lock must be seen.
-            r"-c client_encoding=UTF8 -c default_transaction_isolation=read\ committed",
-        }
-        if mode in (TlsMode.VERIFY_CA, TlsMode.VERIFY_IDENTITY):
-            parameters["sslrootcert"] = address.tls_ca or "system"
-        elif mode is TlsMode.DISABLED and not is_loopback(address.host):
-            # Whoever stands in between may ask for it.
-            parameters["require_auth"] = "!password"
-        user = f"{percent(address.user, safe='')}:{percent(address.password, safe='')}"
-        host = f"[{address.host}]" if ":" in address.host else address.host
-        text = "&".join(f"{key}={percent(value, safe='')}" for key, value in parameters.items())
+            r"-c client_encoding=UTF8 -c default_transaction_isolation=read\ committed"
+        )
         try:
-            return postgresql.connect(
-                f"postgresql://{user}@{host}:{address.port}/{percent(address.database, safe='')}?{text}"
-            )
+            return postgresql.connect(connection_url(address, application_name="raycdc", options=options))
         except adbc_driver_manager.Error as cause:
             words = _words(cause)
             if 'database "' in words and words.endswith("does not exist"):
                 words += f". Create it: CREATE DATABASE {quote(address.database)};"
-            if "require_auth" in parameters and "cleartext password" in words:
+            if sends_no_password_as_it_is(address) and "cleartext password" in words:
                 asked = f"{address} asks for the password as it is, without TLS; it was not sent. Set sink.tls.mode."
                 raise SinkError(asked) from None
             raise postgres_unreached(str(cause))(f"{address} cannot be reached: {words}") from cause

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from raycdc.clients.postgres import quote
 from raycdc.errors import TargetTakenError
 from raycdc.model import Column, TableId, TypeKind
 from raycdc.sinks.columns import Plan
@@ -165,8 +166,3 @@ class PostgresTables:
 
     def empty(self, target: TableId) -> None:
         self._run(f"DELETE FROM {quote(target.db, target.table)}")
-
-
-def quote(*parts: str) -> str:
-    """SQL identifier, each part in double quotes, joined by dots."""
-    return ".".join('"' + part.replace('"', '""') + '"' for part in parts)

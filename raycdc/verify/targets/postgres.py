@@ -6,23 +6,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote as percent
 
 import adbc_driver_manager
 import adbc_driver_postgresql.dbapi as postgresql
 import pyarrow as pa
 
-from raycdc.config.tls import TlsMode, is_loopback
+from raycdc.clients.postgres import connection_url, quote
+from raycdc.config.tls import TlsMode
 from raycdc.errors import SinkError
 from raycdc.model import TableId
 from raycdc.verify.targets.api import NotComparedError
-
-_SSL_MODES = {
-    TlsMode.DISABLED: "disable",
-    TlsMode.REQUIRED: "require",
-    TlsMode.VERIFY_CA: "verify-ca",
-    TlsMode.VERIFY_IDENTITY: "verify-full",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +63,8 @@ class PostgresRows:
         return max(0, int(row[0])) if row else 0
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        names = ", ".join(map(_quoted, columns))
-        table = f"{_quoted(self._target.db)}.{_quoted(self._target.table)}"
+        names = ", ".join(map(quote, columns))
+        table = f"{quote(self._target.db)}.{quote(self._target.table)}"
         with self._cursor() as cursor:
             cursor.execute(f"SELECT {names} FROM {table}")
             for batch in cursor.fetch_record_batch():
@@ -91,32 +84,11 @@ class PostgresRows:
         return f"postgresql://{self._login.host}:{self._login.port}/{self._login.database}"
 
     def _connect(self) -> Any:
-        login = self._login
-        mode = login.tls_mode.resolved(login.host)
-        options = {
-            "sslmode": _SSL_MODES[mode],
-            "connect_timeout": "10",
-            "application_name": "raycdc verify",
-            "options": "-c TimeZone=UTC -c client_encoding=UTF8 -c extra_float_digits=3",
-        }
-        if mode in (TlsMode.VERIFY_CA, TlsMode.VERIFY_IDENTITY):
-            options["sslrootcert"] = login.tls_ca or "system"
-        elif mode is TlsMode.DISABLED and not is_loopback(login.host):
-            # Whoever stands in between may ask for it.
-            options["require_auth"] = "!password"
-        user = f"{percent(login.user, safe='')}:{percent(login.password, safe='')}"
-        host = f"[{login.host}]" if ":" in login.host else login.host
-        text = "&".join(f"{key}={percent(value, safe='')}" for key, value in options.items())
+        options = "-c TimeZone=UTC -c client_encoding=UTF8 -c extra_float_digits=3"
         try:
-            return postgresql.connect(
-                f"postgresql://{user}@{host}:{login.port}/{percent(login.database, safe='')}?{text}"
-            )
+            return postgresql.connect(connection_url(self._login, application_name="raycdc verify", options=options))
         except adbc_driver_manager.Error as cause:
             raise SinkError(f"{self._where} cannot be reached. Check sink.url, sink.user and sink.password.") from cause
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _stored(column: pa.Array) -> pa.Array:

@@ -1,0 +1,66 @@
+"""How a PostgreSQL server is connected to: the URL for libpq, with what TLS and passwords need. Connects to nobody.
+
+(PostgreSQL's manual, "Connection URIs" and "Parameter Key Words".)
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+from urllib.parse import quote as percent
+
+from raycdc.config.tls import TlsMode, is_loopback
+
+_SSL_MODES = {
+    TlsMode.DISABLED: "disable",
+    TlsMode.REQUIRED: "require",
+    TlsMode.VERIFY_CA: "verify-ca",
+    TlsMode.VERIFY_IDENTITY: "verify-full",
+}
+
+
+class Account(Protocol):
+    """Where a server is, and who asks."""
+
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def database(self) -> str: ...
+    @property
+    def user(self) -> str: ...
+    @property
+    def password(self) -> str: ...
+    @property
+    def tls_mode(self) -> TlsMode: ...
+    @property
+    def tls_ca(self) -> str | None: ...
+
+
+def connection_url(account: Account, *, application_name: str, options: str) -> str:
+    """The URL, with the password in it. `options` are those of the session (``-c name=value``)."""
+    parameters = {
+        "sslmode": _SSL_MODES[account.tls_mode.resolved(account.host)],
+        "connect_timeout": "10",
+        "application_name": application_name,
+        "options": options,
+    }
+    if account.tls_mode.resolved(account.host) in (TlsMode.VERIFY_CA, TlsMode.VERIFY_IDENTITY):
+        parameters["sslrootcert"] = account.tls_ca or "system"
+    elif sends_no_password_as_it_is(account):
+        # Whoever stands in between may ask for it.
+        parameters["require_auth"] = "!password"
+    user = f"{percent(account.user, safe='')}:{percent(account.password, safe='')}"
+    host = f"[{account.host}]" if ":" in account.host else account.host
+    text = "&".join(f"{key}={percent(value, safe='')}" for key, value in parameters.items())
+    return f"postgresql://{user}@{host}:{account.port}/{percent(account.database, safe='')}?{text}"
+
+
+def sends_no_password_as_it_is(account: Account) -> bool:
+    """Whether a server that asks for the password itself, not for a proof of it, gets none: others could hear it."""
+    return account.tls_mode.resolved(account.host) is TlsMode.DISABLED and not is_loopback(account.host)
+
+
+def quote(*parts: str) -> str:
+    """SQL identifier, each part in double quotes, joined by dots."""
+    return ".".join('"' + part.replace('"', '""') + '"' for part in parts)

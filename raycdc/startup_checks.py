@@ -9,6 +9,7 @@ what a run would refuse is what `check` has said, and a refusal that only a run 
 |---|---|
 | plug-ins | nothing can be asked of a source or sink whose package is not installed |
 | options | what the sink, Spark or its absence cannot do needs nobody's answer |
+| ray | a Ray that keeps this process outside of its cluster is of no use |
 | java, spark | Spark's start takes seconds until it says so |
 | state, sink folder or store | what cannot be written is not worth reading a server for |
 | pipeline | what another pipeline's state, or a damaged one, says is of no use |
@@ -169,8 +170,6 @@ def _options(start: Start) -> Iterator[CheckResult]:
     if config.sink.write not in start.sink.writes:
         supported = " and ".join(start.sink.writes)
         problems.append(f'sink.write = "{config.sink.write}": {config.sink.type} supports {supported} only.')
-    if not start.local and config.ray.outside:
-        problems.append(config.ray.outside)
     if not start.local and not config.spark.is_here and not config.flies:
         problems.append(
             f'ray.flight = "loopback": tasks of spark.master = "{config.spark.master}" could not read rows from here. '
@@ -186,6 +185,28 @@ def _options(start: Start) -> Iterator[CheckResult]:
         yield CheckResult("options", problem, error=ConfigError)
     if not problems:
         yield CheckResult("options", f"{config.sink.type} can do what the configuration asks.", ok=True)
+
+
+def _ray(start: Start) -> Iterator[CheckResult]:
+    """A Ray Client server is refused wherever its address comes from."""
+    if start.local:
+        return
+    address, client = start.config.ray.address, sys.modules.get("ray.util.client")
+    by = "ray.address"
+    if address == "auto" and os.environ.get("RAY_ADDRESS"):
+        # Ray goes by it.
+        by, address = 'RAY_ADDRESS, by which ray.address = "auto" goes', os.environ["RAY_ADDRESS"]
+    found = ""
+    if address.startswith("ray://"):
+        found = f"{by}: {address} is a Ray Client server"
+    elif client is not None and client.ray.is_connected():
+        found = "This process is connected to a Ray Client server"
+    if not found:
+        yield CheckResult("ray", "Ray can run a pipeline where ray.address says.", ok=True)
+        return
+    text = f"{found}, which keeps this process, and the state folder with it, outside of the cluster."
+    fix = 'Run raycdc on a node of the cluster, with the address of its head ("HOST:6379") or "auto".'
+    yield CheckResult("ray", text, fix, error=ConfigError)
 
 
 def _java(start: Start) -> Iterator[CheckResult]:
@@ -355,6 +376,7 @@ def _is_there(path: Path) -> bool:
 START_CHECKS: tuple[StartCheck, ...] = (
     StartCheck("plug-ins", _plug_ins),
     StartCheck("options", _options),
+    StartCheck("ray", _ray),
     StartCheck("java", _java),
     StartCheck("spark", _spark),
     StartCheck("state", _state),

@@ -439,22 +439,12 @@ class RayOptions(Options):
         "elsewhere.",
     )
 
-    @property
-    def outside(self) -> str:
-        """The reason why Ray cannot run a pipeline at this address; empty where it can."""
-        if not self.address.startswith("ray://"):
-            return ""
-        return (
-            f"ray.address: {self.address} is a Ray Client server, which keeps this process, and the state folder with "
-            "it, outside of the cluster. Run raycdc on a node of the cluster, with the address of its head "
-            '("HOST:6379") or "auto".'
-        )
-
     @field_validator("address")
     @classmethod
     def _check_address(cls, address: str) -> str:
-        if address not in ("local", "auto") and ":" not in address:
-            raise ValueError(f'must be "local", "auto", "ray://HOST:PORT" or "HOST:PORT", got "{address}"')
+        # A Ray Client server is refused where Ray is needed, with the reason (`raycdc.startup_checks`).
+        if address not in ("local", "auto") and (":" not in address or address.startswith(("http://", "https://"))):
+            raise ValueError(f'must be "local", "auto" or "HOST:PORT", got "{address}"')
         return address
 
 

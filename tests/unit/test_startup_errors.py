@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +25,7 @@ from raycdc.plugins import PluginGroup, list_plugins, load_plugin
 from raycdc.runtime.scaling import SeenNode
 from raycdc.sinks.api import Sink
 from raycdc.source_side import limits_of
-from raycdc.startup_checks import START_CHECKS
+from raycdc.startup_checks import START_CHECKS, Start
 
 PACKAGE = Path(__file__).resolve().parents[2] / "raycdc"
 ERRORS = set(re.findall(r"class (\w+Error)\(", (PACKAGE / "errors.py").read_text()))
@@ -210,3 +212,30 @@ def test_a_segment_on_another_machine_names_the_option_that_serves_it() -> None:
     segment = Segment("there", "s.arrow", "", TableId("a", "b"), "f", "s", 0, "log", 0, 1, 1, 0)
     with pytest.raises(SegmentUnavailableError, match=r'ray\.flight = "loopback"'):
         segment_schema(segment, access=SegmentAccess("here"))
+
+
+@pytest.mark.parametrize("has_sink", [True, False])
+def test_a_ray_client_server_is_refused_by_its_reason_wherever_its_address_comes_from(
+    monkeypatch: pytest.MonkeyPatch, has_sink: bool
+) -> None:
+    def refusal(address: str) -> str:
+        source = {"type": "datagen", "tables": ["a.b"]}
+        sink = {"type": "jsonl", "path": "x", "write": "changelog"}
+        document = {"pipeline": {"name": "n"}, "source": source, "sink": sink, "ray": {"address": address}}
+        config = config_from_dict(document)
+        (check,) = [check for check in START_CHECKS if check.name == "ray"]
+        assert check.results(Start(config, local=True, has_sink=has_sink)) == []
+        (found,) = check.results(Start(config, has_sink=has_sink))
+        assert found.ok == (not found.fix)
+        return "" if found.ok else found.text
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert refusal("10.0.0.1:6379") == refusal("auto") == refusal("local") == ""
+    assert refusal("ray://10.0.0.1:10001").startswith("ray.address: ray://10.0.0.1:10001 is a Ray Client server, which")
+    monkeypatch.setenv("RAY_ADDRESS", "ray://10.0.0.2:10001")
+    assert refusal("10.0.0.1:6379") == refusal("local") == ""
+    assert refusal("auto").startswith('RAY_ADDRESS, by which ray.address = "auto" goes: ray://10.0.0.2:10001 is a Ray')
+    monkeypatch.delenv("RAY_ADDRESS")
+    connected = SimpleNamespace(ray=SimpleNamespace(is_connected=lambda: True))
+    monkeypatch.setitem(sys.modules, "ray.util.client", connected)
+    assert refusal("auto").startswith("This process is connected to a Ray Client server, which keeps")

@@ -163,7 +163,7 @@ def test_every_problem_is_reported_at_once_with_its_place() -> None:
         ({"sink": {"path": ""}}, 'sink.path: must not be empty, e.g. path = "./lake"'),
         (
             {"ray": {"address": "there"}},
-            'ray.address: must be "local", "auto", "ray://HOST:PORT" or "HOST:PORT", got "there"',
+            'ray.address: must be "local", "auto" or "HOST:PORT", got "there"',
         ),
         ({"pipeline": {"epoch_bytes_max": 0}}, "pipeline.epoch_bytes_max: must be more than 0 bytes, got 0"),
         (

@@ -5,7 +5,7 @@
 | ``chunks`` | a table of MariaDB, by chunks, at a pace | chunks wait | only the log is left |
 | ``partitions`` | a topic of eight partitions that somebody writes to | nothing is known at the start | no backlog |
 | ``beside`` | two tables, in two pipelines on the same cluster | chunks wait | only the logs are left |
-| ``datagen`` | a generated table, by chunks, at a pace | chunks wait | only the log is left |
+| ``datagen`` | a generated table, by chunks, slowly by each reader | chunks wait | only the log is left |
 | ``autoscaler_v1`` | as ``chunks``, under the older one of Ray's autoscalers | chunks wait | only the log is left |
 
 The cluster is Ray's own autoscaler (v2, but for the last case) over raylets of this machine
@@ -118,8 +118,8 @@ def _datagen(folder: Path, rows: int) -> Measurement:
             # One change, so that there is a log to follow.
             changes = "events = 1\nnew_rows = 1\ndeletes = 0.0"
             table = f'type = "datagen"\ntables = ["shop.t"]\nrows = {rows}\nchunk_rows = {self.chunk_rows}'
-            # One budget, however many share it.
-            return f"{table}\n{changes}\nrows_per_second = {PACE // 2}"
+            # Of each reader: with a pace of the whole source, one would do.
+            return f"{table}\n{changes}\nfaults = {{ chunk_rows_per_second = {PACE // (1 + NODES)} }}"
 
     with scaling_nodes(folder / "cluster", others=NODES, idle_s=IDLE_S) as cluster:
         nobody: Any = None

@@ -105,7 +105,7 @@ def copies_of(config: PipelineConfig, store: CheckpointStore) -> SegmentCopies |
 def limits_of(config: PipelineConfig) -> Limits:
     """How many readers there may be, and can have work."""
     readers = config.readers
-    return Limits(readers.min, readers.max, config.source.readers_max, readers.cpus)
+    return Limits(readers.min, readers.max, config.source.readers_max, readers.cpus, config.source.pace)
 
 
 def new_launcher(
@@ -121,8 +121,8 @@ def new_launcher(
     from raycdc.runtime.ray_nodes import ReaderNeeds
 
     options = config.ray
-    least, most = limits_of(config).bounds([this_machine()])
-    readers = least if store.sealed_epochs() else most
+    limits, here = limits_of(config), [this_machine()]
+    readers = limits.bounds(here)[0] if store.sealed_epochs() else limits.first(here)
     needs = ReaderNeeds(config.readers.cpus, config.readers.resources, config.readers.labels)
     alone = options.address == "local" and config.spark.is_here
     listeners = RayListeners(reporter.warning, reporter.failed, partial(_end_process, reporter))

@@ -89,7 +89,8 @@ _SECTIONS: Mapping[str, Mapping[Change, str]] = {
         Change.JUDGED: "changelog",
     },
     "source:datagen": {
-        Change.FREE: "tables events per_second chunk_rows faults.disconnects faults.acknowledged",
+        Change.FREE: "tables events per_second chunk_rows faults.disconnects faults.chunk_rows_per_second "
+        "faults.acknowledged",
         Change.NEW_STATE: "rows new_rows seed deletes alter_every",
     },
     #: Of a message format, as ``source.format`` and ``sink.format`` have it.

@@ -3,11 +3,12 @@ handed in (`raycdc.runtime.observing` makes them), and a `Decision` with its rea
 
 | what there is to read | readers |
 |---|---|
-| nobody knows yet | as many as the limits allow: a snapshot begins with many chunks |
+| nobody knows yet | as many as the limits allow: a snapshot begins with many chunks; as its pace feeds, if it has one |
 | chunks | the same while some wait, unless those are read before another reader would be up; then those that have one |
 | one log | `Limits.least`: one reader reads it, however far behind it is |
 | partitions | as many as keep the backlog below `BACKLOG_S` seconds, one partition each at most |
 | and its pace is used up | no more than there are |
+| and it has a pace | no more than that feeds, until those that read are seen not to use it up |
 
 A phase that needs fewer lets readers go at once. Whatever else changes the number must last: more readers come after
 `GROW_AFTER_S`, one leaves after `SHRINK_AFTER_S`, because starting one costs seconds and moves splits.
@@ -27,10 +28,15 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import assert_never
 
+from raycdc.model.pace import UNLIMITED, Pace
+
 #: Seconds of backlog before another reader is worth its start.
 BACKLOG_S = 10.0
 #: Records a second of a reader whose rate nobody knows yet.
 RECORDS_PER_S = 200_000
+#: What a reader reads of any source at least: a pace below it needs one reader. Most read several times as much.
+ROWS_PER_S_LEAST = 50_000
+BYTES_PER_S_LEAST = 20 << 20
 GROW_AFTER_S = 5.0
 SHRINK_AFTER_S = 60.0
 #: Readers that are busy for less than this share wait for the source or the sink: more of them would wait as well.
@@ -91,13 +97,14 @@ class SeenNode:
 class Limits:
     """How many readers there may be. `most` is None for as many as there are cores, `source` is 0 for any number.
 
-    Each takes `cpus` of its node.
+    Each takes `cpus` of its node. All together keep to the `pace` of the source.
     """
 
     least: int
     most: int | None
     source: int = 0
     cpus: float = 1.0
+    pace: Pace = UNLIMITED
 
     def bounds(self, nodes: Sequence[SeenNode]) -> tuple[int, int]:
         """The least and the most readers on these nodes. No setting allows more than the source lets read."""
@@ -108,6 +115,16 @@ class Limits:
         if self.source:
             most = min(most, self.source)
         return min(self.least, most), most
+
+    def first(self, nodes: Sequence[SeenNode]) -> int:
+        """With how many readers a source is begun to be read on these nodes: its pace may feed fewer than the most."""
+        least, most = self.bounds(nodes)
+        fed = [most]
+        if self.pace.rows_per_s is not None:
+            fed.append(math.ceil(self.pace.rows_per_s / ROWS_PER_S_LEAST))
+        if self.pace.bytes_per_s is not None:
+            fed.append(math.ceil(self.pace.bytes_per_s / BYTES_PER_S_LEAST))
+        return max(least, min(fed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +222,8 @@ class ScalingPolicy:
         self._since_s, self._move = None, None
         least, most = self._limits.bounds(seen.nodes)
         demand = self.demand(seen)
-        self.readers, self._why = max(least, min(most, demand.useful)), demand.why
+        useful, first = max(least, min(most, demand.useful)), self._limits.first(seen.nodes)
+        self.readers, self._why = min(useful, first), demand.why if useful <= first else self._fed(demand.why, first)
         return Decision(self.readers, self._why)
 
     def look(self, seen: Observation, *, now_s: float) -> Decision:
@@ -227,7 +245,9 @@ class ScalingPolicy:
         least, most = self._limits.bounds(seen.nodes)
         match seen.phase:
             case Phase.UNKNOWN:
-                return Demand(most, most, seen.phase.value)
+                first = self._limits.first(seen.nodes)
+                why = seen.phase.value if first == most else self._fed(seen.phase.value, first)
+                return Demand(first, first, why)
             case Phase.LOG:
                 return Demand(least, least, _of_one_log(seen))
             case Phase.CHUNKS:
@@ -236,10 +256,20 @@ class ScalingPolicy:
                 demand = self._of_partitions(seen, most)
             case _:
                 assert_never(seen.phase)
-        if seen.paced and demand.wanted > self.readers:
+        return self._under_pace(seen, demand) if demand.wanted > self.readers else demand
+
+    def _under_pace(self, seen: Observation, demand: Demand) -> Demand:
+        """More are wanted: none where they would read no more, and where nobody can tell yet, those that are fed."""
+        if seen.paced:
             why = f"{demand.why}; the source's pace is used up, and another reader would read no more"
             return Demand(demand.useful, self.readers, why)
+        first = self._limits.first(seen.nodes)
+        if self._limits.pace and demand.wanted > first and not _shows_its_pace(seen):
+            return Demand(demand.useful, max(first, self.readers), self._fed(demand.why, first))
         return demand
+
+    def _fed(self, why: str, first: int) -> str:
+        return f"{why}; the source's pace ({self._limits.pace}) feeds {first}"
 
     def _of_chunks(self, seen: Observation, most: int) -> Demand:
         busy = max(1, sum(reader.chunks > 0 for reader in seen.readers))
@@ -352,6 +382,13 @@ def _first_to_leave(seen: Observation, staying: Sequence[SeenReader]) -> tuple[i
         return (reader.placed, not silent, own, counts[reader.node], reader.log, -reader.subtask)
 
     return tuple(reader.subtask for reader in sorted(staying, key=worth))
+
+
+def _shows_its_pace(seen: Observation) -> bool:
+    """Whether readers have read for long enough to use the pace up, if they can."""
+    if seen.phase is Phase.CHUNKS:
+        return seen.chunk_seconds is not None
+    return all(reader.busy is not None for reader in seen.readers if reader.partitions)
 
 
 def _seconds_of(log: SeenLog) -> float:

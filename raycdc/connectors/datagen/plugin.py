@@ -15,6 +15,13 @@ class FaultOptions(Options):
     """Faults on purpose, to see what a pipeline makes of them."""
 
     disconnects: float = option(0.0, help="How likely each read of the log or of a chunk fails.", ge=0, lt=1)
+    chunk_rows_per_second: float = option(
+        0,
+        help="Rows of chunks come no faster over each connection, as those of a slow server do; 0: as fast as they "
+        "can be made.",
+        unit="rows",
+        ge=0,
+    )
     acknowledged: FilePath | None = option(
         None,
         help="A file that keeps how far the sink is. The log before that place is gone, as it is with a replication "

@@ -303,6 +303,7 @@ class DatagenChunks:
         self._config = config
         self._generator = Generator(config)
         self._seen = 0
+        self._woken = threading.Event()
 
     def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: SchemaDocument) -> Iterator[pa.RecordBatch]:
         opened = DatagenPosition.of(opened_at.position)
@@ -321,6 +322,8 @@ class DatagenChunks:
             keys = np.arange(lower, beyond, dtype=np.int64)[there]
             values = self._generator.columns(split.table, keys, versions[there], self._seen)
             plain = pa.RecordBatch.from_arrays(values, schema=document.schema.arrow())
+            if slow := self._config.faults.chunk_rows_per_second:
+                self._woken.wait(plain.num_rows / slow)
             yield as_inserts(plain, schema, first=rows, read_ms=read_ms)
             rows += plain.num_rows
 
@@ -332,7 +335,7 @@ class DatagenChunks:
         return HighWatermark(end, exact=False, log_end=end)
 
     def wake_up(self) -> None:
-        """No read takes long."""
+        self._woken.set()
 
     def close(self) -> None:
         """Nothing is open."""

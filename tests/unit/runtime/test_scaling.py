@@ -11,11 +11,14 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from raycdc.model.pace import UNLIMITED, Pace
 from raycdc.runtime.scaling import (
     BACKLOG_S,
+    BYTES_PER_S_LEAST,
     GROW_AFTER_S,
     MOVE_S,
     RECORDS_PER_S,
+    ROWS_PER_S_LEAST,
     SHRINK_AFTER_S,
     Decision,
     Limits,
@@ -104,6 +107,45 @@ def test_a_source_whose_pace_is_used_up_gets_no_more_readers(phase: Phase) -> No
         "the source's pace is used up, and another reader would read no more"
     )
     assert lasting(policy, replace(waiting, paced=False), seconds=6, start_s=22)[-1] == 4
+
+
+@pytest.mark.parametrize(
+    ("pace", "first"),
+    [
+        (Pace(rows_per_s=20_000), 1),
+        (Pace(rows_per_s=2 * ROWS_PER_S_LEAST + 1), 3),
+        (Pace(bytes_per_s=2 * BYTES_PER_S_LEAST), 2),
+        (Pace(rows_per_s=10**9, bytes_per_s=1), 1),
+        (Pace(rows_per_s=10**9), 4),
+        (UNLIMITED, 4),
+    ],
+)
+def test_a_source_that_has_a_pace_begins_with_the_readers_that_it_feeds(pace: Pace, first: int) -> None:
+    policy = ScalingPolicy(Limits(1, 4, pace=pace))
+    for phase in (Phase.UNKNOWN, Phase.CHUNKS, Phase.PARTITIONS):
+        begun = policy.restart(seen(phase, chunks_waiting=9, partitions=9, logs=(BEHIND,)))
+        assert begun.readers == first
+        assert begun.reason.endswith(f"feeds {first}") == (first < 4)
+    assert ScalingPolicy(Limits(2, 4, pace=pace)).restart(seen(Phase.UNKNOWN)).readers == max(2, first)
+
+
+def test_readers_that_do_not_use_the_pace_up_get_help_once_they_are_seen_to_read() -> None:
+    policy = ScalingPolicy(Limits(1, 4, pace=Pace(rows_per_s=1_000)))
+    policy.restart(seen(Phase.UNKNOWN))
+    begun = seen(Phase.CHUNKS, 1, chunks_waiting=9)
+    assert set(lasting(policy, begun, seconds=60)) == {1}
+    assert policy.look(begun, now_s=61).reason == (
+        "chunks wait (9 at least); the source's pace (1,000 rows a second) feeds 1"
+    )
+    assert lasting(policy, replace(begun, chunk_seconds=99.0), seconds=6, start_s=62)[-1] == 4
+
+    topics = ScalingPolicy(Limits(1, 4, pace=Pace(bytes_per_s=1_000)))
+    topics.restart(seen(Phase.UNKNOWN))
+    behind = seen(Phase.PARTITIONS, partitions=9, logs=(BEHIND,))
+    new = replace(behind, readers=(SeenReader(0, "own", partitions=9),))
+    assert set(lasting(topics, new, seconds=60)) == {1}
+    at_work = replace(behind, readers=(SeenReader(0, "own", partitions=9, busy=0.9),))
+    assert lasting(topics, at_work, seconds=6, start_s=61)[-1] == 4
 
 
 def test_a_backlog_that_does_not_last_changes_nothing() -> None:

@@ -56,9 +56,8 @@ def verify_config(path: Path, asked: Asked) -> int:
     config = load_config(path)
     stopped = threading.Event()
     results = []
-    with closing(_Progress()) as progress:
-        terms = Terms(asked.wait_s, asked.show_keys, asked.share, stopped)
-        verifier = Verifier(config, terms, progress.watch)
+    terms = Terms(asked.wait_s, asked.show_keys, asked.share, stopped)
+    with closing(_Progress()) as progress, closing(Verifier(config, terms, progress.watch)) as verifier:
         try:
             for result in verifier.compare(verifier.tables(asked.tables)):
                 progress.watch(None)

@@ -4,8 +4,9 @@
 
 1. The newest commit record says a place L of the log: the target has all changes up to it.
 2. The source is read by SELECTs of key ranges, each of which sees everything up to L (`source_rows`), and the target by
-   a reader of its own (`targets`). Both sides' values get one form per logical type (`canonical`), and each row becomes
-   two numbers of 64 bits: the hash of its key, and that of key and values (`digests`).
+   a reader of its own (`targets`). What a transform computes or filters is computed anew (`expressions`). Both sides'
+   values get one form per logical type (`canonical`), and each row becomes two numbers of 64 bits: the hash of its key,
+   and that of key and values (`digests`).
 3. Counts and sums of these numbers, whatever the order of rows, are compared for the whole table. Equal sums: equal
    rows, and the log is not asked.
 4. Else they are compared by ranges of key hashes, and in ranges that differ key by key. A key that differs is only a

@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from raycdc.checkpoint.opaque import Position
@@ -16,12 +17,14 @@ from raycdc.source.connector import IncrementalSource
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import OpenedAt, SnapshotSplit
 from raycdc.transform.hiding import Hiding
-from raycdc.transform.resolved import ResolvedTransform
+from raycdc.transform.resolved import COMPUTED, ResolvedTransform
+from raycdc.verify.expressions import Expressions, computable
 
 
 @dataclass(frozen=True, slots=True)
 class RowMaker:
-    """Rows of `table` as its target has them: masked by `hiding`, and by what `transform` chooses and renames.
+    """Rows of `table` as its target has them: masked by `hiding`, and by what `transform` chooses, renames, filters and
+    computes (by `expressions`).
 
     `schema` is that of the result.
     """
@@ -29,15 +32,28 @@ class RowMaker:
     table: TableId
     schema: TableSchema
     hiding: Hiding
+    expressions: Expressions
     transform: ResolvedTransform | None = None
 
     def columns(self, batch: pa.RecordBatch) -> Mapping[str, pa.Array]:
-        """The target's columns by name, of a batch of the source's. Values that differ from change to change are not
-        among them.
+        """The target's columns by name, of a batch of the source's, also of rows that a filter leaves out. Values that
+        differ from change to change are not among them. Raises `NotComparedError`.
         """
+        return self._made(batch)[0]
+
+    def rows(self, batch: pa.RecordBatch) -> tuple[Mapping[str, pa.Array], int]:
+        """As `columns`, of the rows that the target has, and how many these are."""
+        columns, passing = self._made(batch)
+        if passing is None:
+            return columns, batch.num_rows
+        chosen = pa.array(passing)
+        return {name: array.filter(chosen) for name, array in columns.items()}, int(passing.sum())
+
+    def _made(self, batch: pa.RecordBatch) -> tuple[Mapping[str, pa.Array], np.ndarray | None]:
         batch = self.hiding.batch(self.table, batch)
         if self.transform is None:
-            return {name: batch.column(name) for name in batch.schema.names if name not in META_COLUMNS}
+            return {name: batch.column(name) for name in batch.schema.names if name not in META_COLUMNS}, None
+        computed = self.expressions.rows(self.transform, batch)
         made: dict[str, pa.Array] = {}
         for output in self.transform.projection().outputs:
             match output.stored:
@@ -48,18 +64,25 @@ class RowMaker:
                     made[output.name] = pa.repeat(pa.scalar(self.table.db), batch.num_rows)
                 case "_table":
                     made[output.name] = pa.repeat(pa.scalar(self.table.table), batch.num_rows)
+                case name if name.startswith(COMPUTED):
+                    if output.name in computed.columns:
+                        made[output.name] = computed.columns[output.name]
                 case name if name not in META_COLUMNS:
                     made[output.name] = batch.column(name)
-        return made
+        return made, computed.passing
 
     @property
     def names(self) -> Sequence[str]:
         """The columns that `columns` gives."""
         if self.transform is None:
             return [column.name for column in self.schema.columns]
-        outputs = self.transform.projection().outputs
+        computed = {column.name for column in computable(self.transform)}
         varying = set(META_COLUMNS) - {"_db", "_table"}
-        return [output.name for output in outputs if output.stored not in varying]
+        return [
+            output.name
+            for output in self.transform.projection().outputs
+            if output.stored not in varying and (not output.stored.startswith(COMPUTED) or output.name in computed)
+        ]
 
 
 @dataclass(slots=True)

@@ -202,8 +202,8 @@ class TableComparison:
         up_to = ReadUpTo()
         for batch in sides.source.batches(held.position, up_to, self._ranges):
             self._require_going()
-            columns = sides.source.maker.columns(batch)
-            into.add(*_within(only, *sides.compared.row_hashes(columns, batch.num_rows)))
+            columns, rows = sides.source.maker.rows(batch)
+            into.add(*_within(only, *sides.compared.row_hashes(columns, rows)))
             self._reading.source_rows += batch.num_rows
         return up_to
 

@@ -22,11 +22,11 @@ from raycdc.model.behavior import SchemaChangeBehavior
 from raycdc.model.selector import plain_table
 from raycdc.preflight import naming_of, require_fitting, source_maker
 from raycdc.source.connector import IncrementalSource
-from raycdc.transform import PlainResolver, TransformedTables, TransformUse
+from raycdc.transform import TransformedTables, TransformUse
 from raycdc.transform.hiding import Hiding
-from raycdc.transform.plain import is_plain
 from raycdc.transform.resolved import ResolvedTransform
 from raycdc.verify.canonical import Compared, ComparedColumn, Form
+from raycdc.verify.expressions import Expressions
 from raycdc.verify.pipeline_state import Held, PipelineState
 from raycdc.verify.results import TableResult
 from raycdc.verify.source_rows import ReadUpTo, RowMaker, SourceTableRows
@@ -65,8 +65,13 @@ class Verifier:
             )
         self._source: IncrementalSource[Any] = source
         self._state = PipelineState(store)
-        use = TransformUse(self._upsert)
-        self._transforms = TransformedTables(config.transformed(), PlainResolver(), use, config.masked(), self._naming)
+        use, transforms = TransformUse(self._upsert), config.transformed()
+        self._expressions = Expressions(config.spark, transforms)
+        self._transforms = TransformedTables(transforms, self._expressions, use, config.masked(), self._naming)
+
+    def close(self) -> None:
+        """End Spark, where a table needed it."""
+        self._expressions.close()
 
     def tables(self, names: Sequence[str]) -> list[TableId]:
         """The tables called `names`, or all that the pipeline has; `ConfigError` for one that it has not."""
@@ -94,7 +99,7 @@ class Verifier:
         held = self._state.held()
         document = held.document(table)
         schema, found = self._transformed(table, document.schema)
-        maker = RowMaker(table, schema, Hiding(self._config.masked(), self._config.state_key), found)
+        maker = self._maker(table, schema, found)
         yield from SourceTableRows(self._source, table, document, maker).batches(held.position, ReadUpTo())
 
     def _result(self, table: TableId, target: TableId) -> TableResult:
@@ -136,9 +141,12 @@ class Verifier:
     def _sides(self, table: TableId, target: TableId, notes: list[str], held: Held) -> Sides:
         document = held.document(table)
         schema, found = self._transformed(table, document.schema)
-        maker = RowMaker(table, schema, Hiding(self._config.masked(), self._config.state_key), found)
+        maker = self._maker(table, schema, found)
         if not schema.primary_key:
             raise NotComparedError("it has no primary key, by which rows of two sides are told to be one")
+        varying = [column.name for column in schema.columns if column.name not in maker.names]
+        if odd := sorted(set(varying) & set(schema.primary_key)):
+            raise NotComparedError(f"its key has {', '.join(odd)}, which is another value in each change")
         rows = open_target(self._config, target, schema)
         there = {name.casefold(): name for name in rows.columns()}
         absent = [name for name in maker.names if name.casefold() not in there]
@@ -158,6 +166,10 @@ class Verifier:
             return Sides(source, rows, compared, names, partial(_present, deleted=deleted), (deleted,))
         return Sides(source, rows, compared, names, is_changelog=not self._upsert)
 
+    def _maker(self, table: TableId, schema: TableSchema, found: ResolvedTransform | None) -> RowMaker:
+        hiding = Hiding(self._config.masked(), self._config.state_key)
+        return RowMaker(table, schema, hiding, self._expressions, found)
+
     def _judge_absent(self, target: TableId, absent: Sequence[str], key: Sequence[str], notes: list[str]) -> None:
         config = self._config.pipeline
         named = ", ".join(absent)
@@ -167,15 +179,8 @@ class Verifier:
         notes.append(f"{target} has no column {named}, which the source has (pipeline.schema_change lets that be)")
 
     def _transformed(self, table: TableId, schema: TableSchema) -> tuple[TableSchema, ResolvedTransform | None]:
-        """The columns of the target's rows, and how they are made. `NotComparedError` where that needs more than this
-        process.
-        """
+        """The columns of the target's rows, and how they are made. `NotComparedError` where nobody can say."""
         asked = self._transforms.transforms.of(table)
-        if asked is not None and not is_plain(asked):
-            raise NotComparedError(
-                f"Spark computes its columns or filters its rows ({self._transforms.transforms.place(table)}), and "
-                "verify does without Spark"
-            )
         if asked is not None and asked.lookups:
             raise NotComparedError("it is joined with a [[lookup]], whose answers change by themselves")
 

@@ -8,8 +8,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
+from raycdc.errors import ExitCode
 from raycdc.testing.compare import read_delta
 from raycdc.testing.forked_commands import completed
 from raycdc.testing.jobs import Job, catch_up
@@ -125,6 +128,27 @@ def test_transformed_tables_follow_their_source_and_its_new_columns(
     expected = {i: (f"item {i}", i <= 10 or i == 20) for i in range(1, 51)}
     assert items == expected | {3: ("again", False), 700: ("item 20", False)}
     assert read_delta(job.lake / "lake/items").column_names == ["item", "name", "is_deleted"]
+    check_verify(job, mariadb)
+
+
+def check_verify(job: Job, server: MariaDbServer) -> None:
+    """Differences in what Spark computed and filtered are found, and there are no others."""
+    orders = DeltaTable(str(job.lake / "lake" / "orders"))
+    rows = orders.to_pyarrow_table()
+    orders.delete("id = 22 OR id = 23 OR id = 25")
+    orders.update(updates={"amount": "amount + 0.01"}, predicate="id = 26")
+    # A row that the filter leaves out, as the source has it but for the column that Spark computes.
+    left_out = rows.slice(0, 1).set_column(0, rows.schema.field(0), pa.array([9001], pa.int32()))
+    write_deltalake(str(job.lake / "lake" / "orders"), left_out, mode="append")
+    server.execute("UPDATE orders SET qty = qty + 1 WHERE id = 27", "DELETE FROM orders WHERE id = 28", database="sold")
+    verified = command(job, "verify", "--json", "--show-keys")
+    assert verified.returncode == ExitCode.DIFFERENT, verified.stdout + verified.stderr
+    lines = {line["table"]: line for line in map(json.loads, verified.stdout.splitlines())}
+    assert (lines["sold.items"]["verdict"], lines["sold.items"]["notes"]) == ("equal", [])
+    line = lines["sold.orders"]
+    in_lake = [key for key in (23, 25) if key in rows.column("id").to_pylist()]
+    assert line["keys"] == {"missing": [str(key) for key in in_lake], "extra": ["9001"], "changed": ["26"]}
+    assert (line["behind"], line["target_rows"]) == (1, rows.num_rows - len(in_lake) + 1)
 
 
 @pytest.mark.spark

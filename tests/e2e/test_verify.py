@@ -202,6 +202,94 @@ def test_a_collection_is_compared_with_a_lake(mongodb: MongoDb, mongodb_database
     assert (code, counts(lines["orders"])) == (ExitCode.DIFFERENT, {"missing": 1, "behind": 1})
 
 
+#: Each table in another form than the source has it.
+CHANGED_FORMS = """
+[[mask]]
+columns = '.*\\.people\\.email'
+method = "hash"
+key = "a key of masks"
+
+[[mask]]
+columns = '.*\\.people\\.phone'
+method = "truncate"
+length = 3
+
+[[mask]]
+columns = '.*\\.people\\.secret'
+method = "drop"
+
+[[transform]]
+table = '.*\\.orders'
+projection = "id, total AS amount, 'shop' AS origin, 7 AS seven, true AS yes, _db AS of_db, _table AS of, _ts_ms AS at"
+on_delete = "soft"
+deleted_column = "gone"
+
+[[transform]]
+table = '.*\\.keyed'
+projection = "* EXCEPT (note), code AS label"
+primary_keys = ["code"]
+
+[[route]]
+table = '(.*)\\.people'
+to = "$1.customers"
+"""
+
+
+def test_masks_transforms_soft_deletions_and_renamed_tables_are_compared_as_the_target_has_them(
+    mariadb: MariaDbServer, mariadb_database: str, tmp_path: Path
+) -> None:
+    mariadb.execute(
+        "CREATE TABLE people (id INT PRIMARY KEY, email VARCHAR(40), phone VARCHAR(20), secret TEXT, city VARCHAR(20))",
+        "INSERT INTO people SELECT seq, CONCAT('p', seq, '@x'), IF(seq % 5, CONCAT('0555', seq), NULL), 'hidden', "
+        "CONCAT('c', seq % 3) FROM seq_1_to_600",
+        "CREATE TABLE orders (id INT PRIMARY KEY, total DECIMAL(10, 2), note TEXT)",
+        "INSERT INTO orders SELECT seq, seq / 4, 'note' FROM seq_1_to_600",
+        "CREATE TABLE keyed (id INT PRIMARY KEY, code VARCHAR(10) NOT NULL, note TEXT)",
+        "INSERT INTO keyed SELECT seq, CONCAT('k', seq), 'note' FROM seq_1_to_600",
+        database=mariadb_database,
+    )
+    job = Job(tmp_path, mariadb, mariadb_database, ("people", "orders", "keyed"), local=True, sections=CHANGED_FORMS)
+    catch_up(job)
+    mariadb.execute(
+        "UPDATE people SET email = 'new', phone = '99' WHERE id < 10",
+        "UPDATE orders SET total = -1 WHERE id < 10",
+        "DELETE FROM orders WHERE id BETWEEN 20 AND 29",
+        "INSERT INTO orders VALUES (20, 5, 'again')",
+        "UPDATE keyed SET code = CONCAT('new', id) WHERE id < 10",
+        "DELETE FROM keyed WHERE id = 20",
+        database=mariadb_database,
+    )
+    catch_up(job)
+    code, lines = verified(job)
+    assert code == ExitCode.DONE, lines
+    assert {name: (line["verdict"], line["notes"], line["target_rows"]) for name, line in lines.items()} == {
+        "people": ("equal", [], 600),
+        "orders": ("equal", [], 591),
+        "keyed": ("equal", [], 599),
+    }
+    assert lines["people"]["target"] == f"{mariadb_database}.customers"
+
+    lake = job.lake / mariadb_database
+    # The clear text in place of its hash; nobody's number; a row that is not deleted; one that is marked as deleted.
+    DeltaTable(str(lake / "customers")).update(updates={"email": "'p50@x'"}, predicate="id = 50")
+    DeltaTable(str(lake / "customers")).update(updates={"phone": "'123'"}, predicate="id = 51")
+    DeltaTable(str(lake / "orders")).update(updates={"gone": "false"}, predicate="id = 21")
+    DeltaTable(str(lake / "orders")).update(updates={"gone": "true"}, predicate="id = 31")
+    DeltaTable(str(lake / "keyed")).delete("code = 'k40'")
+    mariadb.execute(
+        "UPDATE keyed SET code = 'moved' WHERE id = 60",
+        "DELETE FROM orders WHERE id = 61",
+        "UPDATE people SET email = 'later' WHERE id = 62",
+        database=mariadb_database,
+    )
+    code, lines = verified(job)
+    assert {name: counts(line) for name, line in lines.items()} == {
+        "people": {"changed": 2, "behind": 1},
+        "orders": {"missing": 1, "extra": 1, "behind": 1},
+        "keyed": {"missing": 1, "behind": 2},
+    }
+
+
 def test_a_changelog_is_compared_by_what_it_adds_up_to(
     mariadb: MariaDbServer, mariadb_database: str, tmp_path: Path
 ) -> None:

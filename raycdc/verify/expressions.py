@@ -1,0 +1,137 @@
+"""What Spark computes of a row, and whether a filter lets it pass: asked once more, of a session of verify's own.
+
+The session is started when the first expression is met, with the functions that transforms name. Nothing of what the
+run computed is used: each batch of the source goes to Spark and comes back, row for row.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycdc.config import SparkOptions
+from raycdc.model import META_COLUMNS, Column, LogicalType, TableId, TableSchema
+from raycdc.model.transform import Transform, Transforms
+from raycdc.transform import PlainResolver, ResolvedColumn, ResolvedTransform, Resolver
+from raycdc.transform.plain import is_plain
+from raycdc.transform.resolved import CONSTANT_META, META_LOGICAL
+from raycdc.verify.targets.api import NotComparedError
+
+#: Both sides are read at the same time.
+_MASTER = "local[2]"
+_ROW = "_row"
+_KEEP = "_keep"
+#: Metadata that differ from change to change: a column that is computed of one has no value that could be asked again.
+_VARYING = re.compile("|".join(rf"\b{name}\b" for name in META_COLUMNS if name not in CONSTANT_META), re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedRows:
+    """Values of one batch: by the columns' names, and which rows pass the filter (None: all)."""
+
+    columns: Mapping[str, pa.Array]
+    passing: np.ndarray | None
+
+
+class Expressions:
+    """A `Resolver`, and the values of what it resolved. Used by one thread at a time; `close` ends Spark."""
+
+    def __init__(self, options: SparkOptions, transforms: Transforms) -> None:
+        self._options = options
+        self._transforms = transforms
+        self._plain = PlainResolver()
+        self._session: Any = None
+        self._resolver: Resolver | None = None
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+
+    def close(self) -> None:
+        """Once, by whoever made it."""
+        if self._session is not None:
+            self._session.stop()
+        if self._scratch is not None:
+            self._scratch.cleanup()
+
+    def resolve(self, table: TableId, transform: Transform, schema: TableSchema, place: str) -> ResolvedTransform:
+        """As a run resolves it. Starts Spark (some 5 s) for the first transform that needs it; `ConfigError` where that
+        cannot start.
+        """
+        if is_plain(transform):
+            return self._plain.resolve(table, transform, schema, place)
+        if self._resolver is None:
+            self._resolver = self._started()
+        return self._resolver.resolve(table, transform, schema, place)
+
+    def _started(self) -> Resolver:
+        from raycdc.spark.session import spark_session
+        from raycdc.spark.transforms import SparkResolver
+
+        self._scratch = tempfile.TemporaryDirectory(prefix="raycdc-verify-")
+        self._session = spark_session(_MASTER, Path(self._scratch.name), self._options.conf)
+        return SparkResolver(self._session, self._transforms)
+
+    def rows(self, found: ResolvedTransform, batch: pa.RecordBatch) -> ComputedRows:
+        """What `found` computes of a batch of its source's rows. `NotComparedError` where an expression fails on one.
+
+        The text has no value of a row.
+        """
+        columns = computable(found)
+        keep = found.transform.filter
+        if not columns and not keep:
+            return ComputedRows({}, None)
+        from raycdc.spark.transforms import errors_untold
+
+        kinds = _inputs(found)
+        arrays = [_input(found.table, batch, name).cast(kind.arrow()) for name, kind in kinds.items()]
+        numbers = pa.array(np.arange(batch.num_rows))
+        rows = pa.table([*arrays, numbers], names=[*kinds, _ROW])
+        ddl = TableSchema(tuple(Column(name, kind) for name, kind in kinds.items())).spark_ddl()
+        ddl = ", ".join(part for part in (ddl, f"`{_ROW}` bigint") if part)
+        wanted = [*(column.sql for column in columns), *([f"coalesce(({keep}), false)"] if keep else []), _ROW]
+        # By number: two expressions may give one name before they get theirs.
+        names = [*(f"c{number}" for number in range(len(columns))), *([_KEEP] if keep else []), _ROW]
+        try:
+            with errors_untold():
+                made = self._session.createDataFrame(rows, ddl).selectExpr(*wanted).toDF(*names).toArrow()
+        except Exception as cause:
+            if not type(cause).__module__.startswith(("pyspark.", "py4j.")):
+                raise
+            # Without the cause, whose text quotes the value.
+            raise NotComparedError(
+                f"an expression of its transform fails on a row of the source ({type(cause).__name__})"
+            ) from None
+        made = made.combine_chunks()
+        if not made.column(_ROW).combine_chunks().equals(numbers):
+            raise AssertionError(f"{found.table}: rows came back from Spark in another order")
+        values = {column.name: made.column(f"c{n}").combine_chunks() for n, column in enumerate(columns)}
+        passing = made.column(_KEEP).to_numpy().astype(np.bool_) if keep else None
+        return ComputedRows(values, passing)
+
+
+def computable(found: ResolvedTransform) -> Sequence[ResolvedColumn]:
+    """The computed columns that have one value whenever they are computed."""
+    return [column for column in found.computed if not _VARYING.search(column.sql)]
+
+
+def _inputs(found: ResolvedTransform) -> dict[str, LogicalType]:
+    """The columns that expressions use, by name."""
+    uses = found.uses
+    used = {column.name: column.type for column in found.source.columns if column.name.casefold() in uses.columns}
+    meta = {name: META_LOGICAL[name] for name in CONSTANT_META if name in uses.meta | uses.filter_meta}
+    return used | meta
+
+
+def _input(table: TableId, batch: pa.RecordBatch, name: str) -> pa.Array:
+    match name:
+        case "_db" | "_table":
+            return pa.repeat(pa.scalar(table.db if name == "_db" else table.table), batch.num_rows)
+        case _:
+            array = batch.column(name)
+            return pc.cast(array, array.type.value_type) if pa.types.is_dictionary(array.type) else array

@@ -164,9 +164,18 @@ def _canonical(value: object, *, levels: int) -> Iterator[str]:
     yield "}"
 
 
-def damaged(origin: str, why: str) -> StateError:
+class DamagedError(StateError):
+    """The document `origin` is there and cannot be used, because of `why`. Made by `damaged`."""
+
+    origin = ""
+    why = ""
+
+
+def damaged(origin: str, why: str) -> DamagedError:
     """The error for a document that is there and cannot be used."""
-    return StateError(
+    error = DamagedError(
         f"{origin} cannot be used: {why}. Restore the state folder from a copy, or start under another "
         f"pipeline.state with a new snapshot."
     )
+    error.origin, error.why = origin, why
+    return error

@@ -12,6 +12,7 @@ from typing import NewType
 
 from raycdc.checkpoint import codec
 from raycdc.checkpoint.holder import Holder
+from raycdc.checkpoint.identity import require_usable
 from raycdc.checkpoint.state_folder import StateFolder
 from raycdc.errors import FencedError
 
@@ -125,6 +126,8 @@ class Generations:
         self._folder.create("generations")
 
         def act() -> list[int] | None:
+            # Whoever waited for the state read it long ago, and it may have been moved since.
+            require_usable(self._folder)
             self._folder.create_once(name, claim)
             if self._folder.read(name) != claim:
                 return None

@@ -4,7 +4,7 @@ Called by the coordinator (manifests, schemas) and by the driver (lease, generat
 different processes: every answer comes from storage. Only which schemas are durable is remembered.
 
 ```
-meta.json            {"version", "checkpoint" (uuid), "pipeline"}   written once, first of all
+meta.json            whose state it is, written once, first of all (`raycdc.checkpoint.identity`)
 lease                flock of the driver, with its pid inside
 gen                  {"generation"}: raised by each driver that starts
 generations/         one file per generation, by the driver that claimed it: no two ever have the same; and its
@@ -29,11 +29,10 @@ number is never given to another. Writers whose generation is no longer the newe
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict, cast
+from typing import Any, NotRequired, TypedDict
 
 from raycdc.checkpoint import codec
 from raycdc.checkpoint.commit_files import CommitFiles
@@ -42,6 +41,7 @@ from raycdc.checkpoint.documents import DriverDocuments
 from raycdc.checkpoint.epoch_files import epoch_name, numbers
 from raycdc.checkpoint.folder import Lease, LocalFolder
 from raycdc.checkpoint.generations import Generations
+from raycdc.checkpoint.identity import NAME, identity_of, require_identity
 from raycdc.checkpoint.manifest import STATE_NODE, Manifest
 from raycdc.checkpoint.manifest_files import Compaction, Known, ManifestFiles
 from raycdc.checkpoint.parked import ParkedTarget, ParkedTargetJson
@@ -104,14 +104,6 @@ class CommitRecordJson(TypedDict):
     routes: NotRequired[dict[str, RoutedTargetJson]]
     known: NotRequired[dict[str, list[int]]]
     parked: NotRequired[dict[str, ParkedTargetJson]]
-
-
-class _Identity(TypedDict):
-    """The content of ``meta.json``."""
-
-    version: int
-    checkpoint: str
-    pipeline: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +185,12 @@ class CheckpointStore:
         self.documents = DriverDocuments(self._folder, self.generations)
         #: Documents that are not to be synced again.
         self._durable: set[str] = set()
-        meta = _identity(self._folder, pipeline, create=create)
+        identity = identity_of(self._folder, pipeline, create=create)
         if create and self.place.on_store:
             LocalFolder(self.path).create("spool")
-        self.pipeline = meta["pipeline"]
+        self.pipeline = identity.pipeline
         #: Identity of this checkpoint: part of every sink commit, so that deleted state never looks committed.
-        self.checkpoint = meta["checkpoint"]
+        self.checkpoint = identity.checkpoint
         #: Identity of this pipeline's commits in a sink.
         self.app_id = f"raycdc:{self.pipeline}:{self.checkpoint}"
         if pipeline and self.pipeline and pipeline != self.pipeline:
@@ -212,8 +204,8 @@ class CheckpointStore:
         """The store at `path`, as a start would find it, with its errors; None where a start would make one."""
         place = path if isinstance(path, StatePlace) else StatePlace.of(path)
         folder = place.open()
-        if folder.read("meta.json") is None:
-            _require_identity(folder)
+        if folder.read(NAME) is None:
+            require_identity(folder)
             return None
         return cls(path, pipeline=pipeline, create=False)
 
@@ -386,26 +378,6 @@ class CheckpointStore:
         return document
 
 
-def _identity(folder: StateFolder, pipeline: str, *, create: bool) -> _Identity:
-    """The content of ``meta.json``, which is made where a state begins."""
-    identity = codec.read_current(folder, "meta.json") or _created(folder, pipeline, create=create)
-    return cast("_Identity", identity)
-
-
-def _created(folder: StateFolder, pipeline: str, *, create: bool) -> codec.Document:
-    if not create:
-        raise StateError(f"There is no raycdc state in {folder.where}. Is pipeline.state right?")
-    _require_identity(folder)
-    folder.require_usable()
-    folder.create("epochs", "commits", "schemas", "spool")
-    meta = {"version": codec.DOCUMENT_VERSION, "checkpoint": uuid.uuid4().hex, "pipeline": pipeline}
-    folder.create_once("meta.json", codec.encode(meta))
-    # Of two first starts at once, which the lease has not sorted out yet, both must go by the same identity.
-    created = codec.read(folder, "meta.json")
-    assert created is not None
-    return created
-
-
 def _newest_commit(commits: CommitFiles, folder: StateFolder) -> CommitRecord | None:
     found = commits.newest()
     if found is None:
@@ -423,15 +395,6 @@ def _prune(commits: CommitFiles, folder: StateFolder, manifests: ManifestFiles) 
         if epoch < first:
             folder.delete(epoch_name("epochs", epoch) + (".dropped" if dropped else ""))
     manifests.prune(first)
-
-
-def _require_identity(folder: StateFolder) -> None:
-    """`StateError` where a folder without ``meta.json`` had a state. Another first start may make one meanwhile."""
-    if folder.has_remains() and folder.read("meta.json") is None:
-        raise StateError(
-            f"{folder.where} has epochs but no meta.json, so its identity is lost. Restore meta.json, or start under "
-            f"another pipeline.state with a new snapshot."
-        )
 
 
 def sweep(spool: Path, needed: Collection[str]) -> int:

@@ -38,8 +38,17 @@ tables = typer.Typer(
 )
 app.add_typer(tables, name="tables")
 
+state = typer.Typer(
+    help="Examine the state of a pipeline, copy it, and move it to another place.",
+    short_help="Examine, copy and move a pipeline's state.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(state, name="state")
+
 TableName = Annotated[str, typer.Argument(metavar="TABLE", help="The table, as DB.TABLE.")]
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The pipeline's TOML file.")]
+StatePath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The pipeline's TOML file, or its state folder.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Wait = Annotated[float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for a running pipeline.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Log to stderr; show tracebacks of errors.")]
@@ -311,6 +320,17 @@ def _change_table(config: Path, table: str, action: str, wait_s: float) -> int:
     from raycdc.cli.tables import change_table
 
     return change_table(config, table, action, wait_s=wait_s)
+
+
+@state.command("check", short_help="Read the whole state, and say what is damaged.")
+def state_check(config: StatePath, json: Json = False) -> int:
+    """Read the whole state: what it has, what of it is damaged or gone, and the way out. Changes nothing.
+
+    Exit code 6 says that something is not as it was written that a start would read.
+    """
+    from raycdc.cli.state import check_state
+
+    return check_state(config, as_json=json)
 
 
 @inspect.callback()

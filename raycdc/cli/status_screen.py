@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from raycdc.cli.words import PHASE_ORDER, PHASE_STYLES, counted, duration_text
+from raycdc.cli.words import PHASE_ORDER, PHASE_STYLES, counted, duration_text, size_text
 from raycdc.control.model import Commit, Note, Status, TableReport
 from raycdc.printable import printable, printable_text
 
@@ -77,7 +77,7 @@ def _whole(status: Status) -> Iterator[str]:
     if backlog.records is not None:
         yield f"{backlog.records:,} messages unread"
     if backlog.bytes is not None:
-        yield f"{_bytes(backlog.bytes)} unread"
+        yield f"{size_text(backlog.bytes)} unread"
     if backlog.seconds is not None:
         yield f"{duration_text(1000 * backlog.seconds)} to read them"
     if backlog.retention_headroom_seconds is not None:
@@ -164,10 +164,3 @@ def _indented(text: str) -> str:
 
 def _time(note: Note) -> str:
     return datetime.fromtimestamp(note.at_ms / 1000, UTC).astimezone().strftime("%H:%M:%S")
-
-
-def _bytes(size: int) -> str:
-    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size >= factor:
-            return f"{size / factor:.1f} {unit}"
-    return f"{size} bytes"

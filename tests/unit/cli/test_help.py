@@ -6,12 +6,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from raycdc.cli.app import app, inspect, tables
+from raycdc.cli.app import app, inspect, state, tables
 
-GROUPS = [([], app), (["inspect"], inspect), (["tables"], tables)]
+GROUPS = [([], app), (["inspect"], inspect), (["tables"], tables), (["state"], state)]
 
 
-@pytest.mark.parametrize(("words", "group"), GROUPS, ids=["raycdc", "inspect", "tables"])
+@pytest.mark.parametrize(("words", "group"), GROUPS, ids=["raycdc", "inspect", "tables", "state"])
 def test_each_command_has_a_line_that_is_whole(words: list[str], group: typer.Typer) -> None:
     shown = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "80"}, terminal_width=80)
     _, _, listed = shown.output.partition("Commands:\n")

@@ -1,0 +1,1 @@
+"""A state that is looked after, whether a run goes on or not: examined, copied, and moved to another place."""

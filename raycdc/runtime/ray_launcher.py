@@ -263,7 +263,7 @@ class RayLauncher:
             return [this_machine()]
         if not self._joined:
             # Its CPUs are made up (`raycdc.runtime.ray_start`).
-            return [replace(this_machine(), name=node.name) for node in self._spools.nodes.seen()]
+            return [replace(this_machine(), name=node.name, label=node.label) for node in self._spools.nodes.seen()]
         return self._spools.nodes.seen()
 
     def avoid(self, node: str) -> None:

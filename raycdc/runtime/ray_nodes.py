@@ -40,6 +40,8 @@ class RayNode:
     labels: Mapping[str, str]
     total: Mapping[str, float]
     free: Mapping[str, float]
+    #: Its raylet's.
+    port: int = 0
 
 
 class RayNodes:
@@ -65,6 +67,8 @@ class RayNodes:
         self._next_look_s = float("-inf")
         self._alive: dict[str, RayNode] = {}
         self._silent: dict[str, float] = {}
+        #: Silent nodes that may have readers again, and that nobody has heard of yet.
+        self._again: set[str] = set()
         self._left_out: set[str] = set()
         self.look()
 
@@ -78,7 +82,9 @@ class RayNodes:
             return
         self._next_look_s = now_s + LOOK_S
         self._alive = {node.node_id: node for node in self._nodes()}
-        self._silent = {n: until_s for n, until_s in self._silent.items() if until_s > now_s and n in self._alive}
+        over = {node_id for node_id, until_s in self._silent.items() if until_s <= now_s or node_id not in self._alive}
+        self._silent = {node_id: until_s for node_id, until_s in self._silent.items() if node_id not in over}
+        self._again |= over & self._alive.keys()
         for node in self._alive.values():
             self._tell_unreachable(node)
 
@@ -89,6 +95,25 @@ class RayNodes:
     def avoid(self, node_id: str) -> None:
         """A reader there was silent."""
         self._silent[node_id] = self._clock() + SILENT_S
+
+    def does_not_answer(self, node_id: str) -> bool:
+        """A reader may wait for this node, which is silent; whether that is news."""
+        node = self._alive.get(node_id)
+        if node is None or node_id in self._silent:
+            return False
+        self.avoid(node_id)
+        self._warn(f"Ray node {node.host} does not answer: readers go elsewhere for {SILENT_S:g} s.")
+        return True
+
+    def take_again(self) -> set[str]:
+        """Nodes that were silent and may have readers again. Told once: whoever waits was told to go elsewhere."""
+        again, self._again = self._again, set()
+        return again
+
+    def raylet(self, node_id: str) -> tuple[str, int] | None:
+        """Host and port at which a node that is alive can be asked; None for one that is silent anyway."""
+        node = self._alive.get(node_id)
+        return None if node is None or node_id in self._silent or not node.port else (node.host, node.port)
 
     def may_have_readers(self, node_id: str) -> bool:
         """Whether the node is alive, can be reached and has what readers need."""
@@ -165,6 +190,7 @@ def alive_nodes() -> list[RayNode]:
             node.get("Labels") or {},
             node.get("Resources") or {},
             free.get(node["NodeID"], {}),
+            int(node.get("NodeManagerPort") or 0),
         )
         for node in nodes
         if node["Alive"]

@@ -22,11 +22,14 @@ from raycdc.bridge.access import SpoolAddress
 from raycdc.errors import FencedError, RaycdcError
 from raycdc.runtime.ray_actors import last_line, plain_error
 from raycdc.runtime.ray_spools import RaySpools
+from raycdc.runtime.raylet_answers import RayletQuestions
 from raycdc.runtime.reader_worker import ReaderIdentity
 from raycdc.runtime.restarts import ProcessEnd
 
 #: Longest a reader waits for the node that is meant for it, before it may go anywhere.
 PLACE_S = 10.0
+#: A reader that has waited for so long asks the nodes that Ray may have chosen for it whether they are there.
+ASKS_AFTER_S = 3.0
 #: Longest a reader that has a place waits for its node's spool server.
 SPOOL_S = 60.0
 
@@ -148,6 +151,7 @@ class RayReaders:
     def __init__(self, new: New, run: Run, spools: RaySpools | None) -> None:
         self._new, self._run = new, run
         self._spools = spools
+        self._questions = RayletQuestions()
         self._answered = Answered()
         #: Processes that start while Spark does.
         self._prepared: list[tuple[Any, Any]] = []
@@ -189,6 +193,7 @@ class RayReaders:
         for reader in readers:
             if not reader.begun:
                 self._help(reader, self._spools)
+        self._leave_silent(readers, self._spools)
         waiting = sum(not reader.placed for reader in readers)
         room = self._spools.nodes.with_room() if waiting else []
         if len(room) <= EXPECTED_MAX * waiting:
@@ -197,6 +202,17 @@ class RayReaders:
                 self._spools.want(node)
         self.waiting = waiting
         return {*(reader.node for reader in readers), *room}
+
+    def _leave_silent(self, readers: list[RayReader], spools: RaySpools) -> None:
+        """Readers that wait wait for no node that is silent, and for every one that no longer is."""
+        late = [reader for reader in readers if not reader.placed and reader.waits_s > ASKS_AFTER_S]
+        nodes = spools.nodes
+        for node in {*(nodes.with_room() if late else ()), *(reader.place for reader in late)}:
+            if (raylet := nodes.raylet(node)) is not None:
+                self._questions.ask(node, *raylet)
+        silent = [node for node in self._questions.take_silent() if nodes.does_not_answer(node)]
+        if silent or nodes.take_again():
+            self.choose_again()
 
     def _help(self, reader: RayReader, spools: RaySpools) -> None:
         if not (node := reader.take_place()):

@@ -75,11 +75,21 @@ class TwoNodes:
 
 @contextmanager
 def two_nodes(
-    folder: Path, *, labels: dict[str, str] | None = None, resources: dict[str, float] | None = None
+    folder: Path,
+    *,
+    labels: dict[str, str] | None = None,
+    resources: dict[str, float] | None = None,
+    given_up: bool = True,
 ) -> Iterator[TwoNodes]:
-    """Start both, and end them with all their processes. The other node has these labels and further resources."""
+    """Start both, and end them with all their processes. The other node has these labels and further resources; unless
+    it is `given_up`, Ray waits for it without an end when it is silent.
+    """
     spool, further = folder / "other-spool", Further(labels or {}, resources or {})
-    with _environment({FOLDER_VARIABLE: str(spool)}), _cluster(others=1, further=further) as (cluster, [other]):
+    patient = {} if given_up else {"RAY_health_check_failure_threshold": "1000000"}
+    with (
+        _environment({FOLDER_VARIABLE: str(spool), **patient}),
+        _cluster(others=1, further=further) as (cluster, [other]),
+    ):
         nodes = TwoNodes(cluster.address, spool, cluster, other)
         try:
             yield nodes

@@ -54,6 +54,26 @@ def test_readers_of_a_silent_node_go_elsewhere(mariadb: MariaDbServer, tmp_path:
     expect_equal(job)
 
 
+def test_a_node_that_was_silent_before_any_reader_was_there_keeps_none_waiting(
+    mariadb: MariaDbServer, tmp_path: Path
+) -> None:
+    with mariadb.connect() as connection:
+        create_shop(connection, "silent_before", SIZE)
+    # Ray would wait for the node for as long as the test lasts.
+    with two_nodes(tmp_path, given_up=False) as nodes:
+        nodes.silence_other()
+        pace = "rows_per_second = 200, connections = 2"
+        job = Job(
+            tmp_path, mariadb, "silent_before", TABLES, readers=2, chunk_rows=100, sections=nodes.section, snapshot=pace
+        )
+        run = job.start("--until", "caught-up")
+        both = [STATE_NODE] * 2
+        assert run.wait_for(lambda: any(nodes_of(event) == both for _, event in looks(run))), run.story()
+        assert any("does not answer: readers go elsewhere" in e.get("text", "") for e in list(run.events))
+        assert run.wait() == 0, run.story()
+    expect_equal(job)
+
+
 def test_readers_go_where_labels_and_resources_are(mariadb: MariaDbServer, tmp_path: Path) -> None:
     with mariadb.connect() as connection:
         create_shop(connection, "labels", ShopSize(customers=300, products=100, orders=2_000))

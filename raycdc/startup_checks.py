@@ -46,6 +46,8 @@ from raycdc.transform.plain import is_plain
 
 #: Of the control door at once: the page, a scraper and a few commands are far fewer.
 CONNECTIONS_MAX = 64
+#: The variables that name the folder with a Hadoop cluster's configuration.
+_YARN = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 #: Where a kernel shows itself as files, and nobody may make any, whatever the permissions say.
 _KERNELS = (Path("/proc"), Path("/sys"))
 
@@ -227,6 +229,11 @@ def _spark(start: Start) -> Iterator[CheckResult]:
 
     spark = start.config.spark
     check_settings(spark.conf)
+    if spark.master == "yarn" and not any(map(os.environ.get, _YARN)):
+        text = f'spark.master = "yarn": neither {" nor ".join(_YARN)} is set, and Spark finds YARN by them only.'
+        fix = "Set one to the folder that has the cluster's yarn-site.xml and core-site.xml."
+        yield CheckResult("spark", text, fix, error=ConfigError)
+        return
     if not delta_jars():
         text = f"There are no Delta jars here: {DELTA_PACKAGE} is fetched from the network when Spark starts."
         fix = "Run make setup, or set RAYCDC_JARS to a folder that has them."

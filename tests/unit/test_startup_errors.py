@@ -239,3 +239,22 @@ def test_a_ray_client_server_is_refused_by_its_reason_wherever_its_address_comes
     connected = SimpleNamespace(ray=SimpleNamespace(is_connected=lambda: True))
     monkeypatch.setitem(sys.modules, "ray.util.client", connected)
     assert refusal("auto").startswith("This process is connected to a Ray Client server, which keeps")
+
+
+def test_yarn_without_the_configuration_of_its_cluster_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    document = {
+        "pipeline": {"name": "n"},
+        "source": {"type": "datagen", "tables": ["a.b"]},
+        "sink": {"type": "jsonl", "path": "x", "write": "changelog"},
+        "spark": {"master": "yarn"},
+    }
+    start = Start(config_from_dict(document))
+    (check,) = [check for check in START_CHECKS if check.name == "spark"]
+    for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    refused = [found.text for found in check.results(start) if not found.ok and found.required]
+    assert refused == [
+        'spark.master = "yarn": neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set, and Spark finds YARN by them only.'
+    ]
+    monkeypatch.setenv("YARN_CONF_DIR", "/etc/hadoop")
+    assert all(found.ok or not found.required for found in check.results(start))

@@ -209,7 +209,7 @@ class KafkaEnumerator:
         return SealedTopics(
             self._partitions.found_once,
             tuple(self._partitions.unreported(self._assigner.waiting)),
-            {table: schema.fingerprint() for table, schema in self._schemas.tables.items()},
+            self._schemas.fingerprints(),
             self._homes.sealed(),
         ).sealed()
 

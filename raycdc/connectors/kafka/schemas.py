@@ -209,6 +209,8 @@ class SchemaRegistry:
         self._schemas = schemas
         self._open_epoch = open_epoch
         self._pending: list[Update] = []
+        #: Of a schema that is in force, or was: whoever asks looks whether it still is.
+        self._fingerprints: dict[TableId, tuple[TableSchema, str]] = {}
 
     def request(self, table: TableId, schema: TableSchema) -> Update | None:
         """A reader met a batch of `schema`. The update to tell all readers; None where they know it or will."""
@@ -240,6 +242,14 @@ class SchemaRegistry:
     def tables(self) -> dict[TableId, TableSchema]:
         """In force after the last sealed epoch."""
         return self._schemas
+
+    def fingerprints(self) -> dict[TableId, str]:
+        """Of each table in force. Every seal asks for all, and a table without news costs no hash."""
+        for table, schema in self._schemas.items():
+            known = self._fingerprints.get(table)
+            if known is None or known[0] is not schema:
+                self._fingerprints[table] = (schema, schema.fingerprint())
+        return {table: fingerprint for table, (_, fingerprint) in self._fingerprints.items()}
 
     def _latest(self, table: TableId) -> TableSchema | None:
         for update in reversed(self._pending):

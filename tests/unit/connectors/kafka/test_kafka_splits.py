@@ -270,6 +270,19 @@ def test_schemas_asked_for_in_one_epoch_hold_from_the_next_for_everyone() -> Non
     assert registry.tables == {TABLE: two}
 
 
+def test_a_schema_is_hashed_once_for_all_seals_and_anew_when_it_is_another() -> None:
+    epochs = [5]
+    registry = SchemaRegistry({}, open_epoch=lambda: epochs[0])
+    assert registry.fingerprints() == {}
+    for columns in ((("id", INT64),), (("id", INT64), ("note", STRING))):
+        registry.request(TABLE, schema(*columns))
+        epochs[0] += 1
+        registry.sealed(epochs[0])
+        found = registry.fingerprints()
+        assert found == {TABLE: schema(*columns).fingerprint()}
+        assert registry.fingerprints()[TABLE] is found[TABLE]
+
+
 def fetched(offsets: list[int], next_offset: int | None = None) -> Fetched:
     batch = MessageBatch(Origin("a", 0), pa.array([b"x"] * len(offsets), pa.large_binary()), np.array(offsets))
     return Fetched("a:0", next_offset or offsets[-1] + 1, batch, 1, 0)

@@ -244,6 +244,24 @@ def explain(
     return print_page(topic)
 
 
+@app.command(short_help="Start a private server to try things on.")
+def trial(
+    kind: Annotated[
+        str, typer.Argument(metavar="[KIND]", help="Its kind, such as mariadb; without it, the list of kinds.")
+    ] = "",
+    port: Annotated[int | None, typer.Option(help="Its TCP port. Default: the usual one, or a free one.")] = None,
+    empty: Annotated[bool, typer.Option("--empty", help="Without the small shop that a source has.")] = False,
+    live: Annotated[bool, typer.Option("--live", help="Customers buy as long as it runs.")] = False,
+) -> int:
+    """Start a private server with a small shop in it; prints its address and accounts, and what to type next.
+
+    It runs until Ctrl-C, and its data goes with it.
+    """
+    from raycdc.cli.trial import print_kinds, serve
+
+    return serve(kind, port=port, empty=empty, live=live) if kind else print_kinds()
+
+
 @app.command(
     short_help="Run a pipeline on a private MariaDB with a small shop.",
     context_settings=_OWN_OPTIONS,

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from raycdc.cli.init_tables import Judged, judge, named, without
 from raycdc.config.init_page import InitPage, Question, toml_line, toml_text
-from raycdc.errors import ConfigError, ExitCode
+from raycdc.errors import ConfigError, ExitCode, SourceUnavailableError
 from raycdc.model.selector import plain_table
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.printable import printable, printable_text
@@ -17,6 +18,8 @@ _CHOICES_SHOWN = 20
 #: Questions that have an option of their own.
 _OPTIONS = ("host", "port", "user", "password-env", "uri")
 _SINK = "sink."
+#: Sources whose tables `raycdc verify` compares.
+_VERIFIED = ("mysql", "mongodb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +54,73 @@ def write_config(path: Path, options: InitOptions, *, force: bool) -> int:
     source: InitPage = load_plugin(PluginGroup.SOURCES, options.source, place="--source").init_page()
     sink: InitPage = load_plugin(PluginGroup.SINKS, options.sink, place="--sink").init_page()
     _refuse_unknown(options, source, sink)
-    answers = {each.name: _answer(each, options.answers) for each in source.questions()}
-    tables = _tables(source, answers, options.tables) if source.chooses else ()
+    answers, tables = _chosen(source, options)
     sink_answers = {each.name: _answer(each, options.answers, _SINK) for each in _sink_questions(sink)}
-    sections = source.section(answers, tables), sink.section(sink_answers, ())
-    path.write_text(_document(options.name or _name_of(tables), *sections, sink), encoding="utf-8")
+    name = options.name or _name_of(tables)
+    write = options.answers.get(f"{_SINK}write", "upsert" if _has_write(sink) else "")
+    section, sink_section = source.section(answers, tables), sink.section(sink_answers, ())
+    text = _document(name, section, sink_section, write)
+    judged = judge(text, password_variable=answers.get("password-env", ""))
+    if judged.refused:
+        if len(judged.refused) == judged.tables:
+            raise _none_fits(judged, sink.type, changelog=write == "upsert")
+        text = _document(name, without(section, source, tables, judged.refused), sink_section, write)
+    path.write_text(text, encoding="utf-8")
     print(f"Wrote {path}.")
+    for table in judged.refused:
+        print(printable(f"Left out, with the reason beside it: {table}"))
+    if judged.problem:
+        print(printable_text(f"The tables could not be looked at: {judged.problem}"))
     for line in dict.fromkeys([*source.before_run(answers), *sink.before_run(sink_answers)]):
         print(printable_text(f"Before a run: {line}"))
-    print(f"Next:  raycdc check {path}   and   raycdc run {path}")
+    print("\n".join(_next_steps(path, verify=write == "upsert" and source.type in _VERIFIED)))
     return int(ExitCode.DONE)
+
+
+def _chosen(source: InitPage, options: InitOptions) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The answers about the source, and the tables. Where it is away, people are told of a trial server, and asked
+    again.
+    """
+    while True:
+        answers = {each.name: _answer(each, options.answers) for each in source.questions()}
+        try:
+            return answers, _tables(source, answers, options.tables) if source.chooses else ()
+        except SourceUnavailableError as away:
+            offer = f"No server to try with? Start one in another terminal:  raycdc trial {source.trial}"
+            if not source.trial:
+                raise
+            if not sys.stdin.isatty():
+                raise SourceUnavailableError(f"{away}\n{offer}") from away
+            print(printable_text(f"{away}\n{offer}"))
+            if any(each.asked and each.name not in options.answers for each in source.questions()):
+                print("Then answer again (Ctrl-C ends):")
+            else:
+                input("Then press Enter (Ctrl-C ends): ")
+
+
+def _none_fits(judged: Judged, sink: str, *, changelog: bool) -> ConfigError:
+    reasons = "".join(f"\n  {named(table, why)}" for table, why in judged.refused.items())
+    way = ", or keep every change as a row: --answer sink.write=changelog" if changelog else ""
+    return ConfigError(f"A {sink} sink can hold none of the tables, so nothing was written.{reasons}\nName others{way}")
+
+
+def _next_steps(path: Path, *, verify: bool) -> list[str]:
+    steps = [
+        ("check", "what is missing, and what fixes it"),
+        ("plan", "the targets it would make"),
+        ("run", "Ctrl-C leaves; the same command goes on"),
+        ("status", "how far it is, from another terminal"),
+        *([("verify", "whether both sides hold the same rows")] if verify else []),
+    ]
+    commands = [f"raycdc {command} {path}" for command, _ in steps]
+    width = max(map(len, commands))
+    return ["Next:", *(f"  {command:{width}}  {why}" for command, (_, why) in zip(commands, steps, strict=True))]
+
+
+def _has_write(page: InitPage) -> bool:
+    """Whether the sink keeps tables equal unless it is told to keep every change."""
+    write = page.model.model_fields.get("write")
+    return write is not None and write.default == "upsert"
 
 
 def _sink_questions(page: InitPage) -> list[Question]:
@@ -78,7 +138,7 @@ def _sink_questions(page: InitPage) -> list[Question]:
 def _refuse_unknown(options: InitOptions, source: InitPage, sink: InitPage) -> None:
     names = [*(q.name for q in source.questions()), *(f"{_SINK}{q.name}" for q in sink.questions())]
     for name in options.answers:
-        if name not in names and name != f"{_SINK}path":
+        if name not in names and name != f"{_SINK}path" and not (name == f"{_SINK}write" and _has_write(sink)):
             taken = ", ".join(map(_flag, names)) or "no answers"
             raise ConfigError(
                 f"{_flag(name)} does not belong to source type {source.type} with sink type {sink.type}, which take "
@@ -142,7 +202,7 @@ def _name_of(tables: Sequence[str]) -> str:
     return name or "pipeline"
 
 
-def _document(name: str, source: Sequence[str], sink: Sequence[str], sink_page: InitPage) -> str:
+def _document(name: str, source: Sequence[str], sink: Sequence[str], write: str) -> str:
     lines = [
         "# Check with: raycdc check FILE      Run with: raycdc run FILE      Every option: raycdc explain options",
         "",
@@ -161,7 +221,7 @@ def _document(name: str, source: Sequence[str], sink: Sequence[str], sink_page: 
         "[sink]",
         *sink,
     ]
-    write = sink_page.model.model_fields.get("write")
-    if write is not None and write.default == "upsert":
-        lines.append(toml_line('write = "upsert"', 'or "changelog": every change is a row'))
+    if write:
+        other = {"upsert": 'or "changelog": every change is a row', "changelog": 'or "upsert": equal to the tables'}
+        lines.append(toml_line(f"write = {toml_text(write)}", other.get(write, "")))
     return "\n".join(lines) + "\n"

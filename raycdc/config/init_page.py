@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar
 
 from raycdc.config.fields import Options, Secret
@@ -45,6 +46,8 @@ class InitPage:
     #: The things that can be chosen, and the key of the section that lists them; a sink has no such key.
     noun: ClassVar[str] = "Tables"
     chosen: ClassVar[str] = "tables"
+    #: The kind of ``raycdc trial`` that people can try such a source with.
+    trial: ClassVar[str] = ""
 
     def __init__(self, plugin_type: str, model: type[Options]) -> None:
         self.type = plugin_type
@@ -116,11 +119,17 @@ def require_reference(text: str, flag: str, variable: str) -> None:
 
 
 def secret_in(variable: str, what: str = "Password") -> Secret:
-    """The value of an environment variable; asked for on a terminal where it is not set, else empty."""
+    """The value of an environment variable; asked for once on a terminal where it is not set, else empty."""
     value = os.environ.get(variable)
     if value is None and sys.stdin.isatty():
-        value = getpass.getpass(f"{what} (not written to the file; {variable} is not set): ")
+        value = _asked_for(variable, what)
     return Secret(value or "")
+
+
+@cache
+def _asked_for(variable: str, what: str) -> str:
+    """Kept for the other questions of the command, and nowhere else."""
+    return getpass.getpass(f"{what} (not written to the file; {variable} is not set): ")
 
 
 def toml_line(setting: str, comment: str) -> str:

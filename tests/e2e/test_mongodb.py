@@ -171,7 +171,8 @@ def test_init_writes_what_runs(mongodb: MongoDb, database: str, tmp_path: Path) 
     assert tell("run", "shop.toml", "--local", "--until", "caught-up")[0] == 0
     files = (tmp_path / "changes").rglob("users/*.jsonl")
     assert sum(len(file.read_text().splitlines()) for file in files) == 500
-    # The columns in the comments are those that are inferred, and can be settled by taking the marks away.
+    # The columns in the comments say what nested values hold. They are those that are inferred, and can be settled by
+    # taking the marks away.
     text = (tmp_path / "shop.toml").read_text()
     for line in (
         f'[source.columns."{database}.users"]',
@@ -181,6 +182,7 @@ def test_init_writes_what_runs(mongodb: MongoDb, database: str, tmp_path: Path) 
     ):
         assert f"\n# {line}\n" in text
         text = text.replace(f"# {line}\n", f"{line}\n")
+    assert '\n"tags" = "json"\n#   # [string or {n: long}]\n' in text
     text = text.replace('# "_id" = ', '"_id" = ').replace('# "name" = ', '"name" = ')
     text = text.replace(f'# [source.columns."{database}.orders"]', f'[source.columns."{database}.orders"]')
     (tmp_path / "settled.toml").write_text(text)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from raycdc.config import load_config
+from raycdc.model import TableId
 from raycdc.testing.forked_commands import completed
 from raycdc.testing.servers import MariaDbServer
 
@@ -66,6 +68,55 @@ def test_from_init_to_a_checkpoint(mariadb: MariaDbServer, first_database: str, 
     assert checkpoint["committed_epoch"] == checkpoint["manifest"]["epoch"]
     summary = raycdc(tmp_path, "inspect", "checkpoint", "shop.toml", "--summary")
     assert f"table       {orders}: stream" in summary
+
+
+def test_init_leaves_out_what_the_target_cannot_hold_and_says_why(
+    mariadb: MariaDbServer, first_database: str, tmp_path: Path
+) -> None:
+    mariadb.execute(
+        "CREATE TABLE orders (id INT PRIMARY KEY, v VARCHAR(9))",
+        "CREATE TABLE visits (page TEXT)",
+        "INSERT INTO orders VALUES (1, 'a'), (2, 'b')",
+        database=first_database,
+    )
+    orders, visits = f"{first_database}.orders", f"{first_database}.visits"
+    server = ["--host", mariadb.host, "--port", str(mariadb.port), "--user", "cdc", "--sink", "delta"]
+    reason = f"# {visits} has no primary key, so an upsert target cannot tell its rows apart."
+
+    def init(file: str, *words: str, exit_code: int = 0) -> str:
+        return raycdc(tmp_path, "init", file, *server, *words, exit_code=exit_code)
+
+    told = init("pattern.toml", "--table", rf"{first_database}\..*")
+    assert f"\nLeft out, with the reason beside it: {visits}\nNext:\n  raycdc check pattern.toml" in told
+    pattern = load_config(tmp_path / "pattern.toml", environment={"MYSQL_PASSWORD": "cdc"})
+    assert pattern.source.captures(TableId.parse(orders))
+    assert not pattern.source.captures(TableId.parse(visits))
+    init("names.toml", "--table", orders, "--table", visits)
+    text = (tmp_path / "names.toml").read_text()
+    assert f'  "{orders}",\n  {reason}' in text
+    assert f'  # "{visits}",\n]' in text
+    assert [line for line in told.splitlines() if len(line) > 80] == []
+    # What is written is fit, though one of the tables is not.
+    assert raycdc(tmp_path, "check", "names.toml", "--local").endswith("Everything needed is there.\n")
+
+    none = init("none.toml", "--table", visits, exit_code=2)
+    assert "A delta sink can hold none of the tables, so nothing was written." in none
+    assert not (tmp_path / "none.toml").exists()
+    assert "--answer sink.write=changelog" in none
+    init("none.toml", "--table", visits, "--answer", "sink.write=changelog")
+    assert raycdc(tmp_path, "check", "none.toml", "--local").endswith("Everything needed is there.\n")
+
+
+def test_init_names_a_password_that_is_not_set_and_offers_a_server(
+    mariadb: MariaDbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["init", "--host", mariadb.host, "--port", str(mariadb.port), "--user", "cdc", "--table", "shop.orders"]
+    told = raycdc(tmp_path, *words, "--password-env", "RAYCDC_TEST_NO_PASSWORD", exit_code=3)
+    assert "refused user 'cdc'" in told
+    assert told.endswith("The variable RAYCDC_TEST_NO_PASSWORD is not set: export RAYCDC_TEST_NO_PASSWORD=...\n")
+    told = raycdc(tmp_path, *[word.replace(str(mariadb.port), "1") for word in words], exit_code=3)
+    assert told.startswith("Cannot reach 127.0.0.1:1: ")
+    assert told.endswith("\nNo server to try with? Start one in another terminal:  raycdc trial mariadb\n")
 
 
 def test_check_names_what_is_missing_with_its_fix(

@@ -16,6 +16,7 @@ class KafkaInitPage(InitPage):
 
     noun = "Topics"
     chosen = "topics"
+    trial = "kafka"
 
     def questions(self) -> tuple[Question, ...]:
         formats = ", ".join(each.type for each in list_plugins() if each.group is PluginGroup.FORMATS)

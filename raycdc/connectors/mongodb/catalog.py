@@ -198,7 +198,7 @@ def size_of(client: Client, table: TableId) -> Size:
     stats = [shard["storageStats"] for shard in shards]
     documents, size = sum(int(s.get("count", 0)) for s in stats), sum(int(s.get("size", 0)) for s in stats)
     if documents and not size:
-        sampled = _sample(client, table, _SIZED_BY, ())
+        sampled = sample_of(client, table, _SIZED_BY, ())
         size = documents * sum(len(document.raw) for document in sampled) // max(len(sampled), 1)
     return Size(documents, size)
 
@@ -219,7 +219,7 @@ def _layout(client: Client, config: MongoDbSourceConfig, table: TableId) -> Layo
     if options.mode is SchemaMode.DECLARED:
         raise ConfigError(f'source.columns: {table} is captured, and schema = "declared" wants its columns.')
     exact = config.spelling is Spelling.BSON
-    sample = _sample(client, table, options.sample, config.snapshot.selection_of(table).fields)
+    sample = sample_of(client, table, options.sample, config.snapshot.selection_of(table).fields)
     types = inferred(sample, fields_max=options.fields_max, exact=exact)
     taken = {name.casefold() for name in config.metadata.values()}
     types = {name: type_ for name, type_ in types.items() if name.casefold() not in taken}
@@ -253,7 +253,8 @@ def inferred(documents: Sequence[RawBSONDocument], *, fields_max: int, exact: bo
     }
 
 
-def _sample(client: Client, table: TableId, size: int, fields: Sequence[str]) -> list[RawBSONDocument]:
+def sample_of(client: Client, table: TableId, size: int, fields: Sequence[str] = ()) -> list[RawBSONDocument]:
+    """Documents of a collection as the server draws them, or what it has of them for some fields."""
     collection = client[table.db].get_collection(table.table, codec_options=RAW)
     stages: list[Document] = [{"$sample": {"size": size}}]
     if fields:

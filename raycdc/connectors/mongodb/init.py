@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from raycdc.config import Secret
 from raycdc.config.init_page import Answers, InitPage, Question, require_reference, toml_line, toml_list, toml_text
 from raycdc.config.mongodb_uri import parse_mongodb_uri
 from raycdc.config.references import Resolver, has_reference
-from raycdc.connectors.mongodb.catalog import discover, layout_of
+from raycdc.connectors.mongodb.catalog import discover, layout_of, sample_of
 from raycdc.connectors.mongodb.client import address_of, connect, probe
+from raycdc.connectors.mongodb.nested import nested_types
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
 from raycdc.errors import ConfigError, SourceError
 from raycdc.model import LogicalType, TypeKind
 from raycdc.model.selector import TableSelector, plain_name
+from raycdc.printable import printable
 
 #: Collections of which columns are shown, and columns of each.
 _COLLECTIONS_SHOWN, _COLUMNS_SHOWN = 20, 60
+#: Documents of each that are looked into.
+_NESTED_SAMPLE = 100
 _URI_VARIABLE = "MONGODB_URI"
 
 
@@ -27,6 +32,7 @@ class MongoDbInitPage(InitPage):
 
     noun = "Collections"
     chosen = "collections"
+    trial = "mongodb"
 
     def questions(self) -> tuple[Question, ...]:
         text = "Connection string, as ${env:NAME} if it has a password"
@@ -50,7 +56,7 @@ class MongoDbInitPage(InitPage):
     def section(self, answers: Answers, chosen: Sequence[str]) -> list[str]:
         text = answers["uri"]
         uri = text if has_reference(text) else f"${{env:{_URI_VARIABLE}:-{text}}}"
-        columns = shown_columns(_resolved(text), chosen)
+        shown = shown_columns(_resolved(text), chosen)
         return [
             'type = "mongodb"',
             toml_line(
@@ -70,7 +76,7 @@ class MongoDbInitPage(InitPage):
             ),
             "# snapshot = { chunk_mb = 64 }",
             "",
-            *column_lines(columns),
+            *column_lines(shown),
         ]
 
 
@@ -89,27 +95,42 @@ def _resolved(text: str) -> Secret:
     return Secret(resolved)
 
 
-def shown_columns(uri: Secret, collections: Sequence[str]) -> dict[str, dict[str, str]]:
-    """The types, as the configuration names them, of the fields that a sample of each collection shows."""
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Of one collection: the types of its fields, as the configuration names them, and what stands in nested ones."""
+
+    columns: Mapping[str, str]
+    nested: Mapping[str, str] = field(default_factory=dict)
+
+
+def shown_columns(uri: Secret, collections: Sequence[str]) -> dict[str, Shown]:
+    """The fields that a sample of each collection shows."""
     config = MongoDbSourceConfig.model_validate({"type": "mongodb", "uri": uri, "collections": list(collections)})
-    columns = {}
+    shown = {}
     with connect(uri) as client:
         tables = discover(client, config.selector(), complete=False)
         for table, identity in list(tables.items())[:_COLLECTIONS_SHOWN]:
             layout = layout_of(client, config, table, identity)
-            columns[str(table)] = {column.name: _name_of(column.type) for column in layout.fields[:_COLUMNS_SHOWN]}
-    return columns
+            columns = {column.name: _name_of(column.type) for column in layout.fields[:_COLUMNS_SHOWN]}
+            inside = nested_types(sample_of(client, table, _NESTED_SAMPLE)) if "json" in columns.values() else {}
+            shown[str(table)] = Shown(columns, {name: text for name, text in inside.items() if name in columns})
+    return shown
 
 
-def column_lines(columns: Mapping[str, Mapping[str, str]]) -> list[str]:
+def column_lines(shown: Mapping[str, Shown]) -> list[str]:
     """The tables of columns, as comments."""
     lines = [
-        "# Columns are inferred, as a sample shows them, and come as documents show more. Settle them here instead;"
+        "# Columns are inferred, as a sample shows them, and come as documents show more. Settle them here instead;",
+        "# fields that are not listed are left out then, or kept in _rest with on_misfit above.",
     ]
-    lines.append("# fields that are not listed are left out then, or kept in _rest with on_misfit above.")
-    for collection, types in columns.items():
+    if any(each.nested for each in shown.values()):
+        lines.append("# Nested values are one column of JSON; what they hold stands below it.")
+    for collection, each in shown.items():
         lines += ["#", f"# [source.columns.{_quoted(collection)}]"]
-        lines += [f"# {_quoted(name)} = {_quoted(text)}" for name, text in types.items()]
+        for name, text in each.columns.items():
+            lines.append(f"# {_quoted(name)} = {_quoted(text)}")
+            if name in each.nested:
+                lines.append(f"#   # {printable(each.nested[name])}")
     return lines
 
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import closing
+from typing import Any
+
+from pymysql.connections import Connection
 
 from raycdc.clients.mysql import connect
 from raycdc.config.init_page import Answers, InitPage, Question, secret_in, toml_line, toml_list, toml_text
 from raycdc.connectors.mysql.catalog import discover_tables
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig
-from raycdc.errors import ConfigError, SourceError
+from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
 from raycdc.model.selector import TableSelector, plain_name
 
 
 class MySqlInitPage(InitPage):
     """Lists the tables that the account sees."""
+
+    trial = "mariadb"
 
     def questions(self) -> tuple[Question, ...]:
         return (
@@ -33,7 +39,7 @@ class MySqlInitPage(InitPage):
             password=secret_in(answers["password-env"]),
             tables=tuple(wanted) or (r".*\..*",),
         )
-        with closing(connect(source.settings())) as connection:
+        with closing(_connected(source, answers["password-env"])) as connection:
             names = [plain_name(table) for table in discover_tables(connection, TableSelector(source.tables))]
         missing = sorted({plain_name(table) for table in TableSelector(tuple(wanted)).plain_names} - set(names))
         if missing or not names:
@@ -60,6 +66,17 @@ class MySqlInitPage(InitPage):
 
     def before_run(self, answers: Answers) -> list[str]:
         return self.unset(f"${{env:{answers['password-env']}}}")
+
+
+def _connected(source: MySqlSourceConfig, variable: str) -> Connection[Any]:
+    try:
+        return connect(source.settings())
+    except SourceUnavailableError:
+        raise
+    except SourceError as refused:
+        if variable in os.environ or source.password.reveal():
+            raise
+        raise SourceError(f"{refused} The variable {variable} is not set: export {variable}=...") from refused
 
 
 def _port(answers: Answers) -> int:

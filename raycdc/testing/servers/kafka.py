@@ -135,15 +135,27 @@ class KafkaServer(PrivateServer):
         """A new ``AdminClient``."""
         from confluent_kafka.admin import AdminClient
 
-        return AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
 
     def create_topic(self, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
         """Create a topic; returns when its partitions have leaders."""
+        from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka.cimpl import NewTopic
 
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
         admin = self.admin()  # Kept by name: its answers die with it.
-        admin.create_topics([topic])[name].result(_ADMIN_TIMEOUT_S)
+
+        def created() -> bool:
+            try:
+                admin.create_topics([topic])[name].result(_ADMIN_TIMEOUT_S)
+            except KafkaException as error:
+                # On a busy machine the broker's sign of life is late, and for a moment there is no broker to have it.
+                if error.args[0].code() != KafkaError.INVALID_REPLICATION_FACTOR:
+                    raise
+                return False
+            return True
+
+        wait_until(created, timeout_s=_ADMIN_TIMEOUT_S, what=f"the creation of the topic {name}")
         self._wait_for_partitions(name, partitions)
         return name
 

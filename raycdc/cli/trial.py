@@ -1,0 +1,111 @@
+"""``raycdc trial``: a private server to try things on, with a small shop in it, until Ctrl-C.
+
+Ports, data and process go with the command, however it ends (`raycdc.testing.servers.guard`).
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from raycdc.errors import ConfigError, ExitCode, SourceError
+from raycdc.plugins import did_you_mean
+
+if TYPE_CHECKING:
+    from raycdc.testing.trials import Trial
+
+#: Between two transactions of ``--live``.
+_PAUSE_S = 0.2
+_ORDERS = 2_000
+
+
+def print_kinds() -> int:
+    """List the kinds of trial servers."""
+    from raycdc.testing.trials import KINDS
+
+    width = max(map(len, KINDS))
+    for name, kind in KINDS.items():
+        print(f"{name:{width}}  {kind.summary}")
+    print("\nStart one with, for example:  raycdc trial mariadb")
+    return int(ExitCode.DONE)
+
+
+def serve(kind: str, *, port: int | None, empty: bool, live: bool) -> int:
+    """Start the server, say how it is reached and what to type next, and wait for Ctrl-C or SIGTERM."""
+    from raycdc.testing.servers import ServerError
+    from raycdc.testing.shop import ShopSize
+    from raycdc.testing.trials import KINDS, SourceTrial, new_trial
+
+    if kind not in KINDS:
+        raise ConfigError(
+            f'"{kind}" is no trial server{did_you_mean(kind, KINDS) or "."} There are {", ".join(KINDS)}.'
+        )
+    ended = threading.Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        trial = new_trial(kind, port=port, standard=True)
+        print(f"Starting {trial.title} (a machine's first one is fetched, which takes minutes) …", flush=True)
+        with trial:
+            filled = isinstance(trial, SourceTrial) and not empty
+            if isinstance(trial, SourceTrial) and filled:
+                trial.fill(ShopSize(customers=200, products=100, orders=_ORDERS))
+            for number in before:
+                signal.signal(number, lambda *_: ended.set())
+            print("\n".join(_told(trial, filled=filled)), flush=True)
+            while not ended.wait(_PAUSE_S):
+                if live and filled and isinstance(trial, SourceTrial):
+                    trial.step()
+                if not trial.server.running:
+                    print(f"{trial.version} has ended by itself.", file=sys.stderr)
+                    return int(ExitCode.SOURCE)
+        print("The server is stopped, and its data is gone.")
+    except ServerError as cause:
+        raise SourceError(str(cause)) from cause
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return int(ExitCode.DONE)
+
+
+def _told(trial: Trial, *, filled: bool) -> Iterator[str]:
+    from raycdc.testing.trials import SourceTrial
+    from raycdc.testing.trials.trial import COMPARED, DATABASE, typed
+
+    yield f"{trial.version} is up until Ctrl-C; its data goes with it."
+    yield ""
+    yield f"  url       {trial.url}"
+    for number, account in enumerate(trial.accounts):
+        yield f"  {'' if number else 'accounts':8}  {account.name} (password {account.password}) {account.may}"
+    if not trial.accounts:
+        yield "  accounts  none are needed"
+    if filled:
+        yield f"  data      {', '.join(f'{DATABASE}.{table}' for table in COMPARED)}"
+    if trial.look and shutil.which(trial.look[0]):
+        yield from typed(trial.look, "  look at   ")
+    if isinstance(trial, SourceTrial):
+        yield ""
+        yield "As a source, in another terminal:"
+        yield ""
+        for name, value in trial.environment.items():
+            yield f"  export {name}='{value}'"
+        yield from typed(["raycdc", "init", "shop.toml", *(trial.init_words if filled else trial.init_words[:-2])])
+        yield "  raycdc run shop.toml"
+    if trial.as_sink:
+        keys = {name: value for name, value in trial.as_sink.items() if name not in ("type", "password")}
+        yield ""
+        yield "As a target (beside the options of a source):"
+        yield ""
+        words = [word for name, value in keys.items() for word in ("--answer", f"sink.{name}={value}")]
+        if "password" in trial.as_sink:
+            yield f"  export JDBC_PASSWORD={trial.accounts[-1].password}"
+        yield from typed(["raycdc", "init", "shop.toml", "--sink", trial.as_sink["type"], *words])
+    if trial.piece:
+        yield ""
+        yield "For a configuration:"
+        yield ""
+        yield from (f"  {line}".rstrip() for line in trial.piece.strip().splitlines())
+    yield ""

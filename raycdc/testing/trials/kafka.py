@@ -1,0 +1,103 @@
+"""The trial server of Kafka: a broker with the shop's changes as Debezium's messages, a topic for each table."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from raycdc.testing.servers.kafka import KafkaServer
+from raycdc.testing.shop import ShopSize
+from raycdc.testing.trials.goods import Change, Goods
+from raycdc.testing.trials.trial import COMPARED, DATABASE, Account, SourceTrial
+
+_TIMEOUT_S = 60.0
+FORMAT = "debezium-json"
+
+
+class KafkaTrial(SourceTrial):
+    """The plain listener knows no users; the one with TLS does."""
+
+    title: ClassVar[str] = "Kafka"
+    standard_port: ClassVar[int] = 9092
+    accounts: ClassVar[tuple[Account, ...]] = ()
+
+    def __init__(self, server: KafkaServer) -> None:
+        super().__init__(server)
+        self._server = server
+        self._goods: Goods | None = None
+        self._producer: Any = None
+
+    @property
+    def version(self) -> str:
+        from raycdc.testing.servers.kafka import KAFKA_VERSION
+
+        return f"Kafka {KAFKA_VERSION}"
+
+    @property
+    def url(self) -> str:
+        return self.address
+
+    @property
+    def as_source(self) -> Mapping[str, str | int | Sequence[str]]:
+        topics = [f"{DATABASE}.{table}" for table in COMPARED]
+        return {"type": "kafka", "bootstrap_servers": self.address, "topics": topics, "format": FORMAT}
+
+    @property
+    def as_sink(self) -> Mapping[str, str]:
+        return {"type": "kafka", "bootstrap_servers": self.address, "format": FORMAT}
+
+    @property
+    def init_words(self) -> Sequence[str]:
+        topics = [word for table in COMPARED for word in ("--table", f"{DATABASE}.{table}")]
+        return ["--source", "kafka", "--answer", f"bootstrap_servers={self.address}", *topics]
+
+    def fill(self, size: ShopSize) -> None:
+        from confluent_kafka import Producer
+
+        self._producer = Producer({"bootstrap.servers": self.address, "log_level": 0})
+        self._goods = Goods(size, seed=random.randrange(2**31))
+        for table, rows in self._goods.rows.items():
+            self._server.create_topic(f"{DATABASE}.{table}")
+            for row in rows.values():
+                self._send(Change(table, None, row))
+        self._flush()
+
+    def step(self) -> None:
+        assert self._goods is not None, "the shop is filled first"
+        for change in self._goods.step():
+            self._send(change)
+        self._flush()
+
+    def told(self) -> str:
+        assert self._goods is not None, "the shop is filled first"
+        return self._goods.told()
+
+    def held(self, table: str) -> dict[int, str]:
+        assert self._goods is not None, "the shop is filled first"
+        return self._goods.held(table, COMPARED[table])
+
+    def _send(self, change: Change) -> None:
+        row = change.after or change.before
+        assert row is not None
+        now_ms = time.time_ns() // 1_000_000
+        operation = "d" if change.after is None else "c" if change.before is None else "u"
+        source = {"connector": "mysql", "db": DATABASE, "table": change.table, "ts_ms": now_ms}
+        message = {"before": change.before, "after": change.after, "source": source, "op": operation, "ts_ms": now_ms}
+        while True:
+            try:
+                self._producer.produce(
+                    f"{DATABASE}.{change.table}",
+                    json.dumps(message, ensure_ascii=False).encode(),
+                    key=json.dumps({"id": row["id"]}).encode(),
+                )
+            except BufferError:
+                self._producer.poll(1.0)
+            else:
+                return
+
+    def _flush(self) -> None:
+        left = self._producer.flush(_TIMEOUT_S)
+        assert not left, f"{left} messages were not taken within {_TIMEOUT_S:g} s"

@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from raycdc.errors import ExitCode
 from raycdc.printable import printable_text
 
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
+#: The benchmarks of a source checkout, whatever their names.
+_CHECKOUT = "checkout"
 #: Of a command that reads its options by itself.
 _OWN_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
@@ -273,12 +276,72 @@ def demo(context: typer.Context) -> int:
     return int(demo_command.main(context.args))
 
 
-@app.command(
-    short_help="Measure raycdc on servers of its own.",
-    context_settings=_OWN_OPTIONS,
+class _Benchmarks(TyperGroup):
+    """Those of users' own pipelines are commands; any other name is one of a source checkout, with its own options."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return super().get_command(ctx, cmd_name) or super().get_command(ctx, _CHECKOUT)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        # A benchmark's name is its first word.
+        return name, command, args if name == _CHECKOUT and args[0] != _CHECKOUT else rest
+
+
+bench = typer.Typer(
+    cls=_Benchmarks,
+    help="Measure your own pipeline (splits), or raycdc and its peers on servers of their own (other names, in a "
+    "checkout of raycdc's source: raycdc bench checkout --help lists them).",
+    short_help="Measure your own pipeline, or raycdc on servers of its own.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
-def bench(context: typer.Context) -> int:
-    """Measure raycdc on servers of its own: `raycdc bench NAME --json`; `raycdc bench --help` lists the names."""
+app.add_typer(bench, name="bench")
+
+
+@bench.command(
+    "splits",
+    short_help="Compare the ways to cut your tables into chunks.",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def bench_splits(
+    context: typer.Context,
+    config: Annotated[
+        Path | None, typer.Argument(metavar="CONFIG", help="The pipeline's TOML file; without it, generated tables.")
+    ] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="TABLE…", help="Tables, as DB.TABLE. Default: all.")
+    ] = None,
+    strategies: Annotated[str, typer.Option(metavar="NAMES", help="Comma-separated. Default: all there are.")] = "",
+    rows: Annotated[
+        int | None,
+        typer.Option(help="About so many rows of a table are read, for each strategy and number of readers.", min=1),
+    ] = None,
+    readers: Annotated[
+        str, typer.Option(metavar="NUMBERS", help="The numbers of readers that times are told for.")
+    ] = "1,2,4,8",
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with plots there.")] = None,
+    json: Json = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before rows are read.")] = False,
+) -> int:
+    """Cut your tables by each strategy, read chunks of them as readers do, and say which strategy to take. It reads
+    only, at the pace of source.rows_per_second, and says beforehand how much.
+    """
+    if config is None:
+        from raycdc.cli import bench as bench_command
+
+        options = [*(["--json"] if json else []), *(["--rows", str(rows)] if rows else [])]
+        options += ["--html", str(html)] if html else []
+        return bench_command.run(["splits", *options, *context.args])
+    from raycdc.cli.bench_splits import ROWS_MAX, Asked, compare_splits
+
+    asked = Asked(tuple(names or ()), strategies, rows or ROWS_MAX, readers, html, json, yes)
+    return compare_splits(config, asked)
+
+
+@bench.command(_CHECKOUT, hidden=True, context_settings=_OWN_OPTIONS)
+def bench_checkout(context: typer.Context) -> int:
+    """Run `python -m bench` with these words."""
     from raycdc.cli import bench as bench_command
 
     return bench_command.run(context.args)

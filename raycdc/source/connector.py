@@ -84,6 +84,7 @@ from raycdc.source.snapshot.reading import BlockingLog, ChunkReader
 from raycdc.source.snapshot.snapshot_plan import EnumeratorDialect
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.split import StreamSplit
+from raycdc.source.split_trial import SplitTrial
 from raycdc.transform.followed import TargetRules
 from raycdc.transform.hiding import Hiding
 
@@ -296,6 +297,10 @@ class IncrementalSource(Source[ConfigT]):
         in one piece. Blocks.
         """
         return None
+
+    def split_trials(self) -> Sequence[SplitTrial[IncrementalSource[Any]]]:
+        """The strategies by which tables can be cut, for ``raycdc bench splits``; none where there is one way alone."""
+        return ()
 
     def create_enumerator(self, context: SplitEnumeratorContext, start: EnumeratorStart) -> SplitEnumerator:
         return restore_or_create(context, self.enumerator_dialect(), start)

@@ -7,7 +7,7 @@ begun with is in its position.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,8 @@ from raycdc.connectors.mongodb.hidden import require_hidden
 from raycdc.connectors.mongodb.large import LargeDocuments
 from raycdc.connectors.mongodb.layout import COLLECTION, ID, Layout
 from raycdc.connectors.mongodb.log_reader import ChangeStreamReader
-from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
+from raycdc.connectors.mongodb.planning_costs import server_costs
+from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig, Strategy
 from raycdc.connectors.mongodb.quiet_log import QuietLog
 from raycdc.connectors.mongodb.snapshot.chunk_reader import MongoDbChunkReader
 from raycdc.connectors.mongodb.snapshot.keys import SnapshotKeyOrder, StreamKeyOrder
@@ -52,6 +53,7 @@ from raycdc.source.selection import Selection
 from raycdc.source.snapshot.snapshot_plan import uncut
 from raycdc.source.snapshot.stream_state import stream_of
 from raycdc.source.split import StreamSplit
+from raycdc.source.split_trial import SplitTrial
 
 _log = logging.getLogger(__name__)
 
@@ -191,6 +193,16 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
     @property
     def takes_snapshot(self) -> bool:
         return self.config.startup.takes_snapshot
+
+    def split_trials(self) -> Sequence[SplitTrial[MongoDbSource]]:
+        return [self._trial(strategy) for strategy in Strategy]
+
+    def _trial(self, strategy: Strategy) -> SplitTrial[MongoDbSource]:
+        update = {"strategy": strategy, "per_collection": {}}
+        snapshot = self.config.snapshot.model_copy(update=update)
+        source = MongoDbSource(self.config.model_copy(update={"snapshot": snapshot}), self.context)
+        settings = f'[source.snapshot]\nstrategy = "{strategy}"'
+        return SplitTrial(strategy.value, settings, source, lambda: server_costs(self.config.uri))
 
     def planner(self, table: TableId, document: SchemaDocument) -> PlannerState:
         return uncut(ID)

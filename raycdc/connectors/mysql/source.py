@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 
 from raycdc.checkpoint.manifest import Manifest
@@ -25,9 +25,11 @@ from raycdc.connectors.mysql.enumerator_dialect import MySqlEnumeratorDialect
 from raycdc.connectors.mysql.failover import resume_position
 from raycdc.connectors.mysql.log_opening import LogOpening, chunk_keys_of, tables_of
 from raycdc.connectors.mysql.log_reader import MySqlLogReader
+from raycdc.connectors.mysql.planning_costs import MeteredConnections
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig
 from raycdc.connectors.mysql.room import log_room
 from raycdc.connectors.mysql.snapshot.chunk_reader import MySqlChunkReader
+from raycdc.connectors.mysql.snapshot.chunks import Strategy
 from raycdc.connectors.mysql.snapshot.commits import sees_commits
 from raycdc.connectors.mysql.snapshot.key_order import MySqlKeyOrder
 from raycdc.connectors.mysql.table_look import unread
@@ -43,14 +45,21 @@ from raycdc.source.selection import Selection, known_tables
 from raycdc.source.snapshot.snapshot_plan import uncut
 from raycdc.source.snapshot.stream_state import StreamState, stream_of
 from raycdc.source.split import StreamSplit
+from raycdc.source.split_trial import SplitTrial
 
 
 class MySqlSource(IncrementalSource[MySqlSourceConfig]):
     """See the module's docstring. Picklable: it holds the configuration, never a connection."""
 
-    def __init__(self, config: MySqlSourceConfig, context: SourceContext | None = None) -> None:
+    def __init__(
+        self,
+        config: MySqlSourceConfig,
+        context: SourceContext | None = None,
+        *,
+        connections: Connections | None = None,
+    ) -> None:
         super().__init__(config, context)
-        self._connections = Connections(config)
+        self._connections = connections or Connections(config)
         self._options = TableOptions(config)
         #: How many snapshots of a table are over, as the key order of the log's reader counts them.
         self._snapshots_over: Mapping[TableId, int] = {}
@@ -143,6 +152,17 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
         with closing(self._connections.connect()) as connection:
             state = unread(connection, table_of(document), self._options.chunks(table))
         return uncut(state.key)
+
+    def split_trials(self) -> Sequence[SplitTrial[MySqlSource]]:
+        return [self._trial(strategy) for strategy in Strategy]
+
+    def _trial(self, strategy: Strategy) -> SplitTrial[MySqlSource]:
+        snapshot = self.config.snapshot.model_copy(update={"strategy": strategy.value})
+        config = self.config.model_copy(update={"snapshot": snapshot})
+        connections = MeteredConnections(config)
+        source = MySqlSource(config, self.context, connections=connections)
+        settings = f'[source.snapshot]\nstrategy = "{strategy}"'
+        return SplitTrial(strategy.value, settings, source, connections.costs)
 
     def require_as_begun(self, split: StreamSplit) -> None:
         options = "source.snapshot.filter, source.columns"

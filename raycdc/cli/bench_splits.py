@@ -1,0 +1,211 @@
+"""``raycdc bench splits CONFIG``: strategies of cutting the snapshot compared on the user's own tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from raycdc.cli.schemas import known_source
+from raycdc.cli.words import counted
+from raycdc.config import PipelineConfig, load_config
+from raycdc.errors import ConfigError, ExitCode
+from raycdc.printable import printable, printable_json, printable_text
+from raycdc.split_bench import comparison
+from raycdc.split_bench.comparison import Expected, SplitComparison, Terms
+from raycdc.split_bench.figures import Report, StrategyResult, TableResult
+
+#: About so many rows of a table are read with each strategy and number of readers.
+ROWS_MAX = 1_000_000
+#: Without a terminal a line is printed at each so many percent.
+_TOLD_PERCENT = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options of the command."""
+
+    tables: Sequence[str] = ()
+    strategies: str = ""
+    rows: int = ROWS_MAX
+    readers: str = "1,2,4,8"
+    html: Path | None = None
+    as_json: bool = False
+    yes: bool = False
+
+    def scheduled_readers(self) -> list[int]:
+        """The numbers of readers to make schedules for. `ConfigError` for what are none."""
+        words = [word.strip() for word in self.readers.split(",")]
+        if not all(word.isdecimal() and 1 <= int(word) <= 1024 for word in words):
+            raise ConfigError(f'--readers "{self.readers}" is no list of numbers from 1 to 1024, such as 1,2,4,8.')
+        return sorted({int(word) for word in words})
+
+
+def compare_splits(path: Path, asked: Asked) -> int:
+    """Compare, and print a table per source table and the recommendation. Writes nothing but the page of `asked`."""
+    config = load_config(path)
+    readers = asked.scheduled_readers()
+    page = None if asked.html is None else _page_writer(asked.html)
+    terms = Terms(
+        asked.tables,
+        tuple(filter(None, (word.strip() for word in asked.strategies.split(",")))),
+        asked.rows,
+        readers,
+        config.readers.max or os.cpu_count() or 1,
+    )
+    with _Shown() as shown:
+        compared = SplitComparison(known_source(config), _where(config), terms, shown.watch)
+        expected = compared.expected()
+        print(printable_text(_cost(config, expected)), file=sys.stderr, flush=True)
+        if not asked.yes and sys.stdin.isatty() and sys.stderr.isatty() and not _agreed():
+            return int(ExitCode.DONE)
+        shown.start()
+        report = compared.run(expected)
+    if asked.as_json:
+        print(printable_json(json.dumps(report.to_json(), ensure_ascii=False)))
+    else:
+        _print(report, terms.job_readers)
+    if page is not None:
+        page(report)
+    return int(ExitCode.INTERRUPTED if report.ended_early else ExitCode.DONE)
+
+
+def _page_writer(path: Path) -> Any:
+    """What writes the page, found before anything is measured. `ConfigError` where it cannot be written."""
+    try:
+        from raycdc.split_bench.page import write_page
+    except ImportError:
+        raise ConfigError("--html draws with plotly, which is not installed: pip install 'raycdc[report]'.") from None
+    if not path.parent.is_dir():
+        raise ConfigError(f"--html {path}: there is no folder {path.parent}.")
+
+    def write(report: Report) -> None:
+        write_page(report, path)
+        print(f"The page with plots is {path}.", file=sys.stderr)
+
+    return write
+
+
+def _where(config: PipelineConfig) -> str:
+    source = config.source
+    host, port = getattr(source, "host", ""), getattr(source, "port", "")
+    return f"{source.type} at {host}:{port}" if host else source.type
+
+
+def _cost(config: PipelineConfig, expected: Expected) -> str:
+    """Said before anything is read."""
+    lines = [f"{name}: about {counted(rows, 'row')}" for name, rows in expected.tables.items()]
+    read = f"about {expected.rows_read:,} rows in all" if expected.rows_read else "as many rows as there are"
+    pace = f", at {config.source.pace} at most" if config.source.pace else ""
+    really = " and ".join(map(str, expected.really))
+    return (
+        f"{'; '.join(lines)}. Each is cut by {', '.join(expected.strategies)}; then chunks are read with {really} "
+        f"reader{'s' if expected.really[-1] > 1 else ''}: {read}{pace}, from {_where(config)}. "
+        "Nothing is written. Ctrl-C ends it, and shows what is known by then."
+    )
+
+
+def _agreed() -> bool:
+    print("Go on? [Y/n] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("", "y", "yes")
+
+
+class _Shown:
+    """Progress on standard error: a bar with the time that is left; a line now and then without a terminal."""
+
+    def __init__(self) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.percentage:.0f} %"))
+        self._console = Console(stderr=True)
+        self._bar = Progress(*columns, TimeRemainingColumn(), console=self._console, transient=True)
+        self._task = self._bar.add_task("starting", total=1.0)
+        self._told = -_TOLD_PERCENT
+        self._step = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def start(self) -> None:
+        if self._console.is_terminal:
+            self._bar.start()
+
+    def watch(self, at: comparison.Progress) -> None:
+        part = (at.done + at.part) / max(at.steps, 1)
+        if self._console.is_terminal:
+            self._bar.update(self._task, description=printable(at.text), completed=part)
+        elif at.done != self._step or part * 100 >= self._told + _TOLD_PERCENT:
+            self._told, self._step = int(part * 100), at.done
+            print(printable(f"{part:4.0%} {at.text}"), file=sys.stderr, flush=True)
+
+
+def _print(report: Report, job_readers: int) -> None:
+    console = Console(soft_wrap=not sys.stdout.isatty())
+    for table in report.tables:
+        about = f", about {counted(table.rows, 'row')}" if table.rows else ""
+        console.print(Text(printable(f"{table.table}{about}"), style="bold"))
+        if any(result.runs for result in table.strategies):
+            console.print(_comparison(table, job_readers))
+        for result in table.strategies:
+            if result.refused:
+                console.print(Text(printable(f"{result.name}: not measured: {result.refused}")))
+        if table.advice is not None:
+            console.print(Text(printable_text(table.advice.reason)))
+        console.print()
+    if report.advice is not None:
+        console.print(Text("Recommended, as lines of the configuration:", style="bold"))
+        console.print(Text(printable_text(report.advice.settings), style="green"))
+    if report.ended_early:
+        console.print("It was ended before all was measured.")
+
+
+def _comparison(table: TableResult, job_readers: int) -> RenderableType:
+    best = "" if table.advice is None else table.advice.strategy
+    view = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    measured = [result for result in table.strategies if result.runs]
+    really = [] if not measured else [run.readers for run in measured[0].runs]
+    for name in ("", "strategy", "cut", "rows read\nto cut", "chunks", "rows\np50", "\nmax"):
+        view.add_column(name, justify="left" if name in ("", "strategy") else "right", no_wrap=True)
+    for readers in really:
+        view.add_column(f"rows/s\nby {readers}", justify="right", no_wrap=True)
+    view.add_column(f"whole\nby {job_readers}", justify="right", no_wrap=True)
+    for result in measured:
+        view.add_row(*_cells(result, job_readers, chosen=result.name == best))
+    return view
+
+
+def _cells(result: StrategyResult, job_readers: int, *, chosen: bool) -> list[Text]:
+    planning, rows = result.planning, result.rows()
+    assert planning is not None
+    read = planning.costs.rows_read
+    least = "≥" if result.cut_off else ""
+    cells = [
+        "→" if chosen else " ",
+        result.name,
+        f"{planning.seconds:.2f} s",
+        "?" if read is None else _short(read),
+        f"{planning.chunks:,}",
+        _short(rows.p50),
+        f"{least}{_short(rows.most)}",
+        *(_short(run.rows_per_s) for run in result.runs),
+        f"{least}{result.whole_s(job_readers):.1f} s",
+    ]
+    return [Text(cell, style="green" if chosen else "") for cell in cells]
+
+
+def _short(number: float) -> str:
+    """As exact as is useful in a narrow column: ``940``, ``12.3 k``, ``1.2 M``."""
+    for unit, one, least in (("M", 1_000_000, 1_000_000), ("k", 1_000, 10_000)):
+        if number >= least:
+            return f"{number / one:,.1f} {unit}"
+    return f"{number:,.0f}"

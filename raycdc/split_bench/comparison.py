@@ -1,0 +1,235 @@
+"""Every strategy on every table: cut it, read chunks of it with one reader and with more, and say what is best."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from raycdc.errors import ConfigError, RaycdcError
+from raycdc.model import TableId
+from raycdc.source.connector import IncrementalSource, Source
+from raycdc.source.snapshot.chunk_key import key_names
+from raycdc.source.snapshot.snapshot_plan import StartPoint, TablePlan
+from raycdc.source.split import OpenedAt, SnapshotSplit
+from raycdc.source.split_trial import SplitTrial
+from raycdc.split_bench.advice import advice_for, advice_for_all
+from raycdc.split_bench.figures import Planning, ReadChunk, Report, Run, StrategyResult, TableResult
+from raycdc.split_bench.readers import ReaderProcesses, Task
+from raycdc.split_bench.schedule import spread
+
+#: Fewer chunks say nothing about how even they are.
+CHUNKS_READ_MIN = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What is asked: which tables (none: all that the source captures), which strategies (none: all), about how many
+    rows are read with each strategy and number of readers, and for which numbers of readers schedules are made.
+    `job_readers` is how many a job would have.
+    """
+
+    tables: Sequence[str] = ()
+    strategies: Sequence[str] = ()
+    rows_max: int = 1_000_000
+    scheduled_readers: Sequence[int] = (1, 2, 4, 8)
+    job_readers: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a comparison will cost: `rows` of each table as the source estimates them, and how many will be read."""
+
+    tables: dict[TableId, int]
+    strategies: Sequence[str]
+    really: Sequence[int]
+    rows_read: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a comparison is: `done` of `steps`, each a strategy on a table, and `part` of the next, from 0 to 1."""
+
+    text: str
+    done: int
+    steps: int
+    part: float
+
+
+class SplitComparison:
+    """See the module's docstring. For one thread."""
+
+    def __init__(self, source: Source[Any], where: str, terms: Terms, watch: Callable[[Progress], None]) -> None:
+        """`where` names the source for people. `ConfigError` for a source with one way alone, or an unknown name."""
+        trials = source.split_trials() if isinstance(source, IncrementalSource) else ()
+        if not trials:
+            raise ConfigError(
+                f"raycdc bench splits: a {source.config.type} source is cut in one way alone, so that there is nothing "
+                "to compare."
+            )
+        names = [trial.name for trial in trials]
+        for name in terms.strategies:
+            if name not in names:
+                raise ConfigError(f'--strategies: "{name}" is none of {", ".join(names)}.')
+        assert isinstance(source, IncrementalSource)
+        self._source: IncrementalSource[Any] = source
+        self._trials = [trial for trial in trials if not terms.strategies or trial.name in terms.strategies]
+        self._where = where
+        self._terms = terms
+        self._watch = watch
+        self._cores = os.cpu_count() or 1
+        self._step = 0
+
+    def expected(self) -> Expected:
+        """What it will cost; asks the source for its tables. `ConfigError` for a table that it does not capture."""
+        captured = self._source.tables()
+        chosen = [TableId.parse(name) for name in self._terms.tables] or sorted(captured)
+        for table in chosen:
+            if table not in captured:
+                known = ", ".join(map(str, sorted(captured)[:5]))
+                raise ConfigError(f"{table} is none of the tables that the source captures (it has {known}).")
+        rows = {table: captured[table].rows for table in chosen}
+        passes = len(self._trials) * len(self._really()) + 1
+        return Expected(
+            rows,
+            [trial.name for trial in self._trials],
+            self._really(),
+            sum(min(count, self._terms.rows_max) for count in rows.values()) * passes,
+        )
+
+    def run(self, expected: Expected) -> Report:
+        """Compare. After a `KeyboardInterrupt` the report has what was measured until then. Raises `SourceError`."""
+        began_ms = time.time_ns() // 1_000_000
+        found: dict[TableId, list[StrategyResult]] = {}
+        early = False
+        try:
+            self._compare(expected, found)
+        except KeyboardInterrupt:
+            early = True
+        readers = self._terms.job_readers
+        tables = [
+            TableResult(str(table), expected.tables[table], results, advice_for(results, readers))
+            for table, results in found.items()
+        ]
+        advice = advice_for_all(tables, readers)
+        return Report(self._where, began_ms, self._cores, self._terms.scheduled_readers, tables, advice, early)
+
+    def _compare(self, expected: Expected, found: dict[TableId, list[StrategyResult]]) -> None:
+        start = self._source.enumerator_dialect().start_point()
+        plans = {plan.table: plan for plan in start.tables}
+        steps = len(expected.tables) * len(self._trials)
+        for table, rows in expected.tables.items():
+            earlier: list[tuple[list[SnapshotSplit], StrategyResult]] = []
+            for trial in self._trials:
+                result = self._strategy(plans.get(table), table, start, trial, rows, steps, earlier)
+                found.setdefault(table, []).append(result)
+                self._step += 1
+
+    def _really(self) -> list[int]:
+        """The numbers of readers that are really run: one, and doubled up to the cores that there are."""
+        most = self._source.config.readers_max or self._cores
+        counts = [1]
+        while counts[-1] * 2 <= min(self._cores, most):
+            counts.append(counts[-1] * 2)
+        return counts
+
+    def _strategy(
+        self,
+        plan: TablePlan | None,
+        table: TableId,
+        start: StartPoint,
+        trial: SplitTrial[IncrementalSource[Any]],
+        rows: int,
+        steps: int,
+        earlier: list[tuple[list[SnapshotSplit], StrategyResult]],
+    ) -> StrategyResult:
+        """One strategy on one table; `earlier` are those that were measured on it, to which it is added."""
+
+        def tell(text: str, part: float) -> None:
+            self._watch(Progress(f"{table}, {trial.name}: {text}", self._step, steps, part))
+
+        if plan is None or plan.refused:
+            why = "it is gone" if plan is None else plan.refused
+            return StrategyResult(trial.name, trial.settings, refused=why)
+        tell("cutting", 0.0)
+        try:
+            planning, chunks = self._cut(plan, trial, tell)
+            alike = next((other for cut, other in earlier if cut == chunks), None)
+            if alike is not None:
+                # Two strategies often cut alike (`auto` is one of the others): reading the same again tells nothing.
+                return StrategyResult(trial.name, trial.settings, planning, alike.runs)
+            picked = self._picked(len(chunks), rows)
+            opened = OpenedAt(start.position, self._source.ring_s)
+            tasks = [self._task(number, chunks[number], opened, plan) for number in picked]
+            if not earlier:
+                # The first strategy would read from the server's disk what the others find in its memory.
+                self._read(trial, tasks, 1, lambda done: tell(f"reading once before, {done}", 0.1))
+            runs = list(self._runs(trial, tasks, tell))
+        except RaycdcError as error:
+            return StrategyResult(trial.name, trial.settings, refused=str(error))
+        result = StrategyResult(trial.name, trial.settings, planning, runs)
+        earlier.append((chunks, result))
+        return result
+
+    def _cut(
+        self, plan: TablePlan, trial: SplitTrial[IncrementalSource[Any]], tell: Callable[[str, float], None]
+    ) -> tuple[Planning, list[SnapshotSplit]]:
+        """All chunks, as an enumerator plans them: some at a time."""
+        source, dialect = trial.source, trial.source.enumerator_dialect()
+        before, began_s = trial.costs(), time.monotonic()
+        state = source.planner(plan.table, plan.document)
+        chunks: list[SnapshotSplit] = []
+        first_s = 0.0
+        while state is not None:
+            planned = dialect.plan(plan.document, plan.table, state, len(chunks))
+            chunks += planned.splits
+            first_s = first_s or time.monotonic() - began_s
+            state = planned.planner
+            tell(f"cutting, {len(chunks)} chunks", 0.2 * min(1.0, len(chunks) / max(planned.estimate, 1)))
+        seconds = time.monotonic() - began_s
+        if not chunks:
+            raise ConfigError("it is read in one piece")
+        key = ", ".join(key_names(chunks[0].key)) or "none: it is one chunk"
+        return Planning(key, len(chunks), first_s, seconds, trial.costs().since(before)), chunks
+
+    def _picked(self, chunks: int, rows: int) -> list[int]:
+        share = min(1.0, self._terms.rows_max / max(rows, 1))
+        return spread(chunks, max(CHUNKS_READ_MIN, round(chunks * share)))
+
+    def _task(self, number: int, split: SnapshotSplit, opened: OpenedAt, plan: TablePlan) -> Task:
+        at = OpenedAt(opened.position, opened.ring_s, split.as_of)
+        return Task(number, split, at, plan.document, self._terms.rows_max)
+
+    def _runs(
+        self, trial: SplitTrial[IncrementalSource[Any]], tasks: Sequence[Task], tell: Callable[[str, float], None]
+    ) -> Iterator[Run]:
+        really = self._really()
+        for turn, readers in enumerate(really):
+            text = "reading with " + ("1 reader" if readers == 1 else f"{readers} readers")
+
+            def read(done: str, text: str = text, part: float = turn / len(really)) -> None:
+                tell(f"{text}, {done}", 0.2 + 0.8 * part)
+
+            read("which start")
+            yield self._read(trial, tasks, readers, read)
+
+    def _read(
+        self,
+        trial: SplitTrial[IncrementalSource[Any]],
+        tasks: Sequence[Task],
+        readers: int,
+        tell: Callable[[str], None],
+    ) -> Run:
+        done = 0
+
+        def read(_: ReadChunk) -> None:
+            nonlocal done
+            done += 1
+            tell(f"{done} of {len(tasks)} chunks")
+
+        rows_per_s = float(self._source.config.pace.rows_per_s or 0)
+        with closing(ReaderProcesses(trial.source, readers, rows_per_s=rows_per_s)) as processes:
+            return processes.read(tasks, read)

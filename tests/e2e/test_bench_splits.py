@@ -1,0 +1,130 @@
+"""``raycdc bench splits CONFIG`` on real servers: what it reads, what it says, and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bson import Int64
+
+from raycdc.errors import ExitCode
+from raycdc.testing.jobs import CollectionJob, Job
+from raycdc.testing.servers import MariaDbServer, MongoDb
+
+pytestmark = pytest.mark.server
+ROWS = 3000
+
+
+@pytest.fixture
+def job(mariadb: MariaDbServer, mariadb_database: str, tmp_path: Path) -> Job:
+    """A table whose keys are denser and denser, and one with text as its key; chunks of 100 rows."""
+    mariadb.execute(
+        "CREATE TABLE skewed (id BIGINT PRIMARY KEY, v INT)",
+        f"INSERT INTO skewed SELECT CAST(POW(seq / 10, 3) AS SIGNED) * 10 + seq % 10, seq FROM seq_1_to_{ROWS}",
+        "CREATE TABLE named (name VARCHAR(36) PRIMARY KEY, v INT)",
+        f"INSERT INTO named SELECT MD5(seq), seq FROM seq_1_to_{ROWS}",
+        "ANALYZE TABLE skewed, named",
+        database=mariadb_database,
+    )
+    return Job(tmp_path, mariadb, mariadb_database, ("skewed", "named"), local=True, chunk_rows=100)
+
+
+def started(job: Job, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "raycdc.cli", "bench", "splits", str(job.configuration()), *words]
+    environment = {**os.environ, "RAYCDC_TEST_PASSWORD": getattr(job.server, "cdc_user", "")}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def compared(job: Job, *words: str) -> tuple[int, str, str]:
+    process = started(job, *words)
+    out, errors = process.communicate(timeout=900)
+    return process.returncode, out, errors
+
+
+def by_strategy(table: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {result["strategy"]: result for result in table["strategies"]}
+
+
+def test_each_strategy_reads_all_rows_and_one_is_recommended(job: Job) -> None:
+    code, out, errors = compared(job, "--json", "--html", str(job.folder / "page.html"))
+    assert code == ExitCode.DONE, errors
+    assert f"{job.database}.skewed: about" in errors
+    assert "Nothing is written." in errors
+    report = json.loads(out)
+    tables = {table["table"].partition(".")[2]: by_strategy(table) for table in report["tables"]}
+    measured = [result for results in tables.values() for result in results.values() if not result["refused"]]
+    assert {run["rows"] for result in measured for run in result["runs"]} == {ROWS}
+    assert "integer chunk key" in tables["named"]["even"]["refused"]
+    # A walk reads the whole index, arithmetic reads nothing, and makes one large chunk where most keys are.
+    assert tables["skewed"]["uneven"]["planning_rows_read"] >= ROWS
+    assert tables["skewed"]["even"]["planning_rows_read"] < 100
+    assert (
+        tables["skewed"]["even"]["chunk_rows"]["max_over_mean"]
+        > tables["skewed"]["uneven"]["chunk_rows"]["max_over_mean"]
+    )
+    assert report["advice"]["settings"].startswith("[source.snapshot]\nstrategy = ")
+    assert report["advice"]["strategy"] != "even"
+    assert "</html>" in (job.folder / "page.html").read_text(encoding="utf-8")
+    assert not job.state.exists()
+    assert not job.lake.exists()
+
+
+def test_a_share_of_the_chunks_is_read_and_the_screen_says_what_to_type(job: Job) -> None:
+    code, out, errors = compared(
+        job, f"{job.database}.skewed", "--rows", "500", "--strategies", "uneven", "--readers", "3"
+    )
+    assert code == ExitCode.DONE, errors
+    assert 'strategy = "uneven"' in out
+    assert max(map(len, out.splitlines()[:4])) <= 80
+    code, out, errors = compared(job, f"{job.database}.skewed", "--rows", "500", "--strategies", "uneven", "--json")
+    (result,) = json.loads(out)["tables"][0]["strategies"]
+    assert 16 <= result["chunks_read"] < result["chunks"]
+    assert result["runs"][0]["rows"] < ROWS
+
+
+def test_ctrl_c_ends_it_and_shows_what_is_known(job: Job) -> None:
+    # Slow enough to be met in the middle of the second strategy.
+    job.source = "rows_per_second = 2000"
+    process = started(job, "--json", "--strategies", "uneven,sampled", f"{job.database}.skewed")
+    assert process.stderr is not None
+    while "sampled: cutting" not in (line := process.stderr.readline()):
+        assert line, "it ended before"
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=900)
+    assert process.returncode == ExitCode.INTERRUPTED, errors
+    report = json.loads(out)
+    assert report["ended_early"]
+    assert [result["strategy"] for result in report["tables"][0]["strategies"]] == ["uneven"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["shop.nothing"], "none of the tables that the source captures"),
+        (["--strategies", "odd"], '"odd" is none of auto, even, uneven, sampled'),
+        (["--readers", "two"], "no list of numbers"),
+        (["--html", "nowhere/page.html"], "there is no folder nowhere"),
+    ],
+)
+def test_a_wrong_word_is_named_before_anything_is_read(words: list[str], told: str, job: Job) -> None:
+    code, out, errors = compared(job, *words)
+    assert (code, out) == (ExitCode.CONFIG, "")
+    assert told in errors
+
+
+def test_collections_are_compared_too(mongodb: MongoDb, mongodb_database: str, tmp_path: Path) -> None:
+    with mongodb.client() as client:
+        client[mongodb_database].shop.insert_many({"_id": Int64(n), "t": "x" * (n % 90)} for n in range(ROWS))
+    job = CollectionJob(tmp_path, None, mongodb_database, ("shop",), local=True, uri=mongodb.uri)  # type: ignore[arg-type]
+    code, out, errors = compared(job, "--json")
+    assert code == ExitCode.DONE, errors
+    results = by_strategy(json.loads(out)["tables"][0])
+    assert set(results) == {"auto", "sharded", "splitVector", "sample", "single"}
+    assert {run["rows"] for result in results.values() for run in result["runs"]} == {ROWS}
+    assert results["single"]["chunks"] == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ from raycdc.errors import ConfigError, RaycdcError
 from raycdc.model import TableId
 from raycdc.source.connector import IncrementalSource, Source
 from raycdc.source.snapshot.chunk_key import key_names
-from raycdc.source.snapshot.snapshot_plan import StartPoint, TablePlan
+from raycdc.source.snapshot.snapshot_plan import TablePlan
 from raycdc.source.split import OpenedAt, SnapshotSplit
 from raycdc.source.split_trial import SplitTrial
 from raycdc.split_bench.advice import advice_for, advice_for_all
@@ -81,7 +81,6 @@ class SplitComparison:
         self._terms = terms
         self._watch = watch
         self._cores = os.cpu_count() or 1
-        self._step = 0
 
     def expected(self) -> Expected:
         """What it will cost; asks the source for its tables. `ConfigError` for a table that it does not capture."""
@@ -120,13 +119,18 @@ class SplitComparison:
     def _compare(self, expected: Expected, found: dict[TableId, list[StrategyResult]]) -> None:
         start = self._source.enumerator_dialect().start_point()
         plans = {plan.table: plan for plan in start.tables}
+        opened = OpenedAt(start.position, self._source.ring_s)
         steps = len(expected.tables) * len(self._trials)
-        for table, rows in expected.tables.items():
-            earlier: list[tuple[list[SnapshotSplit], StrategyResult]] = []
-            for trial in self._trials:
-                result = self._strategy(plans.get(table), table, start, trial, rows, steps, earlier)
-                found.setdefault(table, []).append(result)
-                self._step += 1
+        for place, (table, rows) in enumerate(expected.tables.items()):
+            plan = plans.get(table)
+            trials = None if plan is None else _TableTrials(plan, rows, opened, self._terms, expected.really)
+            for number, trial in enumerate(self._trials, place * len(self._trials)):
+
+                def tell(text: str, part: float, begun: str = f"{table}, {trial.name}", number: int = number) -> None:
+                    self._watch(Progress(f"{begun}: {text}", number, steps, part))
+
+                gone = StrategyResult(trial.name, trial.settings, refused="the table is gone")
+                found.setdefault(table, []).append(gone if trials is None else trials.result(trial, tell))
 
     def _really(self) -> list[int]:
         """The numbers of readers that are really run: one, and doubled up to the cores that there are."""
@@ -136,51 +140,44 @@ class SplitComparison:
             counts.append(counts[-1] * 2)
         return counts
 
-    def _strategy(
-        self,
-        plan: TablePlan | None,
-        table: TableId,
-        start: StartPoint,
-        trial: SplitTrial[IncrementalSource[Any]],
-        rows: int,
-        steps: int,
-        earlier: list[tuple[list[SnapshotSplit], StrategyResult]],
-    ) -> StrategyResult:
-        """One strategy on one table; `earlier` are those that were measured on it, to which it is added."""
 
-        def tell(text: str, part: float) -> None:
-            self._watch(Progress(f"{table}, {trial.name}: {text}", self._step, steps, part))
+#: Told how far a strategy is, in words and as a part of it, from 0 to 1.
+_Tell = Callable[[str, float], None]
 
-        if plan is None or plan.refused:
-            why = "it is gone" if plan is None else plan.refused
-            return StrategyResult(trial.name, trial.settings, refused=why)
+
+class _TableTrials:
+    """The strategies on one table, one after the other; `rows` as the source estimates them."""
+
+    def __init__(self, plan: TablePlan, rows: int, opened: OpenedAt, terms: Terms, really: Sequence[int]) -> None:
+        self._plan = plan
+        self._rows = rows
+        self._opened = opened
+        self._terms = terms
+        self._really = really
+        #: Ways to cut that were measured.
+        self._measured: list[tuple[list[SnapshotSplit], Sequence[Run]]] = []
+
+    def result(self, trial: SplitTrial[IncrementalSource[Any]], tell: _Tell) -> StrategyResult:
+        """Cut and read by one more strategy; why that cannot be, in the result."""
+        if self._plan.refused:
+            return StrategyResult(trial.name, trial.settings, refused=self._plan.refused)
         tell("cutting", 0.0)
         try:
-            planning, chunks = self._cut(plan, trial, tell)
-            alike = next((other for cut, other in earlier if cut == chunks), None)
-            if alike is not None:
-                # Two strategies often cut alike (`auto` is one of the others): reading the same again tells nothing.
-                return StrategyResult(trial.name, trial.settings, planning, alike.runs)
-            picked = self._picked(len(chunks), rows)
-            opened = OpenedAt(start.position, self._source.ring_s)
-            tasks = [self._task(number, chunks[number], opened, plan) for number in picked]
-            if not earlier:
-                # The first strategy would read from the server's disk what the others find in its memory.
-                self._read(trial, tasks, 1, lambda done: tell(f"reading once before, {done}", 0.1))
-            runs = list(self._runs(trial, tasks, tell))
+            planning, chunks = self._cut(trial, tell)
+            # Two strategies often cut alike (`auto` is one of the others): reading the same again tells nothing.
+            runs = next((runs for cut, runs in self._measured if cut == chunks), None)
+            if runs is None:
+                runs = self._runs(trial, [self._task(number, chunks[number]) for number in self._picked(chunks)], tell)
+                self._measured.append((chunks, runs))
         except RaycdcError as error:
             return StrategyResult(trial.name, trial.settings, refused=str(error))
-        result = StrategyResult(trial.name, trial.settings, planning, runs)
-        earlier.append((chunks, result))
-        return result
+        return StrategyResult(trial.name, trial.settings, planning, runs)
 
-    def _cut(
-        self, plan: TablePlan, trial: SplitTrial[IncrementalSource[Any]], tell: Callable[[str, float], None]
-    ) -> tuple[Planning, list[SnapshotSplit]]:
+    def _cut(self, trial: SplitTrial[IncrementalSource[Any]], tell: _Tell) -> tuple[Planning, list[SnapshotSplit]]:
         """All chunks, as an enumerator plans them: some at a time."""
-        source, dialect = trial.source, trial.source.enumerator_dialect()
+        plan, dialect = self._plan, trial.source.enumerator_dialect()
         before, began_s = trial.costs(), time.monotonic()
-        state = source.planner(plan.table, plan.document)
+        state = trial.source.planner(plan.table, plan.document)
         chunks: list[SnapshotSplit] = []
         first_s = 0.0
         while state is not None:
@@ -195,41 +192,40 @@ class SplitComparison:
         key = ", ".join(key_names(chunks[0].key)) or "none: it is one chunk"
         return Planning(key, len(chunks), first_s, seconds, trial.costs().since(before)), chunks
 
-    def _picked(self, chunks: int, rows: int) -> list[int]:
-        share = min(1.0, self._terms.rows_max / max(rows, 1))
-        return spread(chunks, max(CHUNKS_READ_MIN, round(chunks * share)))
+    def _picked(self, chunks: Sequence[SnapshotSplit]) -> list[int]:
+        share = min(1.0, self._terms.rows_max / max(self._rows, 1))
+        return spread(len(chunks), max(CHUNKS_READ_MIN, round(len(chunks) * share)))
 
-    def _task(self, number: int, split: SnapshotSplit, opened: OpenedAt, plan: TablePlan) -> Task:
-        at = OpenedAt(opened.position, opened.ring_s, split.as_of)
-        return Task(number, split, at, plan.document, self._terms.rows_max)
+    def _task(self, number: int, split: SnapshotSplit) -> Task:
+        at = OpenedAt(self._opened.position, self._opened.ring_s, split.as_of)
+        return Task(number, split, at, self._plan.document, self._terms.rows_max)
 
-    def _runs(
-        self, trial: SplitTrial[IncrementalSource[Any]], tasks: Sequence[Task], tell: Callable[[str, float], None]
-    ) -> Iterator[Run]:
-        really = self._really()
-        for turn, readers in enumerate(really):
+    def _runs(self, trial: SplitTrial[IncrementalSource[Any]], tasks: Sequence[Task], tell: _Tell) -> list[Run]:
+        if not self._measured:
+            # The first strategy would read from the server's disk what the others find in its memory.
+            _read(trial, tasks, 1, lambda done: tell(f"reading once before, {done}", 0.1))
+        runs = []
+        for turn, readers in enumerate(self._really):
             text = "reading with " + ("1 reader" if readers == 1 else f"{readers} readers")
 
-            def read(done: str, text: str = text, part: float = turn / len(really)) -> None:
+            def read(done: str, text: str = text, part: float = turn / len(self._really)) -> None:
                 tell(f"{text}, {done}", 0.2 + 0.8 * part)
 
             read("which start")
-            yield self._read(trial, tasks, readers, read)
+            runs.append(_read(trial, tasks, readers, read))
+        return runs
 
-    def _read(
-        self,
-        trial: SplitTrial[IncrementalSource[Any]],
-        tasks: Sequence[Task],
-        readers: int,
-        tell: Callable[[str], None],
-    ) -> Run:
-        done = 0
 
-        def read(_: ReadChunk) -> None:
-            nonlocal done
-            done += 1
-            tell(f"{done} of {len(tasks)} chunks")
+def _read(
+    trial: SplitTrial[IncrementalSource[Any]], tasks: Sequence[Task], readers: int, tell: Callable[[str], None]
+) -> Run:
+    done = 0
 
-        rows_per_s = float(self._source.config.pace.rows_per_s or 0)
-        with closing(ReaderProcesses(trial.source, readers, rows_per_s=rows_per_s)) as processes:
-            return processes.read(tasks, read)
+    def read(_: ReadChunk) -> None:
+        nonlocal done
+        done += 1
+        tell(f"{done} of {len(tasks)} chunks")
+
+    rows_per_s = float(trial.source.config.pace.rows_per_s or 0)
+    with closing(ReaderProcesses(trial.source, readers, rows_per_s=rows_per_s)) as processes:
+        return processes.read(tasks, read)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
+from raycdc.checkpoint.patch import Json
 from raycdc.source.split_trial import ServerCosts
 from raycdc.split_bench.schedule import Schedule, filled_in, list_schedule
 
@@ -166,7 +166,7 @@ class Report:
     #: Whether it was ended before all was measured.
     ended_early: bool = False
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """The document."""
         return {
             "version": VERSION,
@@ -178,7 +178,7 @@ class Report:
             "advice": None if self.advice is None else asdict(self.advice),
         }
 
-    def _table(self, table: TableResult) -> dict[str, Any]:
+    def _table(self, table: TableResult) -> dict[str, Json]:
         return {
             "table": table.table,
             "rows_estimated": table.rows or None,
@@ -186,7 +186,7 @@ class Report:
             "advice": None if table.advice is None else asdict(table.advice),
         }
 
-    def _strategy(self, result: StrategyResult) -> dict[str, Any]:
+    def _strategy(self, result: StrategyResult) -> dict[str, Json]:
         begun = {"strategy": result.name, "settings": result.settings}
         if result.planning is None or not result.runs:
             return {**begun, "refused": result.refused}
@@ -213,7 +213,7 @@ class Report:
         }
 
 
-def _run_json(run: Run) -> dict[str, Any]:
+def _run_json(run: Run) -> dict[str, Json]:
     return {
         "readers": run.readers,
         "seconds": round(run.seconds, 4),

@@ -7,14 +7,14 @@ from __future__ import annotations
 import html
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from plotly.offline import get_plotlyjs
 
+from raycdc.checkpoint.patch import Json
 from raycdc.split_bench.figures import Report, Run, StrategyResult, TableResult
 
 #: Bars of a histogram.
@@ -24,7 +24,7 @@ _WIDE = 20
 #: Strategies keep their colours: Okabe and Ito's, which people who see fewer colours can tell apart.
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 _ROW_PX = 110
-_LEGEND = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
+_LEGEND: Mapping[str, Json] = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1d2733; --soft: #5b6875; --paper: #fff; --panel: #f4f6f8; --line: #d8dee4;
@@ -68,7 +68,7 @@ draw();
 
 def write_page(report: Report, path: Path) -> None:
     """Write it to `path`."""
-    figures: dict[str, Any] = {}
+    figures: dict[str, Json] = {}
     body = "\n".join(_body(report, figures))
     # Within a script only "<" could end it.
     data = json.dumps(figures, ensure_ascii=False).replace("<", "\\u003c")
@@ -82,7 +82,7 @@ def write_page(report: Report, path: Path) -> None:
     )
 
 
-def _body(report: Report, figures: dict[str, Any]) -> Iterator[str]:
+def _body(report: Report, figures: dict[str, Json]) -> Iterator[str]:
     began = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(report.began_ms / 1000))
     yield "<h1>Ways to cut tables into chunks</h1>"
     early = " It was ended before all was measured." if report.ended_early else ""
@@ -153,7 +153,7 @@ def _figures(result: StrategyResult, readers: Sequence[int]) -> Iterator[tuple[s
     yield "memory of a reader, MiB", f"{max(run.peak_bytes for run in result.runs) / 2**20:,.0f}"
 
 
-def _plots(prefix: str, report: Report, measured: Sequence[StrategyResult], figures: dict[str, Any]) -> Iterator[str]:
+def _plots(prefix: str, report: Report, measured: Sequence[StrategyResult], figures: dict[str, Json]) -> Iterator[str]:
     most = measured[0].runs[-1].readers
     plots = (
         ("rows", "Rows per chunk", _histograms(measured)),
@@ -167,13 +167,13 @@ def _plots(prefix: str, report: Report, measured: Sequence[StrategyResult], figu
         yield f'<h3>{_text(title)}</h3><div id="{prefix}-{name}" role=img aria-label="{_text(label)}"></div>'
 
 
-def _histograms(measured: Sequence[StrategyResult]) -> dict[str, Any]:
+def _histograms(measured: Sequence[StrategyResult]) -> dict[str, Json]:
     """One below the other, with the same bars on the same axis."""
     values = [[chunk.rows for chunk in result.alone] for result in measured]
     every = sorted(max(value, 1) for rows in values for value in rows)
     most, wide = every[-1], every[-1] > _WIDE * every[len(every) // 2]
     edges = np.geomspace(1, most, _BINS + 1) if wide else np.linspace(0, max(most, 1), _BINS + 1)
-    data = []
+    data: list[Json] = []
     for number, (result, rows) in enumerate(zip(measured, values, strict=True)):
         counts, _ = np.histogram(np.clip(rows, edges[0], edges[-1]), edges)
         hover = [f"{low:,.0f} to {high:,.0f} rows" for low, high in pairwise(edges)]
@@ -183,12 +183,12 @@ def _histograms(measured: Sequence[StrategyResult]) -> dict[str, Any]:
             "textposition": "none", "hovertemplate": "%{y} chunks of %{text}<extra>%{fullData.name}</extra>",
             **_axes(number),
         })  # fmt: skip
-    axis = {"title": {"text": "rows"}, "type": "log" if wide else "linear"}
+    axis: dict[str, Json] = {"title": {"text": "rows"}, "type": "log" if wide else "linear"}
     return {"data": data, "layout": _stacked(measured, axis, "chunks")}
 
 
-def _gantt(runs: Sequence[tuple[StrategyResult, Run]]) -> dict[str, Any]:
-    data = []
+def _gantt(runs: Sequence[tuple[StrategyResult, Run]]) -> dict[str, Json]:
+    data: list[Json] = []
     for number, (result, run) in enumerate(runs):
         chunks = sorted(run.chunks, key=lambda chunk: chunk.began_s)
         data.append({
@@ -201,7 +201,7 @@ def _gantt(runs: Sequence[tuple[StrategyResult, Run]]) -> dict[str, Any]:
             "hovertemplate": "%{text}, %{x:.3f} s<extra>%{y}</extra>",
         })  # fmt: skip
     lanes = [f"{result.name} {reader + 1}" for result, run in runs for reader in range(run.readers)]
-    layout = {
+    layout: dict[str, Json] = {
         "barmode": "overlay", "showlegend": False, "height": 90 + 32 * len(lanes), "margin": {"t": 10, "r": 10},
         "xaxis": {"title": {"text": "seconds"}, "rangemode": "tozero"},
         "yaxis": {"autorange": "reversed", "automargin": True, "type": "category", "categoryarray": lanes},
@@ -209,15 +209,15 @@ def _gantt(runs: Sequence[tuple[StrategyResult, Run]]) -> dict[str, Any]:
     return {"data": data, "layout": layout}
 
 
-def _times(measured: Sequence[StrategyResult], readers: Sequence[int]) -> dict[str, Any]:
-    data = []
+def _times(measured: Sequence[StrategyResult], readers: Sequence[int]) -> dict[str, Json]:
+    data: list[Json] = []
     for number, result in enumerate(measured):
         data.append({
             "type": "scatter", "mode": "lines+markers", "name": result.name, "x": list(readers),
             "y": [round(result.whole_s(count), 3) for count in readers], "line": {"color": _colour(number)},
             "hovertemplate": "%{y:.2f} s with %{x} readers<extra>%{fullData.name}</extra>",
         })  # fmt: skip
-    layout = {
+    layout: dict[str, Json] = {
         "height": 340, "margin": {"t": 30, "r": 10}, "legend": _LEGEND,
         "xaxis": {"title": {"text": "readers"}, "type": "category"},
         "yaxis": {"title": {"text": "seconds"}, "rangemode": "tozero"},
@@ -225,7 +225,7 @@ def _times(measured: Sequence[StrategyResult], readers: Sequence[int]) -> dict[s
     return {"data": data, "layout": layout}
 
 
-def _costs(measured: Sequence[StrategyResult]) -> dict[str, Any]:
+def _costs(measured: Sequence[StrategyResult]) -> dict[str, Json]:
     """Three plots side by side, as their units differ."""
     names = [result.name for result in measured]
     kinds: list[tuple[str, list[float | None]]] = [
@@ -234,7 +234,8 @@ def _costs(measured: Sequence[StrategyResult]) -> dict[str, Any]:
         ("rows of the largest chunk", [r.rows().most for r in measured]),
     ]
     colours = [_colour(number) for number in range(len(measured))]
-    data, layout = [], {"height": 320, "margin": {"t": 30, "r": 10}, "showlegend": False}
+    data: list[Json] = []
+    layout: dict[str, Json] = {"height": 320, "margin": {"t": 30, "r": 10}, "showlegend": False}
     for number, (title, values) in enumerate(kinds):
         data.append({"type": "bar", "x": names, "y": values, "marker": {"color": colours}, **_axes(number, number),
                      "hovertemplate": "%{y:,}<extra>%{x}</extra>"})  # fmt: skip
@@ -245,19 +246,17 @@ def _costs(measured: Sequence[StrategyResult]) -> dict[str, Any]:
     return {"data": data, "layout": layout}
 
 
-def _stacked(measured: Sequence[StrategyResult], axis: dict[str, Any], unit: str) -> dict[str, Any]:
+def _stacked(measured: Sequence[StrategyResult], axis: Mapping[str, Json], unit: str) -> dict[str, Json]:
     """The layout of plots one below the other that share the axis below."""
     count = len(measured)
-    layout: dict[str, Any] = {
+    layout: dict[str, Json] = {
         "height": 100 + _ROW_PX * count, "margin": {"t": 30, "r": 10}, "bargap": 0, "legend": _LEGEND,
-        "xaxis": {**axis, "anchor": f"y{count}"},
+        "xaxis": {**axis, "anchor": "y" if count == 1 else f"y{count}"},
     }  # fmt: skip
     for number in range(count):
         end = "" if number == 0 else str(number + 1)
         bottom = 1 - (number + 1) / count
         layout[f"yaxis{end}"] = {"domain": [bottom + 0.15 / count, bottom + 1 / count], "title": {"text": unit}}
-    if count == 1:
-        layout["xaxis"]["anchor"] = "y"
     return layout
 
 

@@ -30,6 +30,7 @@ LARGE_CLASSES: dict[str, str] = {
     "config/model.py:PipelineOptions": "keys of a section of the configuration",
     "config/storage.py:StorageOptions": "keys of a section of the configuration",
     "connectors/kafka/plugin.py:KafkaSourceConfig": "keys of a section of the configuration",
+    "connectors/mongodb/source.py:MongoDbSource": "the page that is a source",
     "connectors/mysql/ddl/statements.py:ColumnDefinition": "a clause of SQL, a value per word",
     "connectors/mysql/ddl/statements.py:DdlDialect": "a list of what a dialect can say",
     "connectors/mysql/plugin.py:MySqlSourceConfig": "keys of a section of the configuration",
@@ -43,6 +44,7 @@ LARGE_CLASSES: dict[str, str] = {
 
 #: `place: reason`, for functions and methods.
 MANY_ARGUMENTS: dict[str, str] = {
+    "cli/app.py:bench_splits": "options of the command line",
     "cli/app.py:init": "options of the command line",
     "cli/app.py:verify": "options of the command line",
     "config/fields.py:option": "metadata of a key",

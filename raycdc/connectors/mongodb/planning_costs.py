@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from pymongo.errors import PyMongoError
 
 from raycdc.config import Secret
-from raycdc.connectors.mongodb.bson.documents import Document
 from raycdc.connectors.mongodb.client import connect
 from raycdc.source.split_trial import ServerCosts
 
@@ -21,7 +20,7 @@ def server_costs(uri: Secret) -> ServerCosts:
     """
     with connect(uri) as client:
         try:
-            status: Document = client.admin.command("serverStatus")
+            status = client.admin.command("serverStatus")
         except PyMongoError:
             return ServerCosts()
     operations = [_number(status, "opcounters", name) for name in ("query", "getmore", "command")]

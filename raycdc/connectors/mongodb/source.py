@@ -195,14 +195,13 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
         return self.config.startup.takes_snapshot
 
     def split_trials(self) -> Sequence[SplitTrial[MongoDbSource]]:
-        return [self._trial(strategy) for strategy in Strategy]
-
-    def _trial(self, strategy: Strategy) -> SplitTrial[MongoDbSource]:
-        update = {"strategy": strategy, "per_collection": {}}
-        snapshot = self.config.snapshot.model_copy(update=update)
-        source = MongoDbSource(self.config.model_copy(update={"snapshot": snapshot}), self.context)
-        settings = f'[source.snapshot]\nstrategy = "{strategy}"'
-        return SplitTrial(strategy.value, settings, source, lambda: server_costs(self.config.uri))
+        trials = []
+        for strategy in Strategy:
+            snapshot = self.config.snapshot.model_copy(update={"strategy": strategy, "per_collection": {}})
+            source = MongoDbSource(self.config.model_copy(update={"snapshot": snapshot}), self.context)
+            settings = f'[source.snapshot]\nstrategy = "{strategy}"'
+            trials.append(SplitTrial(strategy.value, settings, source, partial(server_costs, self.config.uri)))
+        return trials
 
     def planner(self, table: TableId, document: SchemaDocument) -> PlannerState:
         return uncut(ID)

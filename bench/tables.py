@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import pymysql
 from pymysql.connections import Connection
 
-ROWS_PER_STATEMENT = 10_000
+from raycdc.testing.generated_tables import ROWS_PER_STATEMENT, connect, fill, prepare
+
+__all__ = ["ROWS_PER_STATEMENT", "connect", "fill", "prepare"]
 
 STANDARD = """CREATE TABLE bench.standard (
   id BIGINT NOT NULL PRIMARY KEY, customer INT NOT NULL, name VARCHAR(40) NOT NULL, price DECIMAL(12,2) NOT NULL,
@@ -66,42 +66,6 @@ def wide_values() -> str:
     groups = [f"CONCAT('text ', n % 1000), n * 1.0001, {moment}"]
     groups += [f"n + {g}, CONCAT('text ', n * {g} % 99991), n * {g} / 10000, {moment}" for g in range(1, _WIDE_GROUPS)]
     return "n, " + ", ".join(groups)
-
-
-def connect(port: int, user: str = "root", password: str = "root") -> Connection[Any]:
-    """A plain connection to a benchmark's server."""
-    return pymysql.connect(host="127.0.0.1", port=port, user=user, password=password, autocommit=True)
-
-
-def prepare(connection: Connection[Any]) -> None:
-    """An empty database with a table of the numbers 0 to 9999."""
-    with connection.cursor() as cursor:
-        cursor.execute("SET time_zone = '+00:00'")
-        cursor.execute("DROP DATABASE IF EXISTS bench")
-        cursor.execute("CREATE DATABASE bench")
-        cursor.execute("CREATE TABLE bench.numbers (n BIGINT NOT NULL PRIMARY KEY)")
-        cursor.executemany("INSERT INTO bench.numbers VALUES (%s)", [(n,) for n in range(ROWS_PER_STATEMENT)])
-
-
-def fill(
-    connection: Connection[Any],
-    table: str,
-    values: str,
-    rows: int,
-    *,
-    first: int = 0,
-    done: Callable[[int], None] | None = None,
-) -> None:
-    """Insert rows `first` … `rows` - 1, ten thousand to a transaction."""
-    with connection.cursor() as cursor:
-        for start in range(first, rows, ROWS_PER_STATEMENT):
-            count = min(ROWS_PER_STATEMENT, rows - start)
-            cursor.execute(
-                f"INSERT INTO {table} SELECT {values} "
-                f"FROM (SELECT n + {start} AS n FROM bench.numbers WHERE n < {count}) numbered"
-            )
-            if done is not None:
-                done(start + count)
 
 
 def update_single_rows(connection: Connection[Any], rows: int, transactions: int) -> None:

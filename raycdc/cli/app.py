@@ -302,10 +302,8 @@ app.add_typer(bench, name="bench")
 @bench.command(
     "splits",
     short_help="Compare the ways to cut your tables into chunks.",
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
 def bench_splits(
-    context: typer.Context,
     config: Annotated[
         Path | None, typer.Argument(metavar="CONFIG", help="The pipeline's TOML file; without it, generated tables.")
     ] = None,
@@ -323,20 +321,18 @@ def bench_splits(
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with plots there.")] = None,
     json: Json = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before rows are read.")] = False,
+    cases: Annotated[
+        str, typer.Option(metavar="NAMES", help="Of generated tables: which ones, comma-separated. Default: all.")
+    ] = "",
+    server: Annotated[str, typer.Option(help="Of generated tables: mariadb or mysql.")] = "mariadb",
 ) -> int:
     """Cut your tables by each strategy, read chunks of them as readers do, and say which strategy to take. It reads
     only, at the pace of source.rows_per_second, and says beforehand how much.
     """
-    if config is None:
-        from raycdc.cli import bench as bench_command
-
-        options = [*(["--json"] if json else []), *(["--rows", str(rows)] if rows else [])]
-        options += ["--html", str(html)] if html else []
-        return bench_command.run(["splits", *options, *context.args])
-    from raycdc.cli.bench_splits import ROWS_MAX, Asked, compare_splits
+    from raycdc.cli.bench_splits import ROWS_MAX, Asked, compare_generated, compare_splits
 
     asked = Asked(tuple(names or ()), strategies, rows or ROWS_MAX, readers, html, json, yes)
-    return compare_splits(config, asked)
+    return compare_generated(asked, cases=cases, server=server) if config is None else compare_splits(config, asked)
 
 
 @bench.command(_CHECKOUT, hidden=True, context_settings=_OWN_OPTIONS)

@@ -1,12 +1,12 @@
-"""``raycdc bench splits CONFIG``: strategies of cutting the snapshot compared on the user's own tables."""
+"""``raycdc bench splits``: strategies of cutting the snapshot compared on the user's own tables, or generated ones."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,7 +17,7 @@ from rich.text import Text
 
 from raycdc.cli.schemas import known_source
 from raycdc.cli.words import counted
-from raycdc.config import PipelineConfig, load_config
+from raycdc.config import PipelineConfig, config_from_dict, load_config
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.printable import printable, printable_json, printable_text
 from raycdc.split_bench import comparison
@@ -26,6 +26,8 @@ from raycdc.split_bench.figures import Report, StrategyResult, TableResult
 
 #: About so many rows of a table are read with each strategy and number of readers.
 ROWS_MAX = 1_000_000
+#: Into which generated tables are cut.
+_CHUNKS = 100
 #: Without a terminal a line is printed at each so many percent.
 _TOLD_PERCENT = 10
 
@@ -52,7 +54,60 @@ class Asked:
 
 def compare_splits(path: Path, asked: Asked) -> int:
     """Compare, and print a table per source table and the recommendation. Writes nothing but the page of `asked`."""
-    config = load_config(path)
+    return _compare(load_config(path), asked)
+
+
+def compare_generated(asked: Asked, *, cases: str, server: str) -> int:
+    """The same on tables of private servers, which differ in their keys (`raycdc.testing.generated_tables`)."""
+    from raycdc.testing.generated_tables import COLLECTION, NAMES
+
+    names = [name.strip() for name in cases.split(",") if name.strip()] or list(NAMES)
+    for name in names:
+        if name not in NAMES:
+            raise ConfigError(f'--cases: "{name}" is none of {", ".join(NAMES)}.')
+    if server not in ("mariadb", "mysql"):
+        raise ConfigError(f'--server: "{server}" is neither mariadb nor mysql.')
+    if asked.html is not None and len({name == COLLECTION for name in names}) > 1:
+        raise ConfigError("--html: a page is of one server. Name the cases: without collection, or it alone.")
+    codes = [_compare(config, replace(asked, yes=True)) for config in _generated(names, asked.rows, server)]
+    return max(codes)
+
+
+def _generated(names: Sequence[str], rows: int, server: str) -> Iterator[PipelineConfig]:
+    """A configuration for the tables of each server, while that runs."""
+    from raycdc.testing.generated_tables import (
+        COLLECTION,
+        DATABASE,
+        DOCUMENTS_MAX,
+        generated_collection,
+        generated_tables,
+    )
+
+    def told(text: str) -> None:
+        print(f"{text} …", file=sys.stderr, flush=True)
+
+    tables = [name for name in names if name != COLLECTION]
+    if tables:
+        with generated_tables(tables, rows, mysql=server == "mysql", told=told) as port:
+            yield _config_of({
+                "type": "mysql", "port": port, "user": "root", "password": "root",
+                "tables": [f"{DATABASE}.{name}" for name in tables],
+                "snapshot": {"chunk_rows": max(1, rows // _CHUNKS)},
+            })  # fmt: skip
+    if COLLECTION in names:
+        with generated_collection(min(rows, DOCUMENTS_MAX), told=told) as uri:
+            collections = [f"{DATABASE}.{COLLECTION}"]
+            section = {"startup": "snapshot", "schema": "document", "snapshot": {"chunk_mb": 1}}
+            yield _config_of({"type": "mongodb", "uri": uri, "collections": collections, **section})
+
+
+def _config_of(source: Mapping[str, Any]) -> PipelineConfig:
+    """A pipeline of nothing but a source."""
+    nowhere = {"type": "jsonl", "path": "nowhere"}
+    return config_from_dict({"pipeline": {"name": "splits", "state": "nowhere"}, "source": source, "sink": nowhere})
+
+
+def _compare(config: PipelineConfig, asked: Asked) -> int:
     readers = asked.scheduled_readers()
     page = None if asked.html is None else _page_writer(asked.html)
     terms = Terms(

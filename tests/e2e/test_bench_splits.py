@@ -120,11 +120,28 @@ def test_a_wrong_word_is_named_before_anything_is_read(words: list[str], told: s
 
 def test_collections_are_compared_too(mongodb: MongoDb, mongodb_database: str, tmp_path: Path) -> None:
     with mongodb.client() as client:
-        client[mongodb_database].shop.insert_many({"_id": Int64(n), "t": "x" * (n % 90)} for n in range(ROWS))
+        client[mongodb_database].shop.insert_many({"_id": Int64(n), "t": "x" * 3000} for n in range(ROWS))
     job = CollectionJob(tmp_path, None, mongodb_database, ("shop",), local=True, uri=mongodb.uri)  # type: ignore[arg-type]
+    job.source = "snapshot = { chunk_mb = 1 }"
     code, out, errors = compared(job, "--json")
     assert code == ExitCode.DONE, errors
     results = by_strategy(json.loads(out)["tables"][0])
     assert set(results) == {"auto", "sharded", "splitVector", "sample", "single"}
     assert {run["rows"] for result in results.values() for run in result["runs"]} == {ROWS}
     assert results["single"]["chunks"] == 1
+    assert min(results[strategy]["chunks"] for strategy in ("splitVector", "sample", "auto")) > 2
+
+
+def test_generated_tables_need_no_configuration(tmp_path: Path) -> None:
+    words = ["--cases", "skewed,string", "--rows", "20000", "--json", "--html", str(tmp_path / "page.html")]
+    command = [sys.executable, "-m", "raycdc.cli", "bench", "splits", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == ExitCode.DONE, done.stderr
+    tables = {table["table"]: by_strategy(table) for table in json.loads(done.stdout)["tables"]}
+    assert set(tables) == {"bench.skewed", "bench.string"}
+    for results in tables.values():
+        # A walk reads the whole index; estimates do not, and make chunks of about the size that was asked for.
+        assert results["uneven"]["planning_rows_read"] > 20_000
+        assert results["sampled"]["planning_rows_read"] < 15_000
+        assert results["sampled"]["chunk_rows"]["max"] < 3 * 200
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html"]

@@ -115,7 +115,7 @@ format: setup ## Let ruff rewrite what it can
 bench: setup-test ## Measure raycdc beside its peers on real servers
 	$(BIN)/python -m bench binlog --json
 	$(BIN)/python -m bench snapshot --json
-	$(BIN)/python -m bench splits --json
+	$(BIN)/raycdc bench splits --json
 	$(BIN)/python -m bench pipeline --json
 	$(BIN)/python -m bench sinks --json
 	$(BIN)/python -m bench mongodb --json

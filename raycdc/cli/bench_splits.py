@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from raycdc.checkpoint.patch import Json
 from raycdc.cli.schemas import known_source
 from raycdc.cli.words import counted
 from raycdc.config import PipelineConfig, config_from_dict, load_config
@@ -97,11 +98,11 @@ def _generated(names: Sequence[str], rows: int, server: str) -> Iterator[Pipelin
     if COLLECTION in names:
         with generated_collection(min(rows, DOCUMENTS_MAX), told=told) as uri:
             collections = [f"{DATABASE}.{COLLECTION}"]
-            section = {"startup": "snapshot", "schema": "document", "snapshot": {"chunk_mb": 1}}
+            section: dict[str, Json] = {"startup": "snapshot", "schema": "document", "snapshot": {"chunk_mb": 1}}
             yield _config_of({"type": "mongodb", "uri": uri, "collections": collections, **section})
 
 
-def _config_of(source: Mapping[str, Any]) -> PipelineConfig:
+def _config_of(source: Mapping[str, Json]) -> PipelineConfig:
     """A pipeline of nothing but a source."""
     nowhere = {"type": "jsonl", "path": "nowhere"}
     return config_from_dict({"pipeline": {"name": "splits", "state": "nowhere"}, "source": source, "sink": nowhere})

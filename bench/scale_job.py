@@ -23,7 +23,7 @@ import pyarrow as pa
 from raycdc.checkpoint.manifest import Segment, seq_base
 from raycdc.checkpoint.opaque import PlannerState, Position
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord
-from raycdc.lean import without_collection
+from raycdc.lean import collect_seldom, without_collection
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.runtime.coordinator_host import CoordinatorHost, CoordinatorStart
 from raycdc.source.protocol.api import ChunkRead, EnumeratorStart, InputStatus
@@ -315,6 +315,7 @@ class Job:
         self.generation = generation
         record = self.store.last_commit()
         self.committed = record.epoch if record else 0
+        collect_seldom()  # As in the coordinator's actor.
         with without_collection():
             self.host = self._coordinator(interval_s)
         self.readers = [

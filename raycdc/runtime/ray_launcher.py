@@ -22,7 +22,7 @@ from ray.exceptions import GetTimeoutError, RayActorError
 
 from raycdc.bridge.access import SpoolAddress
 from raycdc.errors import ClusterLostError, RaycdcError, StateError
-from raycdc.lean import without_pandas
+from raycdc.lean import collect_seldom, without_pandas
 from raycdc.runtime.coordinator_calls import CoordinatorCalls
 from raycdc.runtime.coordinator_host import CoordinatorStart
 from raycdc.runtime.launcher import (
@@ -63,6 +63,7 @@ class SplitEnumerator:
 
     def __init__(self, spec: JobSpec) -> None:
         without_pandas()
+        collect_seldom()
         self._spec = spec
         self._calls: CoordinatorCalls | None = None
 

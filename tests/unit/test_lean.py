@@ -36,6 +36,24 @@ sink = {{ type = "jsonl", path = "{folder}/out" }}
 """
 
 
+def test_cycles_are_looked_for_less_often_where_that_was_asked_for_and_still_are_found() -> None:
+    program = """
+import gc, weakref
+from raycdc.lean import collect_seldom
+before = gc.get_threshold()[0]
+collect_seldom()
+assert gc.isenabled() and gc.get_threshold()[0] > before
+class Node: pass
+node = Node()
+node.itself = node
+gone = weakref.ref(node)
+del node
+kept = [[] for _ in range(3 * gc.get_threshold()[0])]
+assert gone() is None
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_pyarrow_does_without_pandas_and_who_wants_it_may_import_it() -> None:
     subprocess.run([sys.executable, "-c", PROGRAM], check=True)
 

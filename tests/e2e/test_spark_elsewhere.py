@@ -10,15 +10,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from deltalake import DeltaTable
 
+from raycdc.spark.executor_files import NAME
 from raycdc.stores.libraries import delta_options
 from raycdc.stores.url import ObjectPlace, StoreKind
 from raycdc.testing.jobs import CollectionJob
 from raycdc.testing.kubernetes import kubernetes
 from raycdc.testing.servers import MariaDbServer, MongoDb, MotoServer
 from raycdc.testing.spark_cluster import SparkCluster, standalone
+from raycdc.testing.yarn import yarn
 
 pytestmark = [pytest.mark.server, pytest.mark.spark]
 
@@ -205,3 +208,56 @@ def test_pods_of_kubernetes_are_as_the_configuration_says_and_get_raycdc_by_them
     rows = DeltaTable(str(tmp_path / "lake" / "shop" / "orders")).to_pyarrow_table().to_pylist()
     assert len(rows) >= 500
     assert all(row["text"] == str(row["id"]) for row in rows)
+
+
+#: It tells where the task that computes a row has its raycdc from.
+WHERE = """
+from pyspark.sql.functions import udf
+
+@udf(returnType="string")
+def where(number):
+    import raycdc
+    return raycdc.__file__
+"""
+ON_YARN = """
+pipeline = {{ name = "containers", state = "state" }}
+source = {{ type = "datagen", tables = ["shop.orders"], rows = 500, events = 0 }}
+sink = {{ type = "delta", path = "{folder}/lake", write = "changelog" }}
+
+[[transform]]
+table = "shop.orders"
+projection = "*, `where`(id) AS place"
+udf = {{ where = "elsewhere_places:where" }}
+
+[spark]
+master = "yarn"
+
+[spark.conf]
+"spark.driver.host" = "127.0.0.1"
+"spark.executor.instances" = "1"
+"spark.executor.cores" = "1"
+"spark.executor.memory" = "512m"
+"spark.yarn.am.memory" = "512m"
+"spark.yarn.stagingDir" = "file://{folder}/staging"
+"spark.yarn.jars" = "local:{jars}/*"
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_containers_of_yarn_get_raycdc_by_themselves(ray: str, tmp_path: Path) -> None:
+    jars = Path(pyspark.__file__).with_name("jars")
+    (tmp_path / "elsewhere_places.py").write_text(WHERE)
+    (tmp_path / "containers.toml").write_text(ON_YARN.format(folder=tmp_path, jars=jars) + ray)
+    with yarn() as cluster:
+        command = [sys.executable, "-m", "raycdc.cli", "run", "containers.toml", "--until", "caught-up"]
+        surroundings = {**os.environ, "HADOOP_CONF_DIR": str(cluster.configuration)}
+        run = subprocess.run(
+            command, cwd=tmp_path, env=surroundings, capture_output=True, text=True, timeout=800, check=False
+        )
+        assert run.returncode == 0, run.stdout + run.stderr + cluster.said()
+        rows = DeltaTable(str(tmp_path / "lake" / "shop" / "orders")).to_pyarrow_table().to_pylist()
+        assert len(rows) == 500
+        # The archive, as YARN has unpacked it for the container.
+        assert {Path(row["place"]).parts[-3] for row in rows} == {NAME}
+        assert all(Path(row["place"]).is_relative_to(cluster.folder / "local") for row in rows)

@@ -226,6 +226,8 @@ def _play(case: str, cluster: Any, jobs: list[Any], *, rows: int, written: Any) 
         "rows_per_s_by_readers": {n: round(sum(r) / len(r)) for n, r in sorted(seen.rates.items())},
         "reasons": list(dict.fromkeys(reasons)),
     }
+    shares = ", ".join(f"{share:.0%}" for share in more["share_of_rows_after_it_came"].values())
+    progress(f"  {case}: {lost} rows lost, {repeated} repeated, nodes read {shares}, given back after {down_s:.0f} s")
     return Measurement(case, "raycdc", total, wall_s, 0.0, 0.0, more)
 
 

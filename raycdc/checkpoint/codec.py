@@ -60,6 +60,9 @@ UPGRADES: dict[int, Upgrade] = {1: _place_segments_by_node, 2: _number_changes}
 DOCUMENT_VERSION = 1
 DOCUMENT_UPGRADES: dict[int, Upgrade] = {}
 
+#: The entries of an object that are one piece of the canonical form: a call for each takes several times as long.
+_ENTRIES_AT_ONCE = 256
+
 _encode_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
 
 
@@ -157,10 +160,16 @@ def _canonical(value: object, *, levels: int) -> Iterator[str]:
     if not levels or not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         yield _encode_canonical(value)
         return
+    keys = sorted(value)
     yield "{"
-    for number, key in enumerate(sorted(value)):
-        yield f"{',' if number else ''}{_encode_canonical(key)}:"
-        yield from _canonical(value[key], levels=levels - 1)
+    if levels == 1:
+        for first in range(0, len(keys), _ENTRIES_AT_ONCE):
+            piece = _encode_canonical({key: value[key] for key in keys[first : first + _ENTRIES_AT_ONCE]})
+            yield f"{',' if first else ''}{piece[1:-1]}"
+    else:
+        for number, key in enumerate(keys):
+            yield f"{',' if number else ''}{_encode_canonical(key)}:"
+            yield from _canonical(value[key], levels=levels - 1)
     yield "}"
 
 

@@ -235,6 +235,14 @@ def test_a_checksum_is_that_of_the_canonical_text_though_it_is_made_in_pieces(do
     assert codec.encode_signed(document)[1] == hashlib.sha256(text.encode()).hexdigest()
 
 
+@pytest.mark.parametrize("count", [0, 1, 255, 256, 257, 1_000])
+def test_a_checksum_is_that_of_the_canonical_text_however_many_entries_an_object_has(count: int) -> None:
+    entries = {f"täble {number}": [number, {"b": None, "a": "1"}] for number in range(count)}
+    document = {"version": 1, "tables": entries, **entries}
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    assert codec.encode_signed(document)[1] == hashlib.sha256(text.encode()).hexdigest()
+
+
 def test_a_start_reads_what_all_its_epochs_follow_once(tmp_path: Path) -> None:
     class CountingDisk(Disk):
         reads_of_first = 0

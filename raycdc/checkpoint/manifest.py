@@ -74,7 +74,8 @@ class Segment:
     `node` names the spool that has it: `STATE_NODE`, or another Ray node's. In a running job `path` is absolute on that
     node and `flight` is the node's Arrow Flight endpoint (``grpc://host:port`` or empty); a manifest keeps neither
     (`stored`), because folders move and servers start anew: whoever reads it finds the spool by its node again
-    (`placed`). `kind` is ``"snapshot"`` (inserts of one chunk) or ``"log"``. `crc32` covers the whole file. `rows` and
+    (`placed`). `kind` is ``"snapshot"`` (inserts of one chunk), ``"backfill"`` (rows of one chunk that the target may
+    have, and deletes) or ``"log"``. `crc32` covers the whole file. `rows` and
     `bytes` are exact. `lost` is how many values of the rows are not what the source has (`raycdc.model.batch`); a
     manifest keeps only their sums. `view` is how a merged target sees the rows; a manifest knows of no targets.
     """

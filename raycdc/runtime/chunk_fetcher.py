@@ -31,7 +31,8 @@ from raycdc.source.reader.fetcher_manager import FetcherManager
 from raycdc.source.reader.records import RecordsWithSplitIds, SplitRecords
 from raycdc.source.reader.split_reader import SplitsAddition, SplitsChange, SplitsPause, SplitsRemoval
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.fold import fold
+from raycdc.source.snapshot.fold import fold, left_alone
+from raycdc.source.snapshot.gone_keys import GoneKeys
 from raycdc.source.snapshot.reading import ChunkReader
 from raycdc.source.split import OpenedAt, SnapshotSplit
 from raycdc.transform.masking import masked
@@ -171,10 +172,14 @@ class ChunkFiles:
         writer = self._writer(split, document.fingerprint)
         try:
             batches = iter(reader.read(split, opened_at=task.opened_at, document=document))
+            gone = GoneKeys(split, document)
             while (batch := self._next(batches)) is not None:
                 self._board.came()
+                gone.look(batch)
                 with self._stopwatch.running("chunk_write"):
                     writer.append(masked(batch, split.table, self._masks) if self._masks else batch)
+            if (deleted := gone.deleted(first=writer.rows)) is not None:
+                writer.append(deleted)
             high = reader.high_watermark()
         except BaseException:
             with suppress(OSError):
@@ -189,7 +194,8 @@ class ChunkFiles:
         read, delta = task.read, task.delta
         changes = self._table(delta)
         chunk = self._table(read.segments) if read.segments else changes.slice(0, 0)
-        folded = fold(chunk, changes, key=task.document.primary_key)
+        key = task.document.primary_key
+        folded = fold(chunk, changes, key=key) if read.split.again is None else left_alone(chunk, changes, key=key)
         writer = self._writer(read.split, task.document.fingerprint)
         for batch in folded.to_batches():
             writer.append(batch)
@@ -214,5 +220,6 @@ class ChunkFiles:
         return pa.Table.from_batches(batches)
 
     def _writer(self, split: SnapshotSplit, fingerprint: str) -> SegmentWriter:
-        contents = SegmentContents(split.table, fingerprint, split.split_id, "snapshot")
+        kind = "snapshot" if split.again is None else "backfill"
+        contents = SegmentContents(split.table, fingerprint, split.split_id, kind)
         return SegmentWriter(self._spool, contents, name=segment_name("chunk"))

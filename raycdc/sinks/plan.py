@@ -60,11 +60,12 @@ def split(
     """The segments of a table's epoch whose rows are appended, and the inputs of tasks that each merge rows.
 
     A changelog appends all. An upsert target appends snapshot rows where it `may_append`: where this pipeline made or
-    emptied it and no other table writes to it, so that none of them can be there. The rest is merged.
+    emptied it and no other table writes to it, so that none of them can be there. The rest is merged. Rows of a
+    backfill may be there in any case.
     """
     if not upsert:
         return segments, []
-    if may_append:
+    if may_append and all(segment.kind != "backfill" for segment in segments):
         log = [segment for segment in segments if segment.kind != "snapshot"]
         return [segment for segment in segments if segment.kind == "snapshot"], by_partition(log)
     # Chunks are not hash-partitioned as the log is: one task sees all rows of a key.

@@ -19,7 +19,7 @@ crash leaves the table at the last one that was sealed. Pure; the looks block (t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NotRequired, TypedDict, assert_never
@@ -28,6 +28,7 @@ from raycdc.checkpoint.documents import REQUESTS
 from raycdc.checkpoint.opaque import NO_NOTES, Position
 from raycdc.errors import StateError
 from raycdc.model import TableId
+from raycdc.source.snapshot.backfill_request import RowsRequest, RowsRequestJson
 from raycdc.source.snapshot.log_rows import LogRows
 from raycdc.source.snapshot.log_unit import (
     LogUnit,
@@ -119,6 +120,7 @@ class RequestsJson(TypedDict):
     start: LogStartJson | None
     numbers: NotRequired[dict[str, int]]
     commands: NotRequired[list[AskedJson]]
+    rows: NotRequired[list[RowsRequestJson]]
 
 
 class RefusalJson(TypedDict):
@@ -182,6 +184,7 @@ class Requests:
     `tables` maps names to an action; each acts on the table as its number (`numbers`, else `number`: the state's
     ``changes`` at the time) or before left it. `start` is where the log is to be read from instead. `commands` are
     those that requests came from, oldest first, done or not: a command and its requests are written in one step.
+    `rows` are backfills, by the ids of their commands; each stays until the sink holds an epoch that says it is over.
     """
 
     number: int = 0
@@ -189,6 +192,7 @@ class Requests:
     start: LogStart | None = None
     numbers: Mapping[str, int] = field(default_factory=dict)
     commands: tuple[Asked, ...] = ()
+    rows: Mapping[str, RowsRequest] = field(default_factory=dict)
 
     def to_json(self) -> RequestsJson:
         start = None if self.start is None else self.start.to_json()
@@ -199,6 +203,8 @@ class Requests:
             document["numbers"] = dict(self.numbers)
         if self.commands:
             document["commands"] = [asked.to_json() for asked in self.commands]
+        if self.rows:
+            document["rows"] = [request.to_json() for request in self.rows.values()]
         return document
 
     @classmethod
@@ -211,6 +217,7 @@ class Requests:
             None if start is None else LogStart.from_json(start),
             data.get("numbers", {}),
             tuple(Asked.from_json(asked) for asked in data.get("commands", [])),
+            {rows["backfill"]: RowsRequest.from_json(rows) for rows in data.get("rows", [])},
         )
 
     def number_of(self, name: str) -> int:
@@ -233,9 +240,10 @@ class Requests:
         asked = {**left.tables, **dict.fromkeys(tables, request)}
         return replace(left, number=state.changes, tables=asked, numbers={})
 
-    def left(self, state: StreamState) -> Requests:
-        """The requests that a stream split's `state` still has to do. Once that is committed the rest may be forgotten,
-        and must be: a table that is dropped and made again is not known as one that has begun again.
+    def left(self, state: StreamState, over: Container[str] = ()) -> Requests:
+        """The requests that a stream split's `state` still has to do, and the backfills that are not `over`. Once that
+        is committed the rest may be forgotten, and must be: a table that is dropped and made again is not known as one
+        that has begun again.
         """
         waiting = {name: request for name, request in self.tables.items() if self.acts_on(name, state)}
         return replace(
@@ -243,6 +251,7 @@ class Requests:
             tables=waiting,
             start=self.start if state.changes <= self.number else None,
             numbers={name: number for name, number in self.numbers.items() if name in waiting},
+            rows={command: request for command, request in self.rows.items() if command not in over},
         )
 
     def of_leaving(self, state: StreamState) -> dict[str, TableRequest]:

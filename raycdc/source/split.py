@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 from raycdc.checkpoint.manifest import STREAM_SPLIT_ID
 from raycdc.checkpoint.opaque import Position, SealedSplit
@@ -13,7 +13,24 @@ from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.chunk_key import ChunkKey, key_from_json
 from raycdc.source.snapshot.stream_state import StreamState
 
-__all__ = ["STREAM_SPLIT_ID", "ChunkId", "OpenedAt", "PartitionSplit", "SnapshotSplit", "SourceSplit", "StreamSplit"]
+__all__ = [
+    "STREAM_SPLIT_ID",
+    "ChunkId",
+    "OpenedAt",
+    "PartitionSplit",
+    "RowsAgain",
+    "SnapshotSplit",
+    "SourceSplit",
+    "StreamSplit",
+]
+
+
+class RowsAgainJson(TypedDict):
+    """`RowsAgain` in a state and in messages."""
+
+    backfill: str
+    where: str
+    gone: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +56,28 @@ class OpenedAt:
 
 
 @dataclass(frozen=True, slots=True)
+class RowsAgain:
+    """Rows of a table that is followed, read once more beside its log for the backfill `backfill`, its command's id
+    (`raycdc.source.snapshot.backfill`).
+
+    Of the chunk's range those are read that meet `where`, a predicate as the source takes it; all where it is empty.
+    `gone` are keys in the range that the target has and the source may not have (`raycdc.source.snapshot.key_list`):
+    those that the source has not are deleted. Empty: nothing is deleted.
+    """
+
+    backfill: str
+    where: str = ""
+    gone: str = ""
+
+    def to_json(self) -> RowsAgainJson:
+        return {"backfill": self.backfill, "where": self.where, "gone": self.gone}
+
+    @classmethod
+    def from_json(cls, data: RowsAgainJson) -> RowsAgain:
+        return cls(data["backfill"], data["where"], data["gone"])
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotSplit:
     """One chunk of a table: chunk keys in [lower, upper), None meaning unbounded.
 
@@ -46,7 +85,8 @@ class SnapshotSplit:
     values as the dialect writes them. `attempt` counts how often the chunk was handed out; messages of an earlier
     attempt are void. `incarnation` is the table's: it changes when the table is dropped, truncated or created again,
     and voids older chunks. `as_of` is of tables whose chunks are all read as they were at one place of the log
-    (`raycdc.source.snapshot.as_of`): that place is not before this ordinal.
+    (`raycdc.source.snapshot.as_of`): that place is not before this ordinal. `again` is of chunks that are read beside
+    the log of a table that is followed.
     """
 
     table: TableId
@@ -59,10 +99,12 @@ class SnapshotSplit:
     incarnation: int = 0
     attempt: int = 0
     as_of: int | None = None
+    again: RowsAgain | None = None
 
     @property
     def split_id(self) -> str:
-        return f"{self.table}#{self.incarnation}.{self.index}"
+        backfill = "" if self.again is None else f".{self.again.backfill}"
+        return f"{self.table}#{self.incarnation}{backfill}.{self.index}"
 
     @property
     def chunk_id(self) -> ChunkId:
@@ -73,13 +115,16 @@ class SnapshotSplit:
         return {
             "kind": "snapshot",
             "table": str(self.table),
-            **{name: getattr(self, name) for name in self.__slots__ if name not in ("table", "as_of")},
+            **{name: getattr(self, name) for name in self.__slots__ if name not in ("table", "as_of", "again")},
             **({} if self.as_of is None else {"as_of": self.as_of}),
+            **({} if self.again is None else {"again": self.again.to_json()}),
         }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> SnapshotSplit:
         values = {name: value for name, value in data.items() if name != "kind"}
+        if "again" in data:
+            values["again"] = RowsAgain.from_json(data["again"])
         return cls(**{**values, "table": TableId.parse(data["table"]), "key": key_from_json(data["key"])})
 
 

@@ -18,6 +18,7 @@ from raycdc.checkpoint.store import CheckpointStore, CommitRecord
 from raycdc.errors import SchemaError, StateError
 from raycdc.model import TableId
 from raycdc.source.parking import Asked, LogStart, Refusal, Requests, TableRequest
+from raycdc.source.snapshot.backfill import Backfill
 from raycdc.source.snapshot.stream_state import StreamState, stream_of
 from raycdc.source.split import STREAM_SPLIT_ID
 from raycdc.source.table_life import Parked, Phase, TableState, Unknown
@@ -54,11 +55,29 @@ def settle(store: CheckpointStore, epoch: int) -> None:
     """Forget the requests that are done as of `epoch`, which is committed."""
     with store.documents.changing:
         asked = requests_of(store)
-        if not asked.tables and asked.start is None:
+        if not asked.tables and asked.start is None and not asked.rows:
             return
-        stream = stream_of(store.manifest(epoch))
-        if stream is not None and (left := asked.left(stream)) != asked:
+        manifest = store.manifest(epoch)
+        stream = stream_of(manifest)
+        if stream is None or manifest is None:
+            return
+        over = backfills_over(manifest)
+        left = asked.left(stream, over)
+        told = [_with_result(one, over[one.command]) if one.command in over else one for one in left.commands]
+        left = replace(left, commands=tuple(told))
+        if left != asked:
             store.documents.write(REQUESTS, left.to_json())
+
+
+def backfills_over(manifest: Manifest) -> dict[str, Backfill]:
+    """The backfills that `manifest`, of a source with a log, says are over, by the ids of their commands."""
+    every = map(Backfill.from_json, manifest.enumerator.to_json().get("backfills", ()))
+    return {each.request.backfill: each for each in every if each.over is not None}
+
+
+def _with_result(asked: Asked, backfill: Backfill) -> Asked:
+    """The command with what became of its backfill."""
+    return replace(asked, text=f"{asked.table} {backfill.result}", refused=bool(backfill.over))
 
 
 def ask(
@@ -102,7 +121,8 @@ def with_commands(requests: Requests, commands: Sequence[Asked]) -> Requests:
 
 def acting(asked: Asked, requests: Requests) -> bool:
     """Whether the sink does not hold yet what the command asked for."""
-    return not asked.refused and any(name in requests.tables for name in asked.tables)
+    waiting = asked.command in requests.rows or any(name in requests.tables for name in asked.tables)
+    return not asked.refused and waiting
 
 
 def ask_to_begin_again(store: CheckpointStore, last: Manifest, start: LogStart, tables: Sequence[str]) -> None:

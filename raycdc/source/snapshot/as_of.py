@@ -53,7 +53,9 @@ class OutChunk:
 
 
 class Turns:
-    """Which chunk is given out next: those of a table that is read as of one place alone, and all of them."""
+    """Which chunk is given out next: those of a table that is read as of one place alone, and all of them; those of a
+    backfill one at a time.
+    """
 
     def __init__(self) -> None:
         self._table: TableId | None = None
@@ -65,9 +67,9 @@ class Turns:
 
         `unpublished` are the tables of chunks that are out and not published.
         """
-        if self._table is None and not over and all(split.as_of is None for split in pending):
+        if self._table is None and not over and all(split.as_of is None and split.again is None for split in pending):
             return pending[0] if pending else None  # So it is nearly always, and each event asks.
-        free = [split for split in pending if split.table not in over]
+        free = [s for s in pending if s.table not in over and not (s.again is not None and s.table in unpublished)]
         if self._table not in unpublished and all(split.table != self._table for split in free):
             self._table = None
         table = self._table or next((split.table for split in free if split.as_of is not None), None)

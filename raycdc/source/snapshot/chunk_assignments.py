@@ -110,7 +110,7 @@ class ChunkAssignments:
         if not out.published:
             out.published = True
             self._count_off(out)
-            self._planning.news.counted.published(out.split.table, +1, out.segments)
+            self._planning.news.published(out.split, +1, out.segments)
 
     @property
     def owing(self) -> frozenset[str]:
@@ -198,7 +198,7 @@ class ChunkAssignments:
         """The chunk is out no more: it is in a manifest, or the attempt is over."""
         out = self._out.pop(split_id)
         if out.published:
-            self._planning.news.counted.published(out.split.table, -1, out.segments)
+            self._planning.news.published(out.split, -1, out.segments)
         else:
             self._count_off(out)
         return out

@@ -92,6 +92,8 @@ class Fate(Enum):
     TABLE_GONE = "table_gone"
     #: The table is parked or begins again; the next manifest says which, and until then its chunks are left alone.
     NEXT_MANIFEST = "next_manifest"
+    #: The backfill that the chunk is of is over; nothing becomes of its table.
+    BACKFILL_OVER = "backfill_over"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from raycdc.source.snapshot.chunk_events import Fate
 from raycdc.source.snapshot.hand_off import HandOff
 from raycdc.source.split import ChunkId, SnapshotSplit
-from raycdc.source.table_life import AsOf, Parked, TableLives, Unknown
+from raycdc.source.table_life import AsOf, Behind, Gone, InSnapshot, Parked, TableLives, Unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,8 @@ class ChunkOpenings:
     def ask(self, request: OpeningRequest, *, ordinal: int, now_s: float) -> Opening:
         """Open the chunk where the log stands at `ordinal`, between two transactions, if that may be."""
         split = request.split
+        if split.again is not None:
+            return self._ask_beside(request, ordinal=ordinal, now_s=now_s)
         state = self._lives[split.table]
         if not isinstance(state, Unknown) and (isinstance(state, Parked) or state.incarnation != split.incarnation):
             return Refused("the table begins again", Fate.NEXT_MANIFEST)
@@ -92,6 +94,26 @@ class ChunkOpenings:
         if not self._hand_off.open(split, now_s=now_s, ordinal=ordinal):
             return Refused("the table was dropped", Fate.TABLE_GONE)
         return Opened()
+
+    def _ask_beside(self, request: OpeningRequest, *, ordinal: int, now_s: float) -> Opening:
+        """The same of a backfill's chunk (`raycdc.source.snapshot.backfill`).
+
+        Where nothing tells when a transaction becomes visible, its SELECT waits as long behind the opening.
+        """
+        split, state = request.split, self._lives[request.split.table]
+        if isinstance(state, Unknown | Gone):
+            return Refused("the table was dropped", Fate.BACKFILL_OVER)
+        if isinstance(state, Parked):
+            return Refused(f"the table is {state.phase}: {state.reason}", Fate.BACKFILL_OVER)
+        if state.incarnation != split.incarnation:
+            return Refused("the table began again, which reads all of it", Fate.BACKFILL_OVER)
+        if isinstance(state, InSnapshot | AsOf) or (isinstance(state, Behind) and ordinal < state.at):
+            return self._wait(request, due_s=math.inf)
+        visible_s = request.asked_s + self.ring_s
+        if now_s > request.asked_s and self.ring_s and self._hand_off.beside.attempt(split.chunk_id) is None:
+            return Refused("the table's schema changed while the chunk waited", Fate.READ_AGAIN)
+        self._hand_off.open(split, now_s=now_s, ordinal=ordinal)
+        return Opened() if now_s >= visible_s else self._wait(request, due_s=visible_s)
 
     def _wait(self, request: OpeningRequest, *, due_s: float) -> Waiting:
         self._waiting.append((request, due_s))

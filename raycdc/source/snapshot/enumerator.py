@@ -12,8 +12,10 @@ which chunk), `StreamAssignment` (who reads the log) and `RunEnd` (where a bound
 | published | in the log reader's open epoch; the log reader dies: pending again |
 | finished | in a sealed manifest: forgotten |
 
-State (in every manifest): planning state per table, chunks not finished, the greatest H. Chunks in flight are simply
-pending after a restore: what had been read of them was in no manifest.
+Chunks of backfills (`Backfills`) are given out as those of snapshots are, one of a table at a time.
+
+State (in every manifest): planning state per table, chunks not finished, backfills, the greatest H. Chunks in flight
+are simply pending after a restore: what had been read of them was in no manifest.
 
 Which tables are parked, or have begun again (`raycdc.source.parking`), is the log reader's to say, and is believed only
 when it is sealed: in the manifest that holds it, chunks of the incarnation before are over and planning starts anew.
@@ -34,6 +36,7 @@ from raycdc.source.protocol.api import EnumeratorStart, EnumeratorStatistics, Ep
 from raycdc.source.protocol.epochs import SplitStates
 from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.selection import without_left
+from raycdc.source.snapshot.backfill import Backfills
 from raycdc.source.snapshot.chunk_assignments import ChunkAssignments
 from raycdc.source.snapshot.chunk_events import (
     ChunkDelta,
@@ -90,9 +93,14 @@ class IncrementalSnapshotEnumerator:
         self._planning = SnapshotPlanning(context, dialect, document=start.document, on_planned=self._go_on)
         self._stream = StreamAssignment(context, dialect, self._end, on_placed=self._go_on)
         self._chunks = ChunkAssignments(context, dialect, self._planning, self._stream)
+        self._backfills = Backfills(context, dialect, on_planned=self._go_on)
         if restored is not None:
             self._planning.restore(state.tables, state.unfinished)
-            self._stream.take_back(self._as_it_goes_on(restored.stream))
+            new = self._backfills.restore(state.backfills, self._requests.rows)
+            stream = self._as_it_goes_on(restored.stream)
+            self._stream.take_back(stream)
+            for table, followed in self._backfills.begin(new, stream.state, start.document).items():
+                self._planning.know(table, followed.schema, incarnation=followed.incarnation)
 
     def __repr__(self) -> str:
         return f"IncrementalSnapshotEnumerator({self._planning}, {self._chunks}, {self._stream})"
@@ -155,7 +163,11 @@ class IncrementalSnapshotEnumerator:
             case ChunkVoided(fate=fate):
                 self._chunks.tell(out, event)
                 self._chunks.put_back(out)
-                if fate is Fate.TABLE_GONE:
+                if fate is Fate.BACKFILL_OVER:
+                    if self._planning.is_of_now(out.split):  # Else its table's chunks are those of a new snapshot.
+                        self._planning.end_chunks(out.split.table)
+                    self._backfills.refused(out.split, event.reason)
+                elif fate is Fate.TABLE_GONE:
                     self._planning.table_gone(out.split)
                 elif fate is Fate.NEXT_MANIFEST:
                     self._planning.leave_alone(out.split)
@@ -166,7 +178,10 @@ class IncrementalSnapshotEnumerator:
     def handle_splits_finished(self, split_ids: Sequence[str]) -> None:
         for split_id in split_ids:
             out = self._chunks.finish(split_id)
-            self._planning.finished(out.split.table, out.segments)
+            if out.split.again is not None:
+                self._backfills.finished(out.split, out.segments)
+            else:
+                self._planning.finished(out.split.table, out.segments)
         self._go_on()
 
     def epoch_sealed(self, epoch: int, splits: Mapping[str, SealedSplit]) -> EpochShare:
@@ -186,12 +201,13 @@ class IncrementalSnapshotEnumerator:
     @property
     def wants_seal(self) -> bool:
         """What users asked for is done when it is sealed, and a quiet log would let them wait for it."""
-        return self._changed > 0 and self._stream.reader is not None
+        return (self._changed > 0 or self._backfills.news) and self._stream.reader is not None
 
     def snapshot_state(self, checkpoint_id: int) -> EnumeratorState:
         out = [out.split for out in self._chunks.out if self._planning.is_of_now(out.split)]
-        unfinished = (*out, *self._planning.pending)
-        state = SealedEnumerator(self._started, self._end.high, unfinished=unfinished)
+        unfinished = tuple(split for split in (*out, *self._planning.pending) if split.again is None)
+        backfills = self._backfills.sealed()
+        state = SealedEnumerator(self._started, self._end.high, unfinished=unfinished, backfills=backfills)
         return state.sealed_with(self._planning.sealed())
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
@@ -206,7 +222,8 @@ class IncrementalSnapshotEnumerator:
 
     def statistics(self) -> EnumeratorStatistics:
         planning = self._planning
-        return EnumeratorStatistics(planning.news.counted, planning.chunks_waiting, owing=self._chunks.owing)
+        waiting = planning.chunks_waiting + self._backfills.chunks_waiting
+        return EnumeratorStatistics(planning.news.counted, waiting, owing=self._chunks.owing)
 
     def _on_start_point(self, start: StartPoint) -> None:
         self._started = True
@@ -218,6 +235,14 @@ class IncrementalSnapshotEnumerator:
     def _go_on(self) -> None:
         """Do whatever can be done now; harmless where that is nothing."""
         self._stream.give()
+        for table in self._backfills.tables():
+            planning = self._planning.of(table)
+            if planning is None or not planning.is_read or table in self._planning.over:
+                continue
+            if any(split.table == table for split in self._planning.pending):
+                continue  # They come one at a time.
+            if (split := self._backfills.next_of(table)) is not None:
+                self._planning.pending.append(replace(split, incarnation=planning.incarnation))
         self._chunks.assign()
         self._planning.plan()
         if self._all_published():
@@ -226,7 +251,7 @@ class IncrementalSnapshotEnumerator:
                 self._chunks.signal_no_more()
 
     def _all_published(self) -> bool:
-        return self._started and self._planning.is_done and self._chunks.all_published
+        return self._started and self._planning.is_done and self._backfills.is_done and self._chunks.all_published
 
     def _follow(self, stream: StreamState) -> bool:
         """Take over what the stream's state says about tables. True where any is parked or has begun again since."""
@@ -236,7 +261,9 @@ class IncrementalSnapshotEnumerator:
         return changed
 
     def _end_chunks(self, table: TableId) -> None:
-        """Chunks of an earlier beginning are over."""
+        """Chunks of an earlier beginning are over, and so is a backfill."""
+        if (planning := self._planning.of(table)) is not None:
+            self._backfills.end(table, planning.why_over)
         self._planning.over.discard(table)
         self._planning.end_chunks(table)
         self._stream.stop_no_more()

@@ -12,10 +12,12 @@ from raycdc.errors import ProtocolError
 from raycdc.model import TableId
 from raycdc.source.protocol.api import NO_AMOUNT, SnapshotAmount
 from raycdc.source.schema_document import SchemaDocument
+from raycdc.source.snapshot.backfill import Backfill
 from raycdc.source.split import SnapshotSplit
 
-#: Version of this state.
+#: Version of this state, and that of one with backfills.
 STATE_VERSION = 1
+BACKFILL_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +69,20 @@ class SealedPlanning:
 class SealedEnumerator:
     """The state after an epoch: `started` once the start point is known; `high` is the greatest H of all chunks.
 
-    `unfinished` are the chunks that were planned and are in no manifest.
+    `unfinished` are the chunks that were planned and are in no manifest; those of `backfills` are theirs.
     """
 
     started: bool = False
     high: int = 0
     tables: Mapping[TableId, SealedPlanning] = field(default_factory=dict)
     unfinished: tuple[SnapshotSplit, ...] = ()
+    backfills: tuple[Backfill, ...] = ()
 
     def only(self, captures: Callable[[TableId], bool]) -> SealedEnumerator:
         """The state as if there were no tables but those that are captured."""
         tables = {table: planning for table, planning in self.tables.items() if captures(table)}
-        return replace(self, tables=tables, unfinished=tuple(s for s in self.unfinished if captures(s.table)))
+        unfinished = tuple(split for split in self.unfinished if captures(split.table))
+        return replace(self, tables=tables, unfinished=unfinished)
 
     def sealed(self) -> EnumeratorState:
         """As a manifest has it."""
@@ -86,9 +90,11 @@ class SealedEnumerator:
 
     def sealed_with(self, tables: Mapping[str, Json]) -> EnumeratorState:
         """`sealed` with `tables` that are written already, in the place of its own."""
+        backfills = [backfill.to_json() for backfill in self.backfills]
         return EnumeratorState.from_json(
             {
-                "version": STATE_VERSION,
+                **({"backfills": backfills} if backfills else {}),
+                "version": BACKFILL_VERSION if backfills else STATE_VERSION,
                 "started": self.started,
                 "high": self.high,
                 "tables": tables,
@@ -100,13 +106,14 @@ class SealedEnumerator:
     def of(cls, state: EnumeratorState) -> SealedEnumerator:
         """Inverse of `sealed`. Raises `ProtocolError` for a version that is not known here."""
         data = state.to_json()
-        if data["version"] != STATE_VERSION:
-            raise ProtocolError(f"Enumerator state has version {data['version']}, this one knows {STATE_VERSION}")
+        if data["version"] not in (STATE_VERSION, BACKFILL_VERSION):
+            raise ProtocolError(f"Enumerator state has version {data['version']}, this one knows {BACKFILL_VERSION}")
         return cls(
             bool(data["started"]),
             data["high"],
             {TableId.parse(name): SealedPlanning.from_json(table) for name, table in data["tables"].items()},
             tuple(map(SnapshotSplit.from_json, data["unfinished"])),
+            tuple(map(Backfill.from_json, data.get("backfills", ()))),
         )
 
 

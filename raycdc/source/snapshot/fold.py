@@ -1,4 +1,8 @@
-"""Folding held log rows into the rows of a chunk: the last state of each touched key wins."""
+"""Folding held log rows into the rows of a chunk: the last state of each touched key wins.
+
+Of a chunk that is read beside its table's log (`raycdc.source.snapshot.backfill`) the touched keys are left out
+instead: the log has told what became of them. Its keys that the source has not are deletes.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raycdc.model import RowKind
-from raycdc.model.keys import comparable
+from raycdc.model import RowKind, TableSchema, changelog_schema
+from raycdc.model.keys import comparable, without
 
 _ORDER = "_raycdc_order"
 
@@ -29,6 +33,35 @@ def fold(chunk: pa.Table, delta: pa.Table, *, key: Sequence[str]) -> pa.Table:
     rest = _without(chunk, last.select(changed.column_names))
     folded = pa.concat_tables([rest, final.filter(alive)])
     return _as_inserts(folded, ts_ms=chunk.column("_ts_ms")[0].as_py() if chunk.num_rows else None)
+
+
+def left_alone(chunk: pa.Table, changed: pa.Table, *, key: Sequence[str]) -> pa.Table:
+    """The rows of `chunk` whose key no row of `changed` has, numbered from 0; both have one changelog schema."""
+    rest = chunk.filter(pa.array(without(chunk, comparable(changed, key))))
+    place = rest.schema.get_field_index("_seq")
+    return rest.set_column(place, rest.schema.field(place), pa.array(np.arange(rest.num_rows, dtype=np.int64)))
+
+
+def deletes(keys: pa.Table, schema: TableSchema, *, first: int, read_ms: int) -> pa.RecordBatch:
+    """Deletes of the rows with these keys, of which nothing else is known, numbered from `first`. Values of a key that
+    the table's columns cannot hold are an `ArrowException`.
+    """
+    count = keys.num_rows
+    meta = {
+        "_op": pa.array(np.full(count, RowKind.DELETE, np.int8)),
+        "_seq": pa.array(np.arange(first, first + count, dtype=np.int64)),
+        "_ts_ms": pa.array(np.full(count, read_ms, np.int64)),
+    }
+    changelog = changelog_schema(schema)
+    arrays = [
+        meta[field.name]
+        if field.name in meta
+        else keys.column(field.name).combine_chunks().cast(field.type)
+        if field.name in keys.column_names
+        else pa.nulls(count, field.type)
+        for field in changelog
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=changelog)
 
 
 def _without(chunk: pa.Table, keys: pa.Table) -> pa.Table:

@@ -40,7 +40,8 @@ of an epoch that chunks bring precede those of the log. So that no chunk puts ba
 
 The second holds for every table in an epoch that truncates it.
 
-A table whose chunks nothing immutable cuts is judged by place alone (`raycdc.source.snapshot.as_of`).
+A table whose chunks nothing immutable cuts is judged by place alone (`raycdc.source.snapshot.as_of`). Chunks of a table
+that is followed, which a backfill reads again, hold nothing (`raycdc.source.snapshot.backfill`).
 
 Here is which tables are in snapshot and how much memory they share; the chunks of one table are
 `raycdc.source.snapshot.table_chunks`, and one chunk is `raycdc.source.snapshot.open_chunk`.
@@ -54,12 +55,13 @@ is the same with one log reader for all chunks and the fold limited to (O, H].
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from raycdc.checkpoint.manifest import Segment
 from raycdc.model import TableId
 from raycdc.source.snapshot.as_of import have, later
+from raycdc.source.snapshot.beside_log import ChunksBeside
 from raycdc.source.snapshot.held_rows import Spill
 from raycdc.source.snapshot.key_index import KeyOrder
 from raycdc.source.snapshot.log_rows import LogRows
@@ -101,14 +103,14 @@ class RowMemory:
     bytes_max: int = 0
     spill: Spill | None = None
 
-    def enforce(self, tables: Collection[TableChunks]) -> None:
-        """Make what `tables` have in memory fit; the largest gives way."""
+    def enforce(self, tables: Collection[TableChunks], beside: ChunksBeside) -> None:
+        """Make what `tables`, and chunks `beside` the log, have in memory fit; the largest gives way."""
         if self.spill is None:
             return
         every = [table.dropped for table in tables]
         while sum(dropped.bytes for dropped in every) > self.bytes_max:
             max(every, key=lambda dropped: dropped.bytes).evict()
-        chunks = [rows for table in tables for rows in table.held]
+        chunks = [*(rows for table in tables for rows in table.held), *beside.held]
         while sum(rows.bytes for rows in chunks) > self.bytes_max:
             most = max((rows for rows in chunks if rows.can_spill), key=lambda rows: rows.bytes, default=None)
             if most is None:
@@ -126,14 +128,18 @@ class HandOff:
         self._order = key_order
         self._lives = lives
         self._ring_s = ring_s
-        self._memory = memory or RowMemory()
         self._tables: dict[TableId, TableChunks] = {}
+        #: Open chunks of tables that are followed.
+        self.beside = ChunksBeside()
+        rows_in_memory = memory or RowMemory()
+        self._enforce: Callable[[], None] = lambda: rows_in_memory.enforce(self._tables.values(), self.beside)
 
     def __repr__(self) -> str:
         return f"HandOff({self.statistics()})"
 
     def statistics(self) -> HandOffStatistics:
         held = [rows.bytes for table in self._tables.values() for rows in table.held]
+        held += [rows.bytes for rows in self.beside.held]
         dropped = sum(table.dropped.bytes for table in self._tables.values())
         return HandOffStatistics(len(self._tables), len(held), sum(held), dropped)
 
@@ -144,6 +150,7 @@ class HandOff:
 
     def drop_table(self, table: TableId) -> list[SnapshotSplit]:
         """No chunk of the table is read from here on. Returns the chunks that were open."""
+        self.beside.drop(table)
         chunks = self._tables.pop(table, None)
         return [] if chunks is None else chunks.drop()
 
@@ -172,11 +179,15 @@ class HandOff:
     def open(self, split: SnapshotSplit, *, now_s: float, ordinal: int = 0) -> bool:
         """Hold the chunk's keys from here on: `ordinal`. False when the table is not in snapshot (any more).
 
-        Opening the same attempt again changes nothing; a newer attempt replaces an older one.
+        Opening the same attempt again changes nothing; a newer attempt replaces an older one. The chunk of a backfill
+        holds nothing: its table is followed.
         """
+        if split.again is not None:
+            self.beside.open(split)
+            return True
         chunks = self._tables.get(split.table)
         opened = chunks is not None and chunks.open(split, now_s=now_s, ordinal=ordinal)
-        self._memory.enforce(self._tables.values())
+        self._enforce()
         return opened
 
     def close(self, chunk: ChunkId, *, high: int, log_end: int, exact: bool, segments: Sequence[Segment]) -> None:
@@ -186,39 +197,48 @@ class HandOff:
         A chunk or attempt not open here is ignored: it was voided meanwhile, and its reader is told so.
         """
         attempt = self._attempt(chunk)
-        if attempt is not None:
-            attempt[1].close(high=high, log_end=log_end, exact=exact, segments=segments)
+        opened = self.beside.attempt(chunk) if attempt is None else attempt[1]
+        if opened is not None:
+            opened.close(high=high, log_end=log_end, exact=exact, segments=segments)
 
     def misfit(self, chunk: ChunkId, *, high: int, reason: str, now_s: float) -> None:
         """The chunk could not be read: its table is another one than the log has said so far. The log says so before
         `high`, where the chunk is read again in any case; until then it holds nothing. Else as `close`.
         """
-        attempt = self._attempt(chunk)
+        attempt, beside = self._attempt(chunk), self.beside.attempt(chunk)
+        if beside is not None:
+            beside.misfit(high=high, reason=reason)
         if attempt is not None:
             attempt[0].misfit(attempt[1], high=high, reason=reason, now_s=now_s)
-            self._memory.enforce(self._tables.values())
+            self._enforce()
 
     def void(self, chunk: ChunkId, *, now_s: float) -> bool:
         """Make the chunk unopened again. False when that attempt is not open here (published, or never opened)."""
         attempt = self._attempt(chunk)
         if attempt is None:
-            return False
+            beside = self.beside.attempt(chunk) is not None
+            if beside:
+                self.beside.drop(chunk.table)
+            return beside
         attempt[0].void(attempt[1], now_s=now_s)
-        self._memory.enforce(self._tables.values())
+        self._enforce()
         return True
 
     def void_table(self, table: TableId, *, now_s: float) -> list[SnapshotSplit]:
         """Void every open chunk of the table: its schema changed inside their windows."""
-        chunks = self._tables.get(table)
-        return [] if chunks is None else chunks.void_all(now_s=now_s)
+        chunks, beside = self._tables.get(table), self.beside.drop(table)
+        voided = [] if chunks is None else chunks.void_all(now_s=now_s)
+        return voided if beside is None else [*voided, beside]
 
     def begin_epoch(self) -> None:
         """The rows emitted so far belong to an epoch that was cut."""
+        self.beside.begin_epoch()
         for chunks in self._tables.values():
             chunks.removals.begin_epoch()
 
     def truncate(self, table: TableId) -> None:
         """The open epoch has removed all rows of the table: no chunk of it may enter the same epoch."""
+        self.beside.truncate(table)
         chunks = self._tables.get(table)
         if chunks is not None:
             chunks.removals.truncate()
@@ -228,15 +248,16 @@ class HandOff:
         chunks = self._tables.get(rows.table)
         if chunks is None:
             state = self._lives[rows.table]
-            if not isinstance(state, Behind):
-                return rows
-            emitted = later(state, rows)
-            if emitted is not None:
+            emitted = later(state, rows) if isinstance(state, Behind) else rows
+            if emitted is not None and isinstance(state, Behind):
                 self._lives.passed(rows.table)
+            if emitted is not None and self.beside:
+                self.beside.passed(emitted)
+                self._enforce()
             return emitted
         emitted = chunks.pass_on(rows, now_s=now_s)
         if emitted is not rows:
-            self._memory.enforce(self._tables.values())
+            self._enforce()
         return emitted
 
     def awaits(self, rows: LogRows) -> list[bool]:
@@ -255,8 +276,10 @@ class HandOff:
         decisions: list[Decision] = []
         for chunks in self._tables.values():
             decisions += chunks.advance(ordinal, now_s=now_s, barred=barred)
+        if self.beside:
+            decisions += self.beside.advance(ordinal)
         if decisions:
-            self._memory.enforce(self._tables.values())
+            self._enforce()
         return decisions
 
     def _attempt(self, chunk: ChunkId) -> tuple[TableChunks, OpenChunk] | None:

@@ -324,8 +324,10 @@ class LogReader:
             case RetryChunk(split, reason):
                 too_often = self._retries.count(decision)
                 again = Refused(reason, Fate.READ_AGAIN)
-                refused = Refused(too_often, Fate.NEXT_MANIFEST, gives_up=True) if too_often else again
-                self._refuse_chunk(split, refused, now_s=now_s)
+                given_up = Refused(too_often, Fate.NEXT_MANIFEST, gives_up=True)
+                if split.again is not None:
+                    given_up = Refused(too_often, Fate.BACKFILL_OVER)
+                self._refuse_chunk(split, given_up if too_often else again, now_s=now_s)
             case _:
                 assert_never(decision)
 

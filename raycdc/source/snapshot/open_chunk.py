@@ -26,6 +26,8 @@ from raycdc.source.split import SnapshotSplit
 
 #: Times a chunk is read again because its rows changed meanwhile, before its table is parked.
 RETRIES_MAX = 50
+#: Times a chunk of a backfill is read for nothing before the backfill is over: its table goes on.
+BACKFILL_RETRIES_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ class Retries:
         """Why the chunk's table is parked now, if it was read too often; else empty."""
         table, split_id = retry.split.table, retry.split.split_id
         self._counts[split_id] += 1
+        if retry.split.again is not None:
+            return retry.reason if self._counts[split_id] > BACKFILL_RETRIES_MAX else ""
         if self._counts[split_id] <= RETRIES_MAX:
             return ""
         self.forget(retry.split)
@@ -157,10 +161,25 @@ class OpenChunk:
             case _:
                 assert_never(self.state)
 
+    def retry(self) -> RetryChunk | None:
+        """The decision about a chunk that found another table; None for one that was read."""
+        return RetryChunk(self.split, self.state.reason) if isinstance(self.state, Misfit) else None
+
+    def fold(self, delta: Iterable[LogRows]) -> FoldChunk:
+        """Its reader is to do with `delta` what folding means for it, and to close it again."""
+        self._become(Folding())
+        return FoldChunk(self.split, delta)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """Of a chunk that was read."""
+        assert isinstance(self.state, Read), f"{self.split.split_id} is {self.state} and was asked for its segments"
+        return self.state.segments
+
     def decide(self, *, foldable: bool, movable: bool) -> Decision:
         """The decision about the chunk, now that the log is past its reading."""
-        if isinstance(self.state, Misfit):
-            return RetryChunk(self.split, self.state.reason)
+        if (again := self.retry()) is not None:
+            return again
         assert isinstance(self.state, Read), f"{self.split.split_id} is {self.state} and was decided about"
         high, exact = self.state.high, self.state.exact
         early = next(up_to(self.rows, high), None) is not None
@@ -171,9 +190,8 @@ class OpenChunk:
         if movable and any(removes(rows) for rows in behind(self.rows, high)):
             return RetryChunk(self.split, "a row left the chunk before it was published")
         if early and not exact:
-            self._become(Folding())
-            return FoldChunk(self.split, _as_needed(self.rows, up_to(self.rows, high)))
-        return PublishChunk(self.split, self.state.segments, _as_needed(self.rows, _released(self.rows, high)))
+            return self.fold(as_needed(self.rows, up_to(self.rows, high)))
+        return PublishChunk(self.split, self.state.segments, as_needed(self.rows, _released(self.rows, high)))
 
     def _become(self, state: ChunkState) -> None:
         allowed = CHUNK_TRANSITIONS[type(self.state)]
@@ -186,6 +204,6 @@ def _released(rows: HeldRows, high: int) -> Iterator[LogRows]:
     rows.clear()
 
 
-def _as_needed(rows: HeldRows, parts: Iterator[LogRows]) -> Iterable[LogRows]:
+def as_needed(rows: HeldRows, parts: Iterator[LogRows]) -> Iterable[LogRows]:
     """At once where all is in memory; else one after the other, so that it never is."""
     return parts if rows.spilled else tuple(parts)

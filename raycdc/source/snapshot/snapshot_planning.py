@@ -39,6 +39,18 @@ class TablePlanning:
     parked: Parked | None = None
     amount: SnapshotAmount = NO_AMOUNT
 
+    @property
+    def is_read(self) -> bool:
+        """Whether the table is followed, and all chunks of its snapshot are in manifests."""
+        return self.parked is None and self.planner is None and self.finished >= self.planned
+
+    @property
+    def why_over(self) -> str:
+        """Why chunks of an earlier beginning are over."""
+        if self.parked is None or self.parked.again:
+            return "the table begins again, which reads all of it"
+        return f"the table is {self.parked.phase}: {self.parked.reason}"
+
     def progress(self, published: Published) -> TableProgress:
         """How far it is, with what is `published` and in no manifest yet."""
         if self.parked is not None:
@@ -62,6 +74,11 @@ class TableNews:
         """Something of the table is another one, or may be."""
         self.written.note(table)
         self.counted.note(table)
+
+    def published(self, split: SnapshotSplit, times: int, segments: Iterable[Segment]) -> None:
+        """As `CountedTables.published`; what a backfill reads again is counted already."""
+        if split.again is None:
+            self.counted.published(split.table, times, segments)
 
 
 class SnapshotPlanning:
@@ -184,6 +201,15 @@ class SnapshotPlanning:
             self._to_begin.add(table)
         else:
             self._to_begin.discard(table)
+
+    def know(self, table: TableId, fingerprint: str, *, incarnation: int) -> None:
+        """The table is followed. One that was made while its log was read has had no chunk to plan until now."""
+        if table not in self._tables:
+            self._put(table, TablePlanning(fingerprint, None, incarnation=incarnation))
+
+    def of(self, table: TableId) -> TablePlanning | None:
+        """How far the table is; None for one that is not known here."""
+        return self._tables.get(table)
 
     def is_of_now(self, split: SnapshotSplit) -> bool:
         """Whether the chunk is one of the table's present beginning."""

@@ -13,7 +13,8 @@ from raycdc.checkpoint.manifest import Segment
 from raycdc.model import RowKind, TableId
 from raycdc.source.protocol.api import ChunkRead
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.fold import fold
+from raycdc.source.snapshot.fold import fold, left_alone
+from raycdc.source.snapshot.gone_keys import GoneKeys
 from raycdc.source.split import OpenedAt, SnapshotSplit
 from raycdc.testing.simulation.chunks import in_chunk
 from raycdc.testing.simulation.database import Row, RowKey, SimDatabase, SimTable, Visibility, changelog_batch
@@ -142,7 +143,7 @@ class SimChunkSource:
             return
         task.view_end = database.all_visible_up_to if task.snapshot is None else task.snapshot.end
         shown = list(table.seen.values()) if task.snapshot is None else task.snapshot.of(table)
-        task.view = [dict(row) for row in shown if in_chunk(table, task.split, row)]
+        task.view = [dict(row) for row in shown if in_chunk(table, task.split, row) and _meets(task.split, row["val"])]
 
     def _misfit(self, task: _Task, why: str) -> ChunkRead:
         end = self._database.end
@@ -162,20 +163,31 @@ class SimChunkSource:
         rows: list[tuple[RowKind, Row, int, str | None]] = [
             (RowKind.INSERT, row, n, None) for n, row in enumerate(task.view)
         ]
-        return pa.Table.from_batches([changelog_batch(schema, rows)])
+        gone = GoneKeys(task.split, task.document)
+        batch = changelog_batch(schema, rows)
+        gone.look(batch)
+        deleted = gone.deleted(first=batch.num_rows)
+        return pa.Table.from_batches([batch] if deleted is None else [batch, deleted])
 
     def _fold(self, task: _Task, read: ChunkRead) -> ChunkRead:
         changes = pa.concat_tables(self._spool.read(segment.path) for segment in task.delta)
         parts = [self._spool.read(segment.path) for segment in read.segments]
         chunk = pa.concat_tables(parts) if parts else changes.slice(0, 0)
-        folded = fold(chunk, changes, key=task.document.primary_key)
+        key = task.document.primary_key
+        folded = fold(chunk, changes, key=key) if read.split.again is None else left_alone(chunk, changes, key=key)
         segments = self._write(task.split, task.document, folded)
         self.discard([*read.segments, *task.delta])
         return replace(read, exact=True, segments=segments)
 
     def _write(self, split: SnapshotSplit, document: SchemaDocument, rows: pa.Table) -> tuple[Segment, ...]:
-        contents = SegmentContents(split.table, document.fingerprint, split.split_id, "snapshot")
+        kind = "snapshot" if split.again is None else "backfill"
+        contents = SegmentContents(split.table, document.fingerprint, split.split_id, kind)
         writer = MemorySegmentWriter(self._spool, self._author, contents)
         for batch in rows.to_batches():
             writer.append(batch)
         return (writer.finish(),) if writer.rows else ()
+
+
+def _meets(split: SnapshotSplit, value: int) -> bool:
+    """Whether a row with this value meets the predicate of a backfill, which is whether its value is even or not."""
+    return split.again is None or not split.again.where or str(value % 2) == split.again.where

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from raycdc.checkpoint.manifest import Manifest
@@ -12,7 +12,7 @@ from raycdc.errors import TargetTouchedError
 from raycdc.model import TableId, TableSchema
 from raycdc.source.parking import TableRequest
 from raycdc.source.protocol.api import TableCounts, TableProgress
-from raycdc.source.table_requests import refusals_of, stream_state
+from raycdc.source.table_requests import backfills_over, refusals_of, stream_state
 from raycdc.testing.simulation.cluster import Cluster
 from raycdc.testing.simulation.sinks import ModelSink
 from raycdc.testing.simulation.spool import MemorySpool
@@ -35,6 +35,8 @@ class SimDriver:
         #: Probability that a target refuses its share of an epoch.
         self.refusals = 0.0
         self._parked = ParkedTargets(state.parked, Parks())
+        #: Hears of each epoch that all targets hold.
+        self.on_record: list[Callable[[Manifest], None]] = []
 
     @property
     def committed(self) -> int:
@@ -73,8 +75,10 @@ class SimDriver:
         """The commit record: one document."""
         self._parked.after(manifest, {table: [table] for table in manifest.tables})
         self._state.committed, self._state.parked = manifest.epoch, self._parked.entries
+        for hear in self.on_record:
+            hear(manifest)
         self._state.maybe_crash()
-        self._state.requests = self._state.requests.left(stream_state(manifest))
+        self._state.requests = self._state.requests.left(stream_state(manifest), backfills_over(manifest))
 
     def crash(self) -> None:
         """Forget what was under way; `recover` brings sink and record together again."""

@@ -13,7 +13,7 @@ from raycdc.model import TableId
 from raycdc.source.snapshot.enumerator_state import SealedEnumerator
 from raycdc.source.snapshot.stream_state import StreamState, stream_of
 from raycdc.source.split import SnapshotSplit
-from raycdc.source.table_life import AsOf, Followed, InSnapshot, SnapshotState
+from raycdc.source.table_life import AsOf, Behind, Followed, InSnapshot, Live, SnapshotState
 from raycdc.testing.changelog import check_changelog
 from raycdc.testing.simulation.chunks import all_chunks, in_chunk
 from raycdc.testing.simulation.database import KEYS, SimDatabase, SimTable, TableKind
@@ -107,6 +107,23 @@ class Oracle:
                     f"epoch {manifest.epoch}: key {value} of {table_id} is {'closed' if closed else 'not closed'}, "
                     f"its chunk {mine[0]} {'unread' if mine[0] in unread else 'read'}"
                 )
+
+    def committed(self, manifest: Manifest, sink: ModelSink) -> None:
+        """The sink holds the epoch: tables that a backfill is beside are as the log alone would have left them."""
+        stream = stream_of(manifest)
+        again = {segment.table for segment in manifest.segments if segment.kind == "backfill"}
+        for name in sorted(again):
+            table, target = self._database.tables[name], sink.targets[name]
+            if stream is None or not isinstance(stream.followed.get(name), Live | Behind):
+                continue
+            place = SimPlace.of(stream.position).ordinal
+            if any(t.ddl is not None and t.ddl[0] == name and t.ordinal > place for t in self._database.log):
+                continue  # Its rows of then cannot be told any more.
+            columns = [column.name for column in table.schema.columns[:3]]
+            have = sorted(str([row[column] for column in columns]) for row in target.rows.values())
+            rows = self._database.rows_at(table, place) or []
+            if have != (want := sorted(str([row[column] for column in columns]) for row in rows)):
+                self._say(f"epoch {manifest.epoch}: {name} has {have} at {place} instead of {want}")
 
     def final(self, sink: ModelSink) -> None:
         """Compare the sinks with the source."""

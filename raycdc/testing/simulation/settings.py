@@ -32,6 +32,10 @@ class Settings:
     half_commits: float = 0.0
     #: How often a target refuses its share of an epoch.
     refusals: float = 0.0
+    #: How often rows of a table are asked for again, per step.
+    backfills: float = 0.0
+    #: Whether targets are damaged before the end, and repaired while rows change.
+    damages: bool = False
 
     @classmethod
     def of(cls, chance: random.Random, steps: int) -> Settings:

@@ -15,6 +15,8 @@ from raycdc.testing.simulation.spool import MemorySpool
 Row = dict[str, Any]
 
 _META = ("_op", "_seq", "_ts_ms", "_pos")
+#: A row of a backfill has this.
+AGAIN = "_again"
 
 
 @dataclass(slots=True)
@@ -53,7 +55,8 @@ class ModelSink:
         assert all(int(row["_seq"]) >> 33 == manifest.epoch for row in rows), "a _seq outside its epoch"
         if schema.primary_key:
             self._upsert(target, rows, schema.primary_key)
-        target.log.extend(rows)
+        # A changelog has no backfills.
+        target.log.extend(row for row in rows if AGAIN not in row)
         target.vector = manifest.epoch
 
     def _apply(self, table: TableId, change: SchemaChangeEvent) -> None:
@@ -85,8 +88,9 @@ class ModelSink:
             data: pa.Table = self._spool.read(segment.path)
             assert data.num_rows == segment.rows
             assert data.column_names == [*(c.name for c in schema.columns), *_META], "columns are not the schema's"
+            again = {AGAIN: True} if segment.kind == "backfill" else {}
             for row in data.to_pylist():
-                row |= {"_seq": segment.seq_base + row["_seq"], "_op": RowKind(row["_op"]).symbol}
+                row |= {"_seq": segment.seq_base + row["_seq"], "_op": RowKind(row["_op"]).symbol, **again}
                 identity = tuple(row[name] for name in schema.primary_key)
                 if row["_op"] == RowKind.TRUNCATE.symbol:
                     if segment.partition:
@@ -108,11 +112,11 @@ class ModelSink:
                 last.clear()
                 continue
             identity = tuple(row[name] for name in key)
-            if row["_pos"] is None:
+            if row["_pos"] is None and AGAIN not in row:
                 assert identity not in target.rows, f"snapshot row {identity} would be appended twice"
             last[identity] = row
         for identity, row in last.items():
             if row["_op"] in ("+I", "+U"):
-                target.rows[identity] = {name: value for name, value in row.items() if name not in _META}
+                target.rows[identity] = {name: value for name, value in row.items() if name not in (*_META, AGAIN)}
             else:
                 target.rows.pop(identity, None)

@@ -18,6 +18,7 @@ from raycdc.model.until import Until
 from raycdc.source.parking import LogStart, TableRequest
 from raycdc.source.snapshot.stream_state import StreamState, stream_of
 from raycdc.source.table_life import AsOf, InSnapshot
+from raycdc.testing.simulation.backfills import SimBackfills
 from raycdc.testing.simulation.cluster import Cluster
 from raycdc.testing.simulation.database import SimDatabase
 from raycdc.testing.simulation.driver import SimDriver
@@ -58,7 +59,10 @@ class Simulation:
         self.sink = ModelSink(self.spool)
         self.driver = SimDriver(self.state, self.sink, self.spool)
         self.oracle = Oracle(self.database, self.spool)
+        self.backfills = SimBackfills(self.database, self.state, self.sink, self.random)
         self.state.on_manifest.append(self._look_at_manifest)
+        if self.settings.backfills and not self.settings.damages:
+            self.driver.on_record.append(lambda manifest: self.oracle.committed(manifest, self.sink))
         for _ in range(self.random.randrange(30)):
             self.database.transaction(now_s=self.clock.now_s, size=2)
         #: The generation that was asked to stop before its end.
@@ -69,7 +73,11 @@ class Simulation:
     def run(self) -> None:
         """The whole story."""
         try:
-            self._chaos()
+            self._chaos(self.settings.steps)
+            if self.settings.damages and (stream := self._committed_stream()) is not None:
+                self.backfills.damage(stream)
+                self._restart(until=None)
+                self._chaos(self.settings.steps // 4)
             self._calm()
             self.oracle.final(self.sink)
             self._check()
@@ -80,10 +88,10 @@ class Simulation:
 
     # -- phases -----------------------------------------------------------------------------------------------------
 
-    def _chaos(self) -> None:
+    def _chaos(self, steps: int) -> None:
         self.state.crash_probability = self.settings.crashes * 3
         self.driver.half_commits, self.driver.refusals = self.settings.half_commits, self.settings.refusals
-        for _ in range(self.settings.steps):
+        for _ in range(steps):
             self.clock.advance(self.random.uniform(0, 0.05))
             self._guarded(self._something)
             if self.zombies and self.random.random() < 0.2:
@@ -104,12 +112,15 @@ class Simulation:
         if again:
             self._ask(self._parked())
             self._restart(until=Until.CAUGHT_UP)
-        for _ in range(CALM_STEPS_MAX):
+        for _ in range(CALM_STEPS_MAX * (3 if self.settings.backfills or self.settings.damages else 1)):
             self.clock.advance(self.random.uniform(0, 0.05))
             self._routine()
             self._check()
             if self._caught_up() and (self.driver.finished or not again):
-                return
+                if not self.backfills.repair():
+                    return
+                again = True
+                self._restart(until=Until.CAUGHT_UP)
             if self.driver.finished or (self._parked() and self._is_at_the_end()):
                 again = True
                 self._ask(self._parked())
@@ -123,9 +134,13 @@ class Simulation:
             self._read = last, stream_of(last)
         return self._read[1]
 
-    def _is_at_the_end(self) -> bool:
+    def _committed_stream(self) -> StreamState | None:
+        """`_stream`, if the sink holds it."""
         last = self.state.last
-        stream = self._stream() if last is not None and last.epoch == self.state.committed else None
+        return self._stream() if last is not None and last.epoch == self.state.committed else None
+
+    def _is_at_the_end(self) -> bool:
+        stream = self._committed_stream()
         return stream is not None and SimPlace.of(stream.position).ordinal == self.database.end
 
     def _caught_up(self) -> bool:
@@ -134,7 +149,7 @@ class Simulation:
         stream = self._stream()
         assert stream is not None
         reading = [state for state in stream.followed.values() if isinstance(state, InSnapshot | AsOf)]
-        return not (stream.parked or self.state.parked or reading)
+        return not (stream.parked or self.state.parked or reading or self.state.requests.rows)
 
     def _parked(self) -> list[str]:
         """Tables that nobody but the user can set going again, in the last manifest."""
@@ -165,7 +180,9 @@ class Simulation:
     def _something(self) -> None:
         dice = self.random.random()
         pace = self.pace
-        if self.settings.failovers and self.random.random() < self.settings.failovers:
+        if self.settings.backfills and self.random.random() < self.settings.backfills:
+            self._ask_for_rows()
+        elif self.settings.failovers and self.random.random() < self.settings.failovers:
             self._fail_over()
         elif dice < self.settings.crashes:
             self._fault()
@@ -300,6 +317,14 @@ class Simulation:
         else:
             self._ask(tables)
 
+    def _ask_for_rows(self) -> None:
+        """The user asks for a backfill, with which a new generation begins."""
+        stream = self._stream()
+        if stream is not None:
+            self.backfills.ask_for_some(stream)
+            self._note(f"backfills asked for: {list(self.state.requests.rows.values())}")
+            self._restart(until=self._until())
+
     def _lose_a_segment(self) -> None:
         """The spool loses a segment of the first epoch that is not recorded: it cannot be replayed as it was."""
         open_epochs = [m for e, m in sorted(self.state.manifests.items()) if e > self.state.committed]
@@ -358,6 +383,7 @@ class Simulation:
 
     def _look_at_manifest(self, manifest: Manifest) -> None:
         stream = stream_of(manifest)
+        self.backfills.saw(manifest)
         self._note(
             f"epoch {manifest.epoch} of generation {manifest.generation} sealed: "
             f"{[(s.kind, str(s.table), s.rows) for s in manifest.segments]} "

@@ -1,0 +1,34 @@
+"""The keys that a chunk of a backfill is to delete unless its rows have them. Used while the chunk is read."""
+
+from __future__ import annotations
+
+import time
+
+import pyarrow as pa
+
+from raycdc.model.keys import comparable, without
+from raycdc.source.schema_document import SchemaDocument
+from raycdc.source.snapshot.fold import deletes
+from raycdc.source.snapshot.key_list import keys_of_text
+from raycdc.source.split import SnapshotSplit
+
+
+class GoneKeys:
+    """The keys that a chunk is to delete unless its rows have them (`raycdc.source.split.RowsAgain`)."""
+
+    def __init__(self, split: SnapshotSplit, document: SchemaDocument) -> None:
+        named = split.again is not None and split.again.gone
+        self._left: pa.Table | None = keys_of_text(named) if named else None
+        self._document = document
+
+    def look(self, batch: pa.RecordBatch) -> None:
+        """The chunk has these rows."""
+        if self._left is not None:
+            rows = pa.Table.from_batches([batch]).select(self._left.column_names)
+            self._left = self._left.filter(pa.array(without(self._left, comparable(rows, rows.column_names))))
+
+    def deleted(self, *, first: int) -> pa.RecordBatch | None:
+        """The deletes of those that it has not, numbered from `first`; None where there are none."""
+        if self._left is None or not self._left.num_rows:
+            return None
+        return deletes(self._left, self._document.schema, first=first, read_ms=time.time_ns() // 1_000_000)

@@ -290,7 +290,7 @@ class _Benchmarks(TyperGroup):
 
 bench = typer.Typer(
     cls=_Benchmarks,
-    help="Measure your own pipeline (splits), or raycdc and its peers on servers of their own (other names, in a "
+    help="Measure your own pipeline (run, splits), or raycdc and its peers on servers of their own (other names, in a "
     "checkout of raycdc's source: raycdc bench checkout --help lists them).",
     short_help="Measure your own pipeline, or raycdc on servers of its own.",
     no_args_is_help=True,
@@ -333,6 +333,31 @@ def bench_splits(
 
     asked = Asked(tuple(names or ()), strategies, rows or ROWS_MAX, readers, html, json, yes)
     return compare_generated(asked, cases=cases, server=server) if config is None else compare_splits(config, asked)
+
+
+@bench.command("run", short_help="Measure your pipeline into a target that is thrown away.")
+def bench_run(
+    config: ConfigPath,
+    seconds: Annotated[float, typer.Option(help="A run ends after so long; 0: when it has caught up.", min=0)] = 30.0,
+    rows: Annotated[int, typer.Option(help="Or after so many rows in the target; 0: any number.", min=0)] = 0,
+    tries: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--try", metavar="KEY=VALUE", help="Run once more with this value, such as readers.max=4. Repeat."
+        ),
+    ] = None,
+    into: Annotated[
+        str, typer.Option(metavar="TYPE", help="Files of this type in place of the sink: parquet, jsonl or delta.")
+    ] = "",
+    local: Annotated[bool, typer.Option("--local", help="Without Ray and Spark.")] = False,
+    json: Json = False,
+) -> int:
+    """Run your pipeline from its beginning into a folder of its own, which is removed, and say where the time goes and
+    what other settings would do. The real target and state are not touched; the source is read as by a run.
+    """
+    from raycdc.cli.bench_run import Asked, measure_run
+
+    return measure_run(config, Asked(seconds, rows, tuple(tries or ()), into, local, json))
 
 
 @bench.command(_CHECKOUT, hidden=True, context_settings=_OWN_OPTIONS)

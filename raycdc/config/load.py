@@ -38,7 +38,7 @@ _SECTIONS = ("pipeline", "source", "readers", *REPEATED_SECTIONS, "sink", "ray",
 def load_config(path: str | Path, *, environment: Mapping[str, str] | None = None) -> PipelineConfig:
     """Read, resolve and validate the file. Raises `ConfigError`; its first line names the file."""
     path = Path(path)
-    data = _read_toml(path)
+    data = read_toml(path)
     try:
         return config_from_dict(data, environment=environment)
     except ConfigError as error:
@@ -47,7 +47,8 @@ def load_config(path: str | Path, *, environment: Mapping[str, str] | None = Non
         raise ConfigError(headline, *(f"  {problem}" for problem in error.problems)) from error
 
 
-def _read_toml(path: Path) -> TomlTable:
+def read_toml(path: Path) -> TomlTable:
+    """The file as it is, before references are resolved. Raises `ConfigError`."""
     try:
         with path.open("rb") as file:
             text = file.read(CONFIG_BYTES_MAX + 1)

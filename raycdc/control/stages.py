@@ -27,7 +27,8 @@ WINDOW_S = 60.0
 #: Figures of so long are one of those that are remembered.
 BUCKET_S = 5.0
 
-_WHY = {
+#: For each stage what is waited for when it is the busiest, and what helps.
+WHY = {
     "source": "readers wait for the source's server; more readers or fetchers ask it for more at once",
     "pace": "readers keep to source.rows_per_second or bytes_per_second; raise it if the source can bear more",
     "decode": "readers decode rows; more readers (readers.max) share that, where there are CPUs",
@@ -73,7 +74,7 @@ class Stages:
             key = (status.generation, reader.subtask, reader.incarnation)
             seen[key] = reader
             if (before := self._before.get(key)) is not None:
-                bucket.add(_worked(before, reader))
+                bucket.add(stage_seconds(before.process.seconds, reader.process.seconds))
                 if reader.metrics.waits:
                     bucket.add({"hand_off": passed_s})
         self._before = seen
@@ -91,17 +92,17 @@ class Stages:
             total.add(bucket.seconds)
         if total.passed_s < BUCKET_S or not total.readers_s:
             return None
-        time_of = {stage: total.passed_s if stage in ("spark", "commit") else total.readers_s for stage in _WHY}
-        shares = {stage: round(min(1.0, total.seconds.get(stage, 0.0) / time_of[stage]), 3) for stage in _WHY}
+        time_of = {stage: total.passed_s if stage in ("spark", "commit") else total.readers_s for stage in WHY}
+        shares = {stage: round(min(1.0, total.seconds.get(stage, 0.0) / time_of[stage]), 3) for stage in WHY}
         stage = max(shares, key=lambda name: shares[name])
-        return Bottleneck(stage, shares[stage], _WHY[stage], shares) if shares[stage] else None
+        return Bottleneck(stage, shares[stage], WHY[stage], shares) if shares[stage] else None
 
 
-def _worked(before: ReaderStatus, now: ReaderStatus) -> dict[str, float]:
-    """The seconds between two heartbeats, by stage."""
+def stage_seconds(before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:
+    """The seconds of a reader by stage, between two looks at its stopwatch (`raycdc.runtime.stopwatch`)."""
 
     def more(name: str) -> float:
-        return max(0.0, now.process.seconds.get(name, 0.0) - before.process.seconds.get(name, 0.0))
+        return max(0.0, now.get(name, 0.0) - before.get(name, 0.0))
 
     read_cpu = more("chunk_read_cpu") + more("log_read_cpu")
     paced = more("paced")

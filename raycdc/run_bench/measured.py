@@ -1,0 +1,185 @@
+"""A run of bounded length, and where its time went, from its own events."""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from raycdc.checkpoint.patch import Json
+from raycdc.config import PipelineConfig
+from raycdc.control.stages import WHY, stage_seconds
+from raycdc.pipeline import Pipeline
+from raycdc.run_events import CaughtUp, Committed, Progress, RunEvent, Started, TableParked, Warned
+
+_KIB = 1024
+#: Rows of sinks are seen in files alone; an epoch that is in no file yet was read for nothing.
+_NO_ROWS = "no row was committed in that time: give it more with --seconds"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """A run is stopped after so many seconds of running, or so many committed rows; 0: any number."""
+
+    seconds: float = 30.0
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One run. `seconds` are those from when everything was up until the last commit; starting took `start_s` before.
+
+    `shares` say for each stage of `raycdc.control.stages` which part of that time it was at work: of all readers'
+    time, or of the driver's. `readers_cpu_s` are CPU seconds of the readers' processes together, `target_bytes` those
+    of the target's files. `whole` says whether all that there was to read was read.
+    """
+
+    settings: str
+    rows: int
+    seconds: float
+    start_s: float
+    epochs: int
+    readers: int
+    shares: Mapping[str, float]
+    readers_cpu_s: float
+    driver_peak_bytes: int
+    target_bytes: int
+    whole: bool
+    notes: Sequence[str] = ()
+
+    @property
+    def rows_per_s(self) -> float:
+        return self.rows / self.seconds if self.seconds else 0.0
+
+    @property
+    def bottleneck(self) -> str:
+        """The busiest stage; empty where nothing is known."""
+        return max(self.shares, key=lambda stage: self.shares[stage]) if any(self.shares.values()) else ""
+
+    @property
+    def why(self) -> str:
+        """What the busiest stage waits for, and what helps."""
+        return WHY.get(self.bottleneck, "")
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            **{name: value for name, value in asdict(self).items() if name not in ("shares", "notes")},
+            "rows_per_s": round(self.rows_per_s),
+            "bottleneck": self.bottleneck,
+            "shares": dict(self.shares),
+            "notes": list(self.notes),
+        }
+
+
+def measured(config: PipelineConfig, limits: Limits, *, settings: str, target: Path, local: bool) -> Figures:
+    """Run the pipeline until it has caught up or a limit is reached, and say what was seen. Raises what a run raises.
+
+    A `KeyboardInterrupt` ends the run as such, and goes on to the caller.
+    """
+    pipeline = Pipeline.from_config(config)
+    watched = _Watched(limits, pipeline)
+    try:
+        pipeline.run(until="caught-up", local=local, listener=watched.listen)
+    finally:
+        watched.close()
+    size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
+    return watched.figures(settings, size)
+
+
+@dataclass(slots=True)
+class _Seen:
+    began_s: float = field(default_factory=time.monotonic)
+    started_s: float | None = None
+    committed_s: float | None = None
+    rows: int = 0
+    epochs: int = 0
+    staging_s: float = 0.0
+    commit_s: float = 0.0
+    whole: bool = False
+    #: Of each reader that there was, by its number and process: seconds by what it did.
+    readers: dict[tuple[int, int], Mapping[str, float]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+class _Watched:
+    """Listens to a run, and stops it at its limits. Events come from threads of the run, one at a time."""
+
+    def __init__(self, limits: Limits, pipeline: Pipeline) -> None:
+        self._limits = limits
+        self._pipeline = pipeline
+        self._seen = _Seen()
+        self._timer: threading.Timer | None = None
+        self._own_cpu_s = time.process_time()
+
+    def listen(self, event: RunEvent) -> None:
+        seen = self._seen
+        match event:
+            case Started():
+                if seen.started_s is None:
+                    seen.started_s = time.monotonic()
+                    if self._limits.seconds:
+                        self._timer = threading.Timer(self._limits.seconds, self._pipeline.stop)
+                        self._timer.daemon = True
+                        self._timer.start()
+            case Progress(readers=readers):
+                seen.readers |= {(reader.subtask, reader.pid): reader.seconds for reader in readers}
+            case Committed():
+                seen.committed_s = time.monotonic()
+                seen.rows += event.rows
+                seen.epochs += 1
+                seen.staging_s += event.staging_s
+                seen.commit_s += event.commit_s
+                if self._limits.rows and seen.rows >= self._limits.rows:
+                    self._pipeline.stop()
+            case CaughtUp():
+                seen.whole = True
+            case TableParked() | Warned():
+                text = event.text if isinstance(event, Warned) else f"{event.table} is parked: {event.parked.reason}"
+                seen.notes.append(text)
+            case _:
+                pass
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def figures(self, settings: str, target_bytes: int) -> Figures:
+        seen = self._seen
+        started_s = seen.started_s or seen.began_s
+        seconds = max(0.0, (seen.committed_s or started_s) - started_s)
+        notes = seen.notes if seen.rows else [*seen.notes, _NO_ROWS]
+        count = max(1, len({subtask for subtask, _ in seen.readers}))
+        return Figures(
+            settings,
+            seen.rows,
+            round(seconds, 3),
+            round(started_s - seen.began_s, 3),
+            seen.epochs,
+            count,
+            self._shares(seconds, count),
+            self._readers_cpu_s(),
+            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB,
+            target_bytes,
+            seen.whole,
+            notes,
+        )
+
+    def _readers_cpu_s(self) -> float:
+        """Of their processes; without Ray that is one, which did other work before."""
+        of_process: dict[int, float] = {}
+        for (_, pid), seconds in self._seen.readers.items():
+            of_process[pid] = max(of_process.get(pid, 0.0), seconds.get("process_cpu", 0.0))
+        before_s = self._own_cpu_s if os.getpid() in of_process else 0.0
+        return round(max(0.0, sum(of_process.values()) - before_s), 2)
+
+    def _shares(self, seconds: float, readers: int) -> dict[str, float]:
+        spent = dict.fromkeys(WHY, 0.0)
+        for reader in self._seen.readers.values():
+            for stage, more in stage_seconds({}, reader).items():
+                spent[stage] += more / readers
+        spent["spark"], spent["commit"] = self._seen.staging_s, self._seen.commit_s
+        return {stage: round(min(1.0, each / seconds), 3) if seconds else 0.0 for stage, each in spent.items()}

@@ -69,6 +69,10 @@ POINTS = (
     # A state on an object store: what the root will name is there, and then the root.
     "before_root",
     "after_root",
+    # A state that is copied or moved: the new place is marked, all is there, and the old place is barred.
+    "after_marked",
+    "after_copied",
+    "after_barred",
     # The supervisor, before it ends a reader that the coordinator gave up.
     "end_fenced",
     # Migrations of the MongoDB sink.

@@ -52,6 +52,7 @@ app.add_typer(state, name="state")
 TableName = Annotated[str, typer.Argument(metavar="TABLE", help="The table, as DB.TABLE.")]
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The pipeline's TOML file.")]
 StatePath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The pipeline's TOML file, or its state folder.")]
+NewPlace = Annotated[str, typer.Argument(metavar="TO", help="An empty folder, or a URL such as s3://BUCKET/PREFIX.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Wait = Annotated[float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for a running pipeline.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Log to stderr; show tracebacks of errors.")]
@@ -433,6 +434,22 @@ def state_check(config: StatePath, json: Json = False) -> int:
     from raycdc.cli.state import check_state
 
     return check_state(config, as_json=json)
+
+
+@state.command("backup", short_help="Copy the state, beside a run or without one.")
+def state_backup(config: StatePath, to: NewPlace) -> int:
+    """Copy the state to TO as it is at one moment, while the pipeline runs or stands still."""
+    from raycdc.cli.state import back_up_state
+
+    return back_up_state(config, to)
+
+
+@state.command("move", short_help="Take the state to another folder or store.")
+def state_move(config: StatePath, to: NewPlace) -> int:
+    """Take the state of a pipeline that stands still to TO. The old place is barred: nobody goes on from it."""
+    from raycdc.cli.state import move_state
+
+    return move_state(config, to)
 
 
 @inspect.callback()

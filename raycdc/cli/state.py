@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Iterator
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 
+from raycdc.checkpoint.place import StatePlace, state_place
 from raycdc.cli.inspect_checkpoint import place_of_state
 from raycdc.cli.words import counted, size_text
-from raycdc.errors import ExitCode
+from raycdc.config.load import state_sections
+from raycdc.errors import ConfigError, ExitCode
 from raycdc.lean import without_pandas
 from raycdc.printable import printable_json, printable_text
+from raycdc.stores.url import FolderPlace, place_of
+from raycdc.upkeep.backup import back_up
+from raycdc.upkeep.copying import Copied
 from raycdc.upkeep.examination import Effect, Examination, Finding, examine
+from raycdc.upkeep.moving import move
 
 
 def check_state(config: Path, *, as_json: bool) -> int:
@@ -25,6 +33,72 @@ def check_state(config: Path, *, as_json: bool) -> int:
         for line in _lines(found):
             print(printable_text(line, indent="  "))
     return int(ExitCode.DONE if found.is_whole else ExitCode.STATE)
+
+
+def back_up_state(config: Path, to: str) -> int:
+    """Copy the state to an empty place, and say what the copy is good for."""
+    without_pandas()
+    target = _target(config, to)
+    made = back_up(place_of_state(config), target)
+    if made.epoch is None or made.committed_ms is None:
+        since = "before its first commit"
+    else:
+        when = datetime.fromtimestamp(made.committed_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
+        since = f"as of epoch {made.epoch}, committed at {when}"
+    print(printable_text(f"Copied the state of pipeline {made.pipeline} to {made.place}, {since}."))
+    print(f"  {_size(made.copied)}")
+    if made.copied.missing:
+        missing = counted(len(made.copied.missing), "segment")
+        print(f"  {missing} of epochs that wait could not be had: a start reads their rows again.")
+    if target.on_store:
+        print("  Segments of epochs that wait stay on this machine: a start reads their rows again.")
+    print(_USE_OF_A_COPY)
+    return int(ExitCode.DONE)
+
+
+_USE_OF_A_COPY = """\
+It is a copy of the state, not of the targets. A start from it goes on exactly
+where the targets are as they were then. Where they went on since, it is
+refused (exit code 5) and changes nothing: both come back together, or neither.
+To use it, stop the pipeline, and put the copy in the place of the state or
+name it as pipeline.state."""
+
+
+def move_state(config: Path, to: str) -> int:
+    """Take the state to an empty place, bar the old one, and say what to change in the configuration."""
+    without_pandas()
+    source, target = place_of_state(config), _target(config, to)
+    moved = move(source, target)
+    print(printable_text(f"Moved the state of pipeline {moved.pipeline} from {moved.before} to {moved.place}."))
+    print(
+        f"  {_size(moved.copied)}" if moved.copied is not None else "  It was copied before; the move is finished now."
+    )
+    print(printable_text(f'Set pipeline.state = "{moved.place}" in {config}.'))
+    if target.on_store:
+        print(printable_text(f'What stays on this machine is in {target.work} (pipeline.work = "{target.work}").'))
+    elif source.on_store:
+        print("Take pipeline.work out: a state in a folder has its files inside.")
+    print(printable_text(f"Nobody goes on from {moved.before} any more; once a run went well, it can be removed."))
+    return int(ExitCode.DONE)
+
+
+def _target(config: Path, to: str) -> StatePlace:
+    """The place that a command names, reached as the configuration says. `ConfigError` for none."""
+    try:
+        place = place_of(to)
+    except ValueError as cause:
+        raise ConfigError(f"The state cannot be there: {cause}.") from cause
+    if isinstance(place, FolderPlace):
+        return StatePlace.of(place.path)
+    if not config.is_file():
+        raise ConfigError(f"{to} is on an object store: name the configuration, which says how it is reached.")
+    options, storage = state_sections(tomllib.loads(config.read_text(encoding="utf-8")))
+    return state_place(options.model_copy(update={"state": str(place)}), storage)
+
+
+def _size(copied: Copied) -> str:
+    documents = f"{counted(copied.documents, 'document')} ({size_text(copied.document_bytes)})"
+    return f"{documents}, {counted(copied.files, 'file')} of rows ({size_text(copied.file_bytes)})"
 
 
 def _document(found: Examination) -> str:

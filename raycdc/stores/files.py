@@ -238,6 +238,35 @@ def names_in(folder: AnyPath) -> list[str]:
     return sorted(key.removeprefix(beginning).rstrip("/") for key in keys)
 
 
+def files_below(folder: AnyPath) -> list[str]:
+    """The files in a folder and in those inside it, by their paths from there, in order; none where there is none."""
+    if isinstance(folder, Path):
+        return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    import obstore
+
+    beginning = _keys_below(folder)
+    with _named(folder, "listed"):
+        client = folder.access.client(folder.place)
+        keys = [meta["path"] for chunk in obstore.list(client, beginning or None) for meta in chunk]
+    return sorted(key.removeprefix(beginning) for key in keys)
+
+
+def transfer(file: AnyPath, to: AnyPath) -> int:
+    """Copy a file to wherever, whole or not at all; its bytes. `FileNotFoundError` where there is none."""
+    with reading(file) as source, writing(to) as whole:
+        if not isinstance(source, str):
+            return _piecewise(source, whole)
+        with Path(source).open("rb") as opened:
+            return _piecewise(opened, whole)
+
+
+def _piecewise(source: Any, to: IO[bytes]) -> int:
+    size = 0
+    while piece := source.read(READ_BYTES):
+        size += to.write(piece)
+    return size
+
+
 def names_after(folder: StorePath, beginning: str, after: str = "") -> list[str]:
     """The names of the objects directly in a folder that begin so and come behind `after`, in order."""
     import obstore

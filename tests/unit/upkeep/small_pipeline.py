@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+import tempfile
+from functools import cache
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from raycdc.cli.entry import main
+from raycdc.testing.forked_commands import nursery
+from raycdc.testing.jobs import RUN_TIMEOUT_S
+
+#: The rows of tables by their keys.
+Rows = dict[str, dict[int, dict[str, Any]]]
+#: Events of a source when it is read first, and later.
+FIRST, MORE, MOST = 20, 40, 60
 
 
-def configured(folder: Path, *, state: str = "", pipeline: str = "", events: int = 100, sections: str = "") -> Path:
-    """Its configuration in `folder`, with the state there too unless `state` says where."""
+def configured(folder: Path, *, state: str = "", sections: str = "", events: int | None = FIRST) -> Path:
+    """Its configuration in `folder`, with the state there too unless `state` says where. The source has so many events
+    from the beginning on; None: they come for a while.
+    """
     path = folder / "small.toml"
     work = f'work = "{folder / "work"}"' if "://" in state else ""
     path.write_text(
@@ -19,12 +33,13 @@ def configured(folder: Path, *, state: str = "", pipeline: str = "", events: int
 name = "small"
 state = "{state or folder / "state"}"
 {work}
-{pipeline}
+epoch_interval = "500ms"
 [source]
 type = "datagen"
 tables = ["shop.a", "shop.b"]
 rows = 50
-events = {events}
+events = {1000 if events is None else events}
+per_second = {0 if events is not None else 50}
 [sink]
 type = "jsonl"
 path = "{folder / "lake"}"
@@ -40,15 +55,54 @@ def run(config: Path, *words: str) -> int:
     return main(["run", str(config), "--local", "--until", "caught-up", "--json", *words])
 
 
-def rows(folder: Path) -> list[tuple[str, int, str]]:
-    """Every change in the lake: its table, key and kind, sorted. None may be there twice."""
-    found = list(_changes(folder))
-    assert len(set(found)) == len(found), "a change is there twice"
-    return sorted((table, key, kind) for table, key, kind, _ in found)
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    """The exit code of a command in this process, and what it says."""
+    capsys.readouterr()
+    code = main(words)
+    return code, "".join(capsys.readouterr())
 
 
-def _changes(folder: Path) -> Iterator[tuple[str, int, str, int]]:
-    for file in sorted((folder / "lake").rglob("*.jsonl")):
-        for line in file.read_text(encoding="utf-8").splitlines():
-            change = json.loads(line)
-            yield file.parent.name, change["id"], change["_op"], change["_seq"]
+def command(config: Path, *words: str, failpoints: str = "") -> tuple[int, str]:
+    """The exit code of a command in a process of its own (negative: the signal that ended it), and what it says."""
+    markers = config.parent / "failpoints"
+    markers.mkdir(exist_ok=True)
+    environment = {**os.environ, "RAYCDC_FAILPOINTS": failpoints, "RAYCDC_FAILPOINT_DIR": str(markers)}
+    log = config.parent / "said.log"
+    with log.open("wb") as stderr:
+        process = nursery().start(words, environment=environment, folder=config.parent, stderr=stderr)
+        with process.stdout as stdout:
+            said = stdout.read().decode()
+        code = process.wait(RUN_TIMEOUT_S)
+    return code, said + log.read_text(encoding="utf-8")
+
+
+def require_exact(folder: Path, events: int = FIRST) -> None:
+    """The lake has every one of so many events, and each change once."""
+    assert _final(folder / "lake") == expected(events)
+
+
+@cache
+def expected(events: int) -> Rows:
+    """The rows of both tables after so many events, as one run has them that nothing happens to."""
+    with tempfile.TemporaryDirectory() as name:
+        assert run(configured(Path(name), events=events)) == 0
+        return _final(Path(name) / "lake")
+
+
+def _final(lake: Path) -> Rows:
+    """The rows that the changes add up to: of each key one insert, then updates and deletions of what was there."""
+    found: Rows = {}
+    for table in ("a", "b"):
+        rows = found[table] = {}
+        lines = [line for file in (lake / "shop" / table).glob("*.jsonl") for line in file.read_text().splitlines()]
+        for change in sorted(map(json.loads, lines), key=lambda change: int(change["_seq"])):
+            values = {name: value for name, value in change.items() if not name.startswith("_")}
+            match change["_op"]:
+                case "+I":
+                    assert change["id"] not in rows, change
+                    rows[change["id"]] = values
+                case "+U":
+                    rows[change["id"]] = values
+                case _:
+                    assert rows.pop(change["id"]) == values, change
+    return found

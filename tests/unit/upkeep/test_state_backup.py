@@ -1,0 +1,78 @@
+"""`raycdc state backup`: a copy of one moment, which goes on exactly or is refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from raycdc.cli.entry import main
+from raycdc.errors import ExitCode
+from raycdc.testing.forked_commands import nursery
+from raycdc.testing.jobs import RUN_TIMEOUT_S
+from tests.unit.upkeep.small_pipeline import MORE, MOST, command, configured, require_exact, run
+
+
+def test_a_copy_goes_on_exactly_where_its_target_is_as_it_was(tmp_path: Path) -> None:
+    config, copy = configured(tmp_path), tmp_path / "copy"
+    assert run(config) == ExitCode.DONE
+    code, said = command(config, "state", "backup", str(config), str(copy))
+    assert (code, f"Copied the state of pipeline small to {copy}, as of epoch" in said) == (ExitCode.DONE, True), said
+    assert main(["state", "check", str(copy)]) == ExitCode.DONE
+    shutil.rmtree(tmp_path / "state")
+    copy.rename(tmp_path / "state")
+    assert run(configured(tmp_path, events=MORE)) == ExitCode.DONE
+    require_exact(tmp_path, MORE)
+
+
+def test_a_copy_is_refused_where_its_target_went_on(tmp_path: Path) -> None:
+    config, copy = configured(tmp_path), tmp_path / "copy"
+    assert run(config) == ExitCode.DONE
+    assert command(config, "state", "backup", str(config), str(copy))[0] == ExitCode.DONE
+    assert run(configured(tmp_path, events=MORE)) == ExitCode.DONE
+    older = configured(tmp_path, state=str(copy), events=MOST)
+    code, said = command(older, "run", str(older), "--local", "--until", "caught-up")
+    assert (code, "the state was restored from an older copy" in said) == (ExitCode.SINK, True), said
+    require_exact(tmp_path, MORE)
+    assert run(configured(tmp_path, events=MOST)) == ExitCode.DONE
+    require_exact(tmp_path, MOST)
+
+
+@pytest.mark.parametrize("failpoint", ["after_manifest=kill@2", "before_commit=kill@2"])
+def test_rows_that_wait_go_along(tmp_path: Path, failpoint: str) -> None:
+    config, copy = configured(tmp_path), tmp_path / "copy"
+    words = ("run", str(config), "--local", "--until", "caught-up")
+    assert command(config, *words, failpoints=failpoint)[0] == -signal.SIGKILL
+    code, said = command(config, "state", "backup", str(config), str(copy))
+    assert (code, "files of rows" in said or "file of rows" in said) == (ExitCode.DONE, True), said
+    assert main(["state", "check", str(copy)]) == ExitCode.DONE
+    shutil.rmtree(tmp_path / "state")
+    copy.rename(tmp_path / "state")
+    assert run(config) == ExitCode.DONE
+    require_exact(tmp_path)
+
+
+def test_a_copy_of_a_running_pipeline_is_whole(tmp_path: Path) -> None:
+    config = configured(tmp_path, events=None)
+    with (tmp_path / "run.log").open("wb") as log:
+        process = nursery().start(
+            ["run", str(config), "--local", "--json"], environment=os.environ, folder=tmp_path, stderr=log
+        )
+        try:
+            seen = b""
+            while b'"commit"' not in seen:
+                seen = process.stdout.readline()
+                assert seen, (tmp_path / "run.log").read_text()
+            for number in range(2):
+                code, said = command(config, "state", "backup", str(config), str(tmp_path / f"copy{number}"))
+                assert code == ExitCode.DONE, said
+                code, said = command(config, "state", "check", str(tmp_path / f"copy{number}"))
+                assert code == ExitCode.DONE, said
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.stdout.read()
+            process.stdout.close()
+            assert process.wait(RUN_TIMEOUT_S) == ExitCode.DONE

@@ -1,0 +1,122 @@
+"""`raycdc state move`: killed at each step, a pipeline goes on from one of two places, and never from both."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from raycdc.checkpoint.folder import LocalFolder
+from raycdc.checkpoint.identity import NAME
+from raycdc.checkpoint.place import StatePlace
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.checkpoint.term import DriverTerm
+from raycdc.errors import ExitCode, FencedError, StateError
+from raycdc.upkeep.moving import move
+from tests.unit.upkeep.small_pipeline import MORE, MOST, command, configured, require_exact, run, told
+
+BEFORE_THE_BAR = ["after_marked=kill", "half_written=kill@1", "half_written=kill@7", "after_copied=kill"]
+
+
+def test_a_moved_pipeline_goes_on_at_the_new_place_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config, new = configured(tmp_path), tmp_path / "new"
+    assert run(config) == ExitCode.DONE
+    code, said = told(capsys, "state", "move", str(config), str(new))
+    assert (code, f'Set pipeline.state = "{new}" in {config}.' in said) == (ExitCode.DONE, True), said
+    for words in (("tables", "list"), ("state", "check"), ("status",), ("run",), ("check",)):
+        more = ("--local",) if words[0] in ("run", "check") else ()
+        code, said = told(capsys, *words, str(config), *more)
+        assert (code, f"was moved from {tmp_path / 'state'} to {new}" in said) == (ExitCode.STATE, True), (words, said)
+    # Again it finds that everything was done.
+    assert told(capsys, "state", "move", str(config), str(new))[0] == ExitCode.DONE
+    assert told(capsys, "state", "move", str(config), str(tmp_path / "other"))[0] == ExitCode.STATE
+    assert run(configured(tmp_path, state=str(new), events=MORE)) == ExitCode.DONE
+    require_exact(tmp_path, MORE)
+
+
+@pytest.mark.parametrize(
+    "failpoint",
+    [
+        "after_copied=kill",
+        "after_barred=kill",
+        *(pytest.param(name, marks=pytest.mark.long) for name in BEFORE_THE_BAR[:3]),
+    ],
+)
+def test_a_move_that_is_killed_is_made_again(tmp_path: Path, failpoint: str) -> None:
+    config, new = configured(tmp_path), tmp_path / "new"
+    assert run(config) == ExitCode.DONE
+    assert command(config, "state", "move", str(config), str(new), failpoints=failpoint)[0] == -signal.SIGKILL
+    there = configured(tmp_path, state=str(new))
+    code, said = command(there, "run", str(there), "--local", "--until", "caught-up")
+    if failpoint == BEFORE_THE_BAR[1]:
+        # Not even the mark is there: it is a first start, which the target refuses.
+        assert code != ExitCode.DONE, said
+    else:
+        assert (code, "a copy was begun at" in said) == (ExitCode.STATE, True), said
+    config = configured(tmp_path, events=MORE)
+    if failpoint in BEFORE_THE_BAR:
+        assert run(config) == ExitCode.DONE
+        require_exact(tmp_path, MORE)
+    else:
+        code, said = command(config, "run", str(config), "--local")
+        assert (code, "was moved from" in said) == (ExitCode.STATE, True), said
+    if failpoint != BEFORE_THE_BAR[1]:
+        assert command(config, "state", "move", str(config), str(new))[0] == ExitCode.DONE
+        assert run(configured(tmp_path, state=str(new), events=MOST)) == ExitCode.DONE
+        require_exact(tmp_path, MOST)
+
+
+def test_a_state_that_somebody_has_is_not_moved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config, new = configured(tmp_path), tmp_path / "new"
+    with CheckpointStore(tmp_path / "state", pipeline="small").lease():
+        code, said = told(capsys, "state", "move", str(config), str(new))
+    assert (code, "is in use by process" in said, new.exists()) == (ExitCode.STATE, True, False), said
+
+
+def test_a_driver_that_waited_for_the_state_does_not_go_on_behind_the_bar(tmp_path: Path) -> None:
+    waited = CheckpointStore(tmp_path / "state", pipeline="small")
+    move(waited.place, StatePlace.of(tmp_path / "new"))
+    with pytest.raises(StateError, match="was moved from"):
+        DriverTerm(waited)
+
+
+def test_a_move_that_a_driver_overtook_leaves_the_state_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On another machine that sees the folder, it takes over between the move's look and its bar."""
+    there = CheckpointStore(tmp_path / "state", pipeline="small")
+    successor: list[DriverTerm] = []
+
+    def overtaken(folder: LocalFolder, name: str, data: bytes) -> None:
+        if name == NAME and b"moved_to" in data and not successor:
+            successor.append(DriverTerm(CheckpointStore(there.place, create=False)))
+        write(folder, name, data)
+
+    write = LocalFolder.write
+    monkeypatch.setattr(LocalFolder, "write", overtaken)
+    with pytest.raises(FencedError):
+        move(there.place, StatePlace.of(tmp_path / "new"))
+    assert CheckpointStore(there.place, create=False).generations.newest() == successor[0].generation()
+    with pytest.raises(StateError, match="a copy was begun"):
+        CheckpointStore(tmp_path / "new", create=False)
+
+
+@pytest.mark.parametrize("what", ["a state", "a file", "inside", "around"])
+def test_only_an_empty_place_apart_is_taken(tmp_path: Path, what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    config, new = configured(tmp_path), tmp_path / "new"
+    CheckpointStore(tmp_path / "state", pipeline="small")
+    match what:
+        case "a state":
+            CheckpointStore(new, pipeline="small")
+        case "a file":
+            new.mkdir()
+            (new / "mine").touch()
+        case "inside":
+            new = tmp_path / "state" / "new"
+        case "around":
+            new = tmp_path
+    for verb in ("move", "backup"):
+        code, said = told(capsys, "state", verb, str(config), str(new))
+        assert (code, "name " in said) == (ExitCode.STATE, True), said
+    CheckpointStore(tmp_path / "state", create=False)

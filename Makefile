@@ -1,6 +1,6 @@
 # The tasks of this project. `make test` is what CI runs; `make check` is a synonym for people who look for it.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test demo test check test-fast test-kill test-takeover test-elastic test-balance test-simulation test-drivers test-races test-sinks test-stores test-leaks test-verify test-spark-elsewhere test-blackbox test-stories test-mutants test-mongodb-peer lint types imports format bench clean
+.PHONY: help setup setup-test demo test check test-fast test-kill test-takeover test-elastic test-balance test-simulation test-drivers test-races test-sinks test-stores test-leaks test-verify test-spark-elsewhere test-blackbox test-stories test-demos test-mutants test-mongodb-peer lint types imports format bench clean
 SHELL := /bin/bash
 BIN := .venv/bin
 PYTEST := $(BIN)/python .ci/leaves-nothing $(BIN)/python -m pytest
@@ -22,7 +22,7 @@ setup: ## Make this machine able to run raycdc: .venv, Java, MariaDB, Spark's ja
 setup-test:
 	@.ci/setup test
 
-demo: setup ## A small shop in a private MariaDB, followed into a Delta lake in ./demo-lake
+demo: setup ## A small shop in a private MariaDB, followed into a Delta lake in ./demo-lake (raycdc demo --help: other pairs)
 	@$(BIN)/raycdc demo
 
 test: setup-test lint ## Everything: style, types, layers and all tests on real servers
@@ -86,6 +86,9 @@ test-blackbox: setup-test ## Stories of DDL, types, broken surroundings, damaged
 
 test-stories: setup-test ## What `make test` tells in a cheaper form: the tutorial into PostgreSQL; plan as check; a bench of every system
 	$(PYTEST) $(SEVERAL) -m long tests/e2e/test_shop_tutorial.py tests/e2e/test_transforms.py tests/e2e/test_bench.py
+
+test-demos: setup-test ## The demo of every pair of a source and a target, each with servers of its own (about a quarter of an hour)
+	$(PYTEST) -n 2 --dist worksteal -m long tests/e2e/test_demo.py
 
 test-mutants: setup-test ## Take some eighty rules out of the source, one at a time: a test must notice each (about ten minutes)
 	$(BIN)/python -m tests.mutants.run

@@ -129,7 +129,10 @@ def require_identity(folder: StateFolder) -> None:
 
 def _created(folder: StateFolder, pipeline: str, *, create: bool) -> Identity:
     if not create:
-        raise StateError(f"There is no raycdc state in {folder.where}. Is pipeline.state right?")
+        raise StateError(
+            f"There is no raycdc state in {folder.where}. Either the pipeline has not run yet (raycdc run), or "
+            "pipeline.state names another place."
+        )
     require_identity(folder)
     folder.require_usable()
     folder.create("epochs", "commits", "schemas", "spool")

@@ -267,11 +267,14 @@ def trial(
 
 
 @app.command(
-    short_help="Run a pipeline on a private MariaDB with a small shop.",
+    short_help="Follow a small shop in a private server into any target.",
     context_settings=_OWN_OPTIONS,
 )
 def demo(context: typer.Context) -> int:
-    """Start a private MariaDB with a small shop, run a pipeline on it, and compare source and lake."""
+    """Start a private server with a small shop, follow it into any target, and compare both.
+
+    `raycdc demo --help` lists the servers and targets.
+    """
     from raycdc.cli import demo as demo_command
 
     return int(demo_command.main(context.args))

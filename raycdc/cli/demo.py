@@ -1,137 +1,183 @@
-"""``raycdc demo``: a private MariaDB with a small shop, followed into a Delta lake while customers go on buying.
+"""``raycdc demo``: a trial server with a small shop, followed into any target while customers go on buying.
 
-It shows the product as a user has it: the pipeline is ``raycdc run examples/quickstart.toml`` in a process of its own.
-Afterwards source and lake are read independently and compared; a difference is the exit code of a data error.
+It shows the product as a user has it: the configuration is a file that is left behind, and the pipeline is ``raycdc
+run`` of it in a process of its own. Afterwards source and target are read independently and compared: by ``raycdc
+verify`` where it can, else by the keys and a column. A difference is the exit code of a data error.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import os
+import json
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from raycdc.checkpoint.opaque import positions_in
+from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
-from raycdc.connectors.mysql.binlog.position import BinlogOffset
+from raycdc.config.init_page import toml_list, toml_text
+from raycdc.control.client import NoRun, find
 from raycdc.errors import ConfigError, ExitCode, SourceError, StateError
 
 if TYPE_CHECKING:
-    from raycdc.testing.compare import TableComparison
-    from raycdc.testing.servers import MariaDbServer
-    from raycdc.testing.workload import ShopWorkload
+    from raycdc.testing.trials import SourceTrial
+    from raycdc.testing.trials.targets import Target
 
-LAKE = Path("demo-lake")
+FOLDER = Path("demo-lake")
+CONFIG = FOLDER / "demo.toml"
+_STATE = FOLDER / ".raycdc-state"
 #: Left in a demo's folder, so that a later demo knows it may be removed.
 _MARKER = ".raycdc-demo"
-_CONFIG = Path("examples/quickstart.toml")
-_SEED = 2026
-_SNAPSHOT_TIMEOUT_S = 150.0
+_SNAPSHOT_TIMEOUT_S = 300.0
 _CATCH_UP_TIMEOUT_S = 90.0
 _STOP_TIMEOUT_S = 60.0
 _WORKLOAD_PAUSE_S = 0.005
 _POLL_S = 0.25
+#: Rows of the largest table: of databases, which fill it by themselves, and of the others.
+_ORDERS, _ORDERS_SENT = 200_000, 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    config: Path
+    source: str
+    sink: str
     orders: int
     seconds: float
     local: bool
+    stay: bool
+
+    def run_words(self) -> list[str]:
+        return ["run", str(CONFIG), *(["--local"] if self.local else [])]
 
 
 def main(arguments: Sequence[str]) -> int:
     """The command. Prints only before and after the pipeline runs, because that has the screen meanwhile."""
     options = _parse(arguments)
-    from raycdc.testing.servers import MariaDbServer
-    from raycdc.testing.shop import ShopSize, create_shop
-    from raycdc.testing.workload import ShopWorkload
+    from raycdc.testing.servers import ServerError
+    from raycdc.testing.shop import ShopSize
+    from raycdc.testing.trials import SourceTrial, new_trial
+    from raycdc.testing.trials.targets import new_target
 
     began = time.monotonic()
-    _empty_lake()
-    size = ShopSize(orders=options.orders)
-    with MariaDbServer() as server:
-        version = server.scalar("SELECT VERSION()")
-        print(f"MariaDB {version} on {server.host}:{server.port}; filling a shop with {size.rows:,} rows …", flush=True)
-        with server.connect() as connection:
-            create_shop(connection, "shop", size)
-        print(f"raycdc run {options.config}   (while a workload inserts, updates, deletes and alters)\n", flush=True)
-        workload = ShopWorkload(server.connect, seed=_SEED, size=size)
-        status = _follow(server, workload, options)
-        if status is not ExitCode.DONE:
-            return int(status)
-        comparisons = _compare(server)
-    _print_workload(workload)
-    return _print_comparison(comparisons, seconds=time.monotonic() - began)
+    _empty_folder()
+    size = ShopSize(max(10, options.orders // 10), max(10, options.orders // 100), options.orders)
+    try:
+        trial = new_trial(options.source)
+        assert isinstance(trial, SourceTrial)
+        target = new_target(options.sink, FOLDER)
+        print(f"Starting {options.source}{f' and {options.sink}' if target.is_server else ''} …", flush=True)
+        with target, trial:
+            print(f"{trial.version} is at {trial.address}; filling a shop with {size.rows:,} rows …", flush=True)
+            trial.fill(size)
+            CONFIG.write_text(_configuration(trial, target), encoding="utf-8")
+            print(f"raycdc {' '.join(options.run_words())}   (while customers buy)\n", flush=True)
+            status = _follow(trial, options)
+            if status is not ExitCode.DONE:
+                return int(status)
+            print(f"\nMeanwhile {trial.told()}.\n", flush=True)
+            findings = _compared(trial, target, options)
+            status = _print_findings(findings)
+            _print_end(target, options, seconds=time.monotonic() - began)
+            if options.stay:
+                _stay()
+    except ServerError as cause:
+        raise SourceError(str(cause)) from cause
+    return int(status)
 
 
 def _parse(arguments: Sequence[str]) -> _Options:
-    parser = argparse.ArgumentParser(prog="raycdc demo", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--config", type=Path, default=_CONFIG, help="the pipeline to run")
-    parser.add_argument("--orders", type=int, default=200_000, help="rows of the largest table")
-    parser.add_argument("--seconds", type=float, default=10.0, help="how long the workload goes on after the snapshot")
+    from raycdc.testing.trials import SOURCES
+    from raycdc.testing.trials.targets import FOLDERS, SERVERS
+
+    parser = argparse.ArgumentParser(
+        prog="raycdc demo",
+        description="Follow a small shop in a private server into any target, and compare both. Needs nothing that is "
+        "not here: servers are fetched when they are first started.",
+    )
+    parser.add_argument("--source", choices=list(SOURCES), default="mariadb", help="the private server (mariadb)")
+    parser.add_argument("--sink", choices=[*FOLDERS, *SERVERS], default="delta", help="what it is written to (delta)")
+    parser.add_argument("--orders", type=int, help="rows of the largest table")
+    parser.add_argument("--seconds", type=float, default=10.0, help="how long customers go on after the snapshot (10)")
     parser.add_argument("--local", action="store_true", help="run the pipeline without Ray and Spark")
+    parser.add_argument(
+        "--stay",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="leave the servers up until Ctrl-C; default: on a terminal, where the target is a server",
+    )
     chosen = parser.parse_args(list(arguments))
-    config: Path = chosen.config
-    if not config.exists() and config == _CONFIG:
-        config = Path(__file__).resolve().parents[2] / _CONFIG
-    if not config.exists():
-        raise ConfigError(f"{chosen.config} does not exist. Run the demo in a checkout of raycdc, or name a --config.")
-    return _Options(config=config, orders=chosen.orders, seconds=chosen.seconds, local=chosen.local)
+    fills_itself = chosen.source.startswith(("mariadb", "mysql"))
+    return _Options(
+        source=chosen.source,
+        sink=chosen.sink,
+        orders=chosen.orders or (_ORDERS if fills_itself else _ORDERS_SENT),
+        seconds=chosen.seconds,
+        local=chosen.local,
+        stay=sys.stdin.isatty() and chosen.sink in SERVERS if chosen.stay is None else chosen.stay,
+    )
 
 
-def _empty_lake() -> None:
-    if LAKE.exists() and any(LAKE.iterdir()) and not (LAKE / _MARKER).exists():
-        raise ConfigError(f"./{LAKE} holds something that is not from a demo. Move it away, or run in another folder.")
-    if LAKE.exists():
-        shutil.rmtree(LAKE)
-    LAKE.mkdir()
-    (LAKE / _MARKER).write_text("Made by `raycdc demo`, which removes this folder when it runs again.\n")
+def _empty_folder() -> None:
+    if FOLDER.exists() and any(FOLDER.iterdir()) and not (FOLDER / _MARKER).exists():
+        raise ConfigError(
+            f"./{FOLDER} holds something that is not from a demo. Move it away, or run in another folder."
+        )
+    if FOLDER.exists():
+        shutil.rmtree(FOLDER)
+    FOLDER.mkdir()
+    (FOLDER / _MARKER).write_text("Made by `raycdc demo`, which removes this folder when it runs again.\n")
 
 
-# -- the pipeline and the workload side by side
+def _configuration(trial: SourceTrial, target: Target) -> str:
+    lines = ["# Written by raycdc demo. Every option: raycdc explain options", "", "[pipeline]", 'name = "demo"']
+    lines += [f"state = {toml_text(f'./{_STATE}')}", "", "[source]", *_keys(trial.as_source)]
+    lines += ["", "[readers]", "max = 2", "", "[sink]", *_keys(target.keys)]
+    return "\n".join(lines) + "\n"
 
 
-def _follow(server: MariaDbServer, workload: ShopWorkload, options: _Options) -> ExitCode:
-    """Run the pipeline until it has committed all that the workload did; DONE, or what to exit with."""
-    with _pipeline(server, options) as pipeline:
-        progress = _Progress(pipeline, options.config, server)
-        with _running(workload) as failure:
+def _keys(section: Mapping[str, str | int | Sequence[str]]) -> Iterator[str]:
+    for name, value in section.items():
+        match value:
+            case str():
+                yield f"{name} = {toml_text(value)}"
+            case int():
+                yield f"{name} = {value}"
+            case _:
+                yield f"{name} = {toml_list(value)}"
+
+
+# -- the pipeline and the customers side by side
+
+
+def _follow(trial: SourceTrial, options: _Options) -> ExitCode:
+    """Run the pipeline until it has committed all that customers did; DONE, or what to exit with."""
+    with _pipeline(options) as pipeline:
+        progress = _Progress(pipeline)
+        with _buying(trial):
             if not progress.wait_for_snapshot():
                 return progress.give_up("the snapshot was not finished")
-        _raise_first(failure)
-        workload.add_points_column()  # here, because the workload's connection serves one thread at a time
-        with _running(workload) as failure:
+        trial.alter()  # here, because the customers' connection serves one thread at a time
+        with _buying(trial):
             ended = time.monotonic() + options.seconds
             while time.monotonic() < ended and pipeline.poll() is None:
                 time.sleep(_POLL_S)
-        _raise_first(failure)
-        if not progress.wait_for_position(*_log_position(server)):
-            return progress.give_up("the pipeline did not catch up with the end of the workload")
+        if not progress.wait_until_seen(time.time()):
+            return progress.give_up("the pipeline did not catch up with the customers")
     return ExitCode.DONE
 
 
 @contextlib.contextmanager
-def _pipeline(server: MariaDbServer, options: _Options) -> Iterator[subprocess.Popen[bytes]]:
+def _pipeline(options: _Options) -> Iterator[subprocess.Popen[bytes]]:
     """``raycdc run`` in a process of its own, ended with the signal that Ctrl-C sends."""
-    environment = {
-        **os.environ,
-        "MYSQL_HOST": server.host,
-        "MYSQL_PORT": str(server.port),
-        "MYSQL_PASSWORD": server.cdc_password,
-    }
-    command = [sys.executable, "-m", "raycdc.cli", "run", str(options.config), *(["--local"] if options.local else [])]
-    with subprocess.Popen(command, env=environment) as process:
+    with subprocess.Popen([sys.executable, "-m", "raycdc.cli", *options.run_words()]) as process:
         try:
             yield process
         finally:
@@ -145,45 +191,36 @@ def _pipeline(server: MariaDbServer, options: _Options) -> Iterator[subprocess.P
 
 
 @contextlib.contextmanager
-def _running(workload: ShopWorkload) -> Iterator[list[Exception]]:
-    """The workload in a thread as long as the block lasts; yields a list that then holds what went wrong in it."""
+def _buying(trial: SourceTrial) -> Iterator[None]:
+    """Customers in a thread as long as the block lasts; what went wrong with them is raised at its end."""
     stop = threading.Event()
     failures: list[Exception] = []
 
     def work() -> None:
         try:
-            workload.run(stop, pause_s=_WORKLOAD_PAUSE_S)
-        except Exception as error:  # noqa: BLE001  raised again by _raise_first in the main thread
+            while not stop.wait(_WORKLOAD_PAUSE_S):
+                trial.step()
+        except Exception as error:  # noqa: BLE001  raised again in the main thread
             failures.append(error)
 
     thread = threading.Thread(target=work, name="workload")
     thread.start()
     try:
-        yield failures
+        yield
     finally:
         stop.set()
         thread.join()
-
-
-def _raise_first(failures: list[Exception]) -> None:
     if failures:
-        raise SourceError(f"The demo's workload failed: {failures[0]}") from failures[0]
-
-
-def _log_position(server: MariaDbServer) -> tuple[str, int]:
-    file, position, *_ = server.execute("SHOW MASTER STATUS")[0]
-    return str(file), int(position)
+        raise SourceError(f"The demo's customers failed: {failures[0]}") from failures[0]
 
 
 class _Progress:
-    """How far the pipeline got, read from its checkpoints as ``raycdc inspect checkpoint`` does."""
+    """How far the pipeline got, by its checkpoints and by its own status."""
 
-    def __init__(self, pipeline: subprocess.Popen[bytes], config: Path, server: MariaDbServer) -> None:
-        from raycdc.config import load_config
+    def __init__(self, pipeline: subprocess.Popen[bytes]) -> None:
+        from raycdc.testing.trials.trial import COMPARED, DATABASE
 
-        settings = load_config(config, environment={**os.environ, "MYSQL_PASSWORD": server.cdc_password})
-        self._state = Path(settings.pipeline.state)
-        self._tables = {"shop.customers", "shop.products", "shop.orders"}
+        self._tables = {f"{DATABASE}.{table}" for table in COMPARED}
         self._pipeline = pipeline
 
     def wait_for_snapshot(self) -> bool:
@@ -199,26 +236,29 @@ class _Progress:
 
         return self._wait(finished, _SNAPSHOT_TIMEOUT_S)
 
-    def wait_for_position(self, file: str, position: int) -> bool:
-        """Until what is committed reaches this position of the log; False when the pipeline ended before."""
+    def wait_until_seen(self, moment: float) -> bool:
+        """Until the target has what the source had at `moment`; False when the pipeline ended before."""
 
-        def reached() -> bool:
-            manifest = self._committed()
-            positions = positions_in(manifest.to_splits) if manifest else {}
-            return any(BinlogOffset.of(at) >= BinlogOffset(file, position) for at in positions.values())
+        def seen() -> bool:
+            try:
+                run = find(CheckpointStore(_STATE, create=False), patience_s=0)
+                lag_ms = None if isinstance(run, NoRun) else run.status().job.lag_ms
+            except StateError:
+                return False  # asked again soon
+            return lag_ms is not None and time.time() - lag_ms / 1000 > moment
 
-        return self._wait(reached, _CATCH_UP_TIMEOUT_S)
+        return self._wait(seen, _CATCH_UP_TIMEOUT_S)
 
     def give_up(self, what: str) -> ExitCode:
         """The exit code of a demo that did not get there, after one line that says so."""
         code = self._pipeline.poll()
         if code is None:
-            print(f"\nThe demo gave up: {what} in time.", file=sys.stderr)
+            print(f"\nThe demo gave up: {what} in time. Try fewer rows: --orders 1000", file=sys.stderr)
             return ExitCode.BUG
         print(f"\nThe pipeline ended by itself with exit code {code}: {what}.", file=sys.stderr)
         return ExitCode(code) if code in set(ExitCode) and code else ExitCode.BUG
 
-    def _wait(self, condition: Any, timeout_s: float) -> bool:
+    def _wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
         while self._pipeline.poll() is None and time.monotonic() < deadline:
             if condition():
@@ -226,10 +266,10 @@ class _Progress:
             time.sleep(_POLL_S)
         return False
 
-    def _committed(self) -> Any:
+    def _committed(self) -> Manifest | None:
         """Manifest of the last committed epoch, or None while there is none."""
         try:
-            store = CheckpointStore(self._state, create=False)
+            store = CheckpointStore(_STATE, create=False)
             record = store.last_commit()
             return None if record is None else store.manifest(record.epoch)
         except StateError:
@@ -239,48 +279,82 @@ class _Progress:
 # -- the result
 
 
-def _compare(server: MariaDbServer) -> list[TableComparison]:
-    from raycdc.testing.compare import compare_lake
-    from raycdc.testing.shop import TABLES
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    """One table: rows on both sides, and what they were compared by."""
 
-    with server.connect() as connection:
-        return compare_lake(connection, LAKE, [("shop", table) for table in TABLES])
-
-
-def _print_workload(workload: ShopWorkload) -> None:
-    done = workload.counts
-    print(
-        f"\nMeanwhile {done['transactions']:,} transactions changed the shop: {done['insert']:,} rows inserted, "
-        f"{done['update']:,} updated, {done['delete']:,} deleted, one column added.\n"
-    )
+    table: str
+    source_rows: int
+    target_rows: int
+    equal: bool
+    by: str
 
 
-def _print_comparison(comparisons: Sequence[TableComparison], *, seconds: float) -> int:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    table = Table("table", "", "rows", "checksum over all columns", "")
-    for comparison in comparisons:
-        verdict = "[green]equal[/green]" if comparison.equal else "[red]DIFFERENT[/red]"
-        table.add_row(comparison.table, "source", f"{comparison.source.rows:,}", str(comparison.source), "")
-        table.add_row("", "lake", f"{comparison.sink.rows:,}", str(comparison.sink), verdict, end_section=True)
-    console.print(table)
-    for comparison in comparisons:
-        for problem in comparison.problems:
-            console.print(f"{comparison.table}: {problem}", markup=False)
-    equal = all(comparison.equal for comparison in comparisons)
-    console.print(f"The lake is in ./{LAKE}; {seconds:.0f} s in all.")
-    if equal:
-        _print_next_steps()
-    return int(ExitCode.DONE if equal else ExitCode.DATA)
+def _compared(trial: SourceTrial, target: Target, options: _Options) -> list[_Finding]:
+    """All tables. What was not sealed when the pipeline ended is fetched by one more run of it, if need be."""
+    findings = _findings(trial, target)
+    if not all(finding.equal for finding in findings):
+        _raycdc(*options.run_words(), "--until", "caught-up")
+        findings = _findings(trial, target)
+    return findings
 
 
-def _print_next_steps() -> None:
-    """Print the commands to try next, as they can be typed here."""
-    folder = Path(sys.executable).parent
-    if folder.is_relative_to(Path.cwd()):
-        folder = folder.relative_to(Path.cwd())
-    reading = f'from deltalake import DeltaTable; print(DeltaTable("{LAKE}/shop/orders").to_pyarrow_table())'
-    print(f"\nLook at it:       {folder}/python -c '{reading}'")
-    print(f"Your own tables:  {folder}/raycdc init pipeline.toml, which asks; then {folder}/raycdc run pipeline.toml")
+def _findings(trial: SourceTrial, target: Target) -> list[_Finding]:
+    from raycdc.testing.trials.trial import COMPARED, DATABASE
+
+    verified = {}
+    for line in _raycdc("verify", str(CONFIG), "--json", "--wait", "5").stdout.splitlines():
+        said = json.loads(line)
+        verified[said["table"]] = said
+    findings = []
+    for table, column in COMPARED.items():
+        name = f"{DATABASE}.{table}"
+        said = verified.get(name)
+        if said is not None and said["verdict"] != "not compared":
+            rows = int(said["source_rows"]), int(said["target_rows"])
+            findings.append(_Finding(name, *rows, said["verdict"] == "equal", "all columns"))
+        else:
+            ours, theirs = trial.held(table), target.held(table)
+            findings.append(_Finding(name, len(ours), len(theirs), ours == theirs, f"key and {column}"))
+    return findings
+
+
+def _raycdc(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "raycdc.cli", *words], capture_output=True, text=True, check=False)
+
+
+def _print_findings(findings: Sequence[_Finding]) -> ExitCode:
+    print(f"{'table':16} {'rows of source':>14} {'of target':>10}")
+    for finding in findings:
+        verdict = "equal" if finding.equal else "DIFFERENT"
+        rows = f"{finding.source_rows:>14,} {finding.target_rows:>10,}"
+        print(f"{finding.table:16} {rows}  {verdict} (by {finding.by})")
+    return ExitCode.DONE if all(finding.equal for finding in findings) else ExitCode.DATA
+
+
+def _print_end(target: Target, options: _Options, *, seconds: float) -> None:
+    """Print where the data is, how to look at it, and the commands to try next, as they can be typed here."""
+    from raycdc.testing.trials.trial import looked, program
+
+    print(f"\n{seconds:.0f} s in all. The tables are {target.where}.")
+    if target.is_server and not options.stay:
+        print("They are gone with the demo; with --stay its servers stay up until Ctrl-C.")
+    else:
+        print("\n".join(["\nLook at it:", "", *looked(target.look)]))
+    commands = []
+    if options.stay:
+        commands.append((f"run {CONFIG}", "in another terminal: it goes on"))
+    commands += [
+        (f"status {CONFIG}", "how far it is"),
+        ("trial mariadb", "a server to try things on"),
+        ("init shop.toml", "a configuration of your own"),
+        ("run shop.toml", "your own tables"),
+    ]
+    width = max(len(command) for command, _ in commands)
+    print("\n".join(["\nNext:", *(f"  {program('raycdc')} {command:{width}}  {why}" for command, why in commands)]))
+
+
+def _stay() -> None:
+    print("\nThe servers stay up until Ctrl-C.", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        signal.pause()

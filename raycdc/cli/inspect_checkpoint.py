@@ -34,7 +34,7 @@ def place_of_state(path: Path) -> StatePlace:
     where the state is on an object store.
     """
     if path.suffix == ".toml" and not path.exists():
-        raise ConfigError(f"{path} cannot be read: No such file or directory.")
+        raise ConfigError(f"{path} cannot be read: No such file or directory. Write one with: raycdc init {path}")
     if not path.is_file():
         return StatePlace.of(path)
     try:

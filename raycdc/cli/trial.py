@@ -5,7 +5,6 @@ Ports, data and process go with the command, however it ends (`raycdc.testing.se
 
 from __future__ import annotations
 
-import shutil
 import signal
 import sys
 import threading
@@ -73,7 +72,7 @@ def serve(kind: str, *, port: int | None, empty: bool, live: bool) -> int:
 
 def _told(trial: Trial, *, filled: bool) -> Iterator[str]:
     from raycdc.testing.trials import SourceTrial
-    from raycdc.testing.trials.trial import COMPARED, DATABASE, typed
+    from raycdc.testing.trials.trial import COMPARED, DATABASE, looked, typed
 
     yield f"{trial.version} is up until Ctrl-C; its data goes with it."
     yield ""
@@ -84,8 +83,8 @@ def _told(trial: Trial, *, filled: bool) -> Iterator[str]:
         yield "  accounts  none are needed"
     if filled:
         yield f"  data      {', '.join(f'{DATABASE}.{table}' for table in COMPARED)}"
-    if trial.look and shutil.which(trial.look[0]):
-        yield from typed(trial.look, "  look at   ")
+    if filled:
+        yield from ["", "Look at it:", "", *looked(trial.look(DATABASE, "orders"))]
     if isinstance(trial, SourceTrial):
         yield ""
         yield "As a source, in another terminal:"

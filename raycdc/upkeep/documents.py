@@ -79,7 +79,10 @@ def require_readable(place: StatePlace) -> StateFolder:
     """The documents of a state that is there. `StateError` where there is none, whatever bars it."""
     folder = place.open()
     if folder.read(NAME) is None and not folder.has_remains():
-        raise StateError(f"There is no raycdc state in {folder.where}. Is pipeline.state right?")
+        raise StateError(
+            f"There is no raycdc state in {folder.where}. Either the pipeline has not run yet (raycdc run), or "
+            "pipeline.state names another place."
+        )
     return folder
 
 

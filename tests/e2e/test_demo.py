@@ -8,37 +8,82 @@ from pathlib import Path
 
 import pytest
 
+from raycdc.cli import main
 from raycdc.errors import ExitCode
 from raycdc.testing.compare import read_delta
+from raycdc.testing.trials.targets import FOLDERS, SERVERS
 
 TIMEOUT_S = 900
+#: MySQL of other versions is what MySQL 8.0 is to the demo.
+PAIRS = [(source, sink) for source in ("mariadb", "mysql", "mongodb", "kafka") for sink in (*FOLDERS, *SERVERS)]
 
 
-def demo(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "raycdc.cli", "demo", "--orders", "6000", "--seconds", "3", *options]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+def demo(folder: Path, *options: str, orders: int = 6000) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "raycdc.cli", "demo", "--orders", str(orders), "--seconds", "2", *options]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL
+    )
+
+
+def require_equal(done: subprocess.CompletedProcess[str]) -> None:
+    """An `AssertionError` unless the demo says that the three tables of the shop are equal, and fits its screen."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(" equal (by ") == 3, done.stdout
+    _, _, said = done.stdout.partition("\nMeanwhile ")
+    assert " rows inserted, " in said
+    lines = said.replace(str(Path(sys.executable).parent), "bin").splitlines()[2:]
+    assert [line for line in lines if len(line) > 80] == []
+
+
+def looked_at(folder: Path, said: str) -> str:
+    """What the command prints that the demo gives for looking at the target."""
+    _, _, rest = said.partition("\nLook at it:\n\n")
+    look, _, _ = rest.partition("\n\nNext:\n")
+    shown = subprocess.run(look, shell=True, cwd=folder, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    assert shown.returncode == 0, shown.stderr
+    return shown.stdout
 
 
 @pytest.mark.server
 def test_the_demo_ends_with_equal_tables_and_leaves_the_lake(tmp_path: Path) -> None:
     done = demo(tmp_path, "--local")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("equal") == 3
+    require_equal(done)
+    assert done.stdout.count("equal (by all columns)") == 3
     assert "points" in read_delta(tmp_path / "demo-lake" / "shop" / "customers").column_names
-    [look] = [line.partition(":")[2] for line in done.stdout.splitlines() if line.startswith("Look at it:")]
-    shown = subprocess.run(
-        look, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=TIMEOUT_S
+    assert "'quantity': " in looked_at(tmp_path, done.stdout)
+    # The file that it left says where the state is.
+    assert (
+        subprocess.run(
+            [sys.executable, "-m", "raycdc.cli", "status", "demo-lake/demo.toml"], cwd=tmp_path, check=False
+        ).returncode
+        == ExitCode.DONE
     )
-    assert "customer" in shown.stdout
+
+
+@pytest.mark.server
+def test_the_demo_follows_collections_into_iceberg(tmp_path: Path) -> None:
+    done = demo(tmp_path, "--local", "--source", "mongodb", "--sink", "iceberg", orders=300)
+    require_equal(done)
+    assert "'quantity': " in looked_at(tmp_path, done.stdout)
+
+
+@pytest.mark.server
+@pytest.mark.long
+@pytest.mark.parametrize(("source", "sink"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
+def test_the_demo_of_every_pair(source: str, sink: str, tmp_path: Path) -> None:
+    done = demo(tmp_path, "--local", "--source", source, "--sink", sink, orders=300)
+    require_equal(done)
+    if sink in FOLDERS:
+        assert "quantity" in looked_at(tmp_path, done.stdout)
+    else:
+        assert "They are gone with the demo; with --stay its servers stay up until Ctrl-C." in done.stdout
 
 
 @pytest.mark.server
 @pytest.mark.spark
 @pytest.mark.slow
 def test_the_demo_runs_on_ray_and_spark(tmp_path: Path) -> None:
-    done = demo(tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("equal") == 3
+    require_equal(demo(tmp_path))
 
 
 def test_the_demo_removes_nothing_that_is_not_its_own(tmp_path: Path) -> None:
@@ -49,3 +94,11 @@ def test_the_demo_removes_nothing_that_is_not_its_own(tmp_path: Path) -> None:
     assert done.returncode == ExitCode.CONFIG
     assert "Move it away" in done.stderr
     assert mine.read_text() == "mine"
+
+
+def test_what_the_demo_does_not_know_is_told_with_what_it_knows(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["demo", "--sink", "paimon"])
+    told = capsys.readouterr().err
+    assert "postgres" in told
+    assert "invalid choice" in told

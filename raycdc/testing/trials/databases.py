@@ -44,9 +44,13 @@ class MySqlTrial(SourceTrial):
     def url(self) -> str:
         return f"mysql://{self.address}"
 
-    @property
-    def look(self) -> Sequence[str]:
-        return ["mysql", f"-h{self.server.host}", f"-P{self.server.port}", "-uroot", "-proot", DATABASE]
+    def look(self, database: str, table: str) -> str:
+        return f"""import pymysql
+account = {{"user": "root", "password": "root"}}
+server = pymysql.connect(host="{self.server.host}", port={self.server.port}, **account)
+with server.cursor() as cursor:
+    cursor.execute("SELECT * FROM {database}.{table} LIMIT 5")
+    print(*cursor.fetchall(), sep="\\n")"""
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -59,7 +63,7 @@ class MySqlTrial(SourceTrial):
             "host": self.server.host,
             "port": self.server.port,
             "user": "cdc",
-            "password": "${env:MYSQL_PASSWORD}",
+            "password": "${env:DEMO_PASSWORD:-cdc}",
             "tables": [f"{DATABASE}.{table}" for table in TABLES],
         }
 
@@ -69,7 +73,7 @@ class MySqlTrial(SourceTrial):
             "type": "jdbc",
             "url": f"jdbc:mysql://{self.address}/{TARGET}",
             "user": "root",
-            "password": "${env:JDBC_PASSWORD:-root}",
+            "password": "${env:DEMO_SINK_PASSWORD:-root}",
         }
 
     @property
@@ -85,8 +89,8 @@ class MySqlTrial(SourceTrial):
     def step(self) -> None:
         self._shop.step()
 
-    def add_a_column(self) -> None:
-        """Customers get points from here on. Not while another thread is in `step`."""
+    def alter(self) -> None:
+        """Customers get points from here on."""
         self._shop.add_points_column()
 
     def told(self) -> str:
@@ -134,9 +138,12 @@ class PostgresTrial(Trial):
     def url(self) -> str:
         return self._server.url(TARGET)
 
-    @property
-    def look(self) -> Sequence[str]:
-        return ["psql", f"postgresql://postgres:postgres@{self.address}/{TARGET}"]
+    def look(self, database: str, table: str) -> str:
+        return f"""import adbc_driver_postgresql.dbapi as postgresql
+url = "postgresql://postgres:postgres@{self.address}/{TARGET}"
+with postgresql.connect(url) as server, server.cursor() as cursor:
+    cursor.execute("SELECT * FROM {database}.{table} LIMIT 5")
+    print(*cursor.fetchall(), sep="\\n")"""
 
     @property
     def as_sink(self) -> Mapping[str, str]:
@@ -144,7 +151,7 @@ class PostgresTrial(Trial):
             "type": "jdbc",
             "url": f"jdbc:postgresql://{self.address}/{TARGET}",
             "user": "postgres",
-            "password": "${env:JDBC_PASSWORD:-postgres}",
+            "password": "${env:DEMO_SINK_PASSWORD:-postgres}",
         }
 
     def held(self, table: str) -> dict[int, str]:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from raycdc.testing.servers.kafka import KafkaServer
 from raycdc.testing.shop import ShopSize
-from raycdc.testing.trials.goods import Change, Goods
+from raycdc.testing.trials.goods import Change, Goods, Row
 from raycdc.testing.trials.trial import COMPARED, DATABASE, Account, SourceTrial
 
 _TIMEOUT_S = 60.0
@@ -39,6 +39,16 @@ class KafkaTrial(SourceTrial):
     @property
     def url(self) -> str:
         return self.address
+
+    def look(self, database: str, table: str) -> str:
+        place = f'"bootstrap.servers": "{self.address}", "group.id": "look"'
+        return f"""from confluent_kafka import Consumer
+first = {{{place}, "auto.offset.reset": "earliest"}}
+consumer = Consumer(first)
+consumer.subscribe(["{database}.{table}"])
+messages = consumer.consume(5, timeout=30)
+print(*(message.value() for message in messages), sep="\\n")
+consumer.close()"""
 
     @property
     def as_source(self) -> Mapping[str, str | int | Sequence[str]]:
@@ -79,6 +89,28 @@ class KafkaTrial(SourceTrial):
         assert self._goods is not None, "the shop is filled first"
         return self._goods.held(table, COMPARED[table])
 
+    def written(self, table: str) -> dict[int, str]:
+        """The rows that a pipeline's messages about a table of the shop add up to, as `held` has them."""
+        from confluent_kafka import Consumer, TopicPartition
+
+        settings = {"bootstrap.servers": self.address, "group.id": "demo", "log_level": 0}
+        # Messages of transactions that were given up are none.
+        consumer = Consumer({**settings, "isolation.level": "read_committed", "enable.partition.eof": "true"})
+        rows: dict[int, str] = {}
+        try:
+            consumer.assign([TopicPartition(f"{DATABASE}.{table}", 0, 0)])
+            while (message := consumer.poll(_TIMEOUT_S)) is not None and message.error() is None:
+                if (value := message.value()) is None:
+                    continue
+                change = json.loads(value)
+                if (before := change.get("before")) is not None:
+                    rows.pop(_key(before), None)
+                if (after := change.get("after")) is not None:
+                    rows[_key(after)] = str(after[COMPARED[table]])
+        finally:
+            consumer.close()
+        return rows
+
     def _send(self, change: Change) -> None:
         row = change.after or change.before
         assert row is not None
@@ -101,3 +133,8 @@ class KafkaTrial(SourceTrial):
     def _flush(self) -> None:
         left = self._producer.flush(_TIMEOUT_S)
         assert not left, f"{left} messages were not taken within {_TIMEOUT_S:g} s"
+
+
+def _key(row: Row) -> int:
+    """The key of a table's row, or of a collection's."""
+    return int(str(row.get("id", row.get("_id"))))

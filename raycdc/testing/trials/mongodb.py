@@ -40,9 +40,10 @@ class MongoDbTrial(SourceTrial):
     def url(self) -> str:
         return self._server.uri
 
-    @property
-    def look(self) -> Sequence[str]:
-        return ["mongosh", self.url]
+    def look(self, database: str, table: str) -> str:
+        return f"""import pymongo
+client = pymongo.MongoClient("{self.url}")
+print(*client.{database}.{table}.find().limit(5), sep="\\n")"""
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -51,7 +52,7 @@ class MongoDbTrial(SourceTrial):
     @property
     def as_source(self) -> Mapping[str, str | int | Sequence[str]]:
         names = [f"{DATABASE}.{table}" for table in COMPARED]
-        return {"type": "mongodb", "uri": "${env:MONGODB_URI}", "collections": names}
+        return {"type": "mongodb", "uri": self.url, "collections": names}
 
     @property
     def as_sink(self) -> Mapping[str, str]:
@@ -77,7 +78,8 @@ class MongoDbTrial(SourceTrial):
 
     def held(self, table: str) -> dict[int, str]:
         column = COMPARED[table]
-        return {int(found[KEY]): str(found[column]) for found in self._server.find(DATABASE, table)}
+        # Rows of tables keep their own key beside that of the document.
+        return {int(row.get("id", row[KEY])): str(row[column]) for row in self._server.find(DATABASE, table)}
 
     def _write(self, change: Change) -> None:
         collection = self._database[change.table]

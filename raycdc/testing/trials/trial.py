@@ -7,10 +7,13 @@ so that a target can be compared with it by means that share nothing with raycdc
 from __future__ import annotations
 
 import shlex
+import shutil
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, Self
 
 from raycdc.testing.servers.private import PrivateServer
@@ -72,10 +75,9 @@ class Trial(AbstractContextManager["Trial"], ABC):
     def url(self) -> str:
         """Where clients find it."""
 
-    @property
-    def look(self) -> Sequence[str]:
-        """The words of a client's command; none where there is no client."""
-        return ()
+    def look(self, database: str, table: str) -> str:
+        """Python that prints a few rows of a table, or whatever it is there; raycdc's own packages are enough."""
+        return ""
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -110,6 +112,9 @@ class SourceTrial(Trial):
     def fill(self, size: ShopSize) -> None:
         """Make the shop; once."""
 
+    def alter(self) -> None:
+        """Change the columns of a table, where the server knows columns. Not while another thread is in `step`."""
+
     @abstractmethod
     def step(self) -> None:
         """One transaction of a customer. Used from one thread at a time."""
@@ -140,3 +145,19 @@ def typed(words: Sequence[str], indent: str = "  ") -> list[str]:
         else:
             lines[-1] += f" {piece}"
     return lines
+
+
+def program(name: str) -> str:
+    """A program of this installation, as it is typed here."""
+    found = shutil.which(name)
+    folder = Path(sys.executable).parent
+    if found is not None and Path(found).parent == folder:
+        return name
+    if folder.is_relative_to(Path.cwd()):
+        folder = folder.relative_to(Path.cwd())
+    return str(folder / name)
+
+
+def looked(code: str) -> list[str]:
+    """A command that runs Python `code`, in lines that can be copied as they are."""
+    return [f"{program('python')} -c '", *code.splitlines(), "'"]

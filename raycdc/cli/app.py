@@ -149,6 +149,30 @@ def plan(config: ConfigPath, json: Json = False, verbose: Verbose = False) -> in
     return plan_config(config, as_json=json)
 
 
+@app.command(short_help="Have TABLE begin anew, after saying what that means.")
+def reset(
+    config: ConfigPath,
+    table: TableName,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask; for scripts.")] = False,
+    wait: Wait = 60.0,
+) -> int:
+    """Have TABLE begin anew with a snapshot: at once where the pipeline runs, else at its next start.
+
+    It says first what becomes of the table, of its target and of other tables, and asks.
+    """
+    from raycdc.cli.reset import reset_table
+
+    return reset_table(config, table, yes=yes, wait_s=wait)
+
+
+@app.command(short_help="Say why a pipeline does not go back, and what does instead.")
+def rewind(config: ConfigPath) -> int:
+    """Say why a pipeline does not go back to an earlier moment by itself, and the ways to what you may want."""
+    from raycdc.cli.reset import refuse_rewind
+
+    return refuse_rewind(config)
+
+
 @app.command(short_help="Compare the targets of CONFIG with the source, beside a run.")
 def verify(
     config: ConfigPath,

@@ -92,14 +92,14 @@ def change_table(config: Path, name: str, action: str, *, wait_s: float = WAIT_S
     watch = Watch(store.generations, store.lock.holder, lock=store.lock.identity)
     driver = watch.look()
     if isinstance(driver, Vacancy):
-        return _told(_taken(store, desk, command, _rules(config)))
+        return _told(_taken(store, desk, command, command_rules_of(config)))
     desk.submit(command)
     print(printable(f"Asked {driver}, which runs the pipeline (command {command.id})."), flush=True)
     deadline = time.monotonic() + wait_s
     while not (status := _status(desk, command)).over and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
         if isinstance(watch.look(), Vacancy):
-            return _told(_taken(store, desk, command, _rules(config)))
+            return _told(_taken(store, desk, command, command_rules_of(config)))
     match status.state:
         case CommandState.REFUSED:
             raise ConfigError(status.text)
@@ -160,7 +160,7 @@ def print_commands(config: Path, command: str | None, *, as_json: bool) -> int:
     return int(ExitCode.DONE)
 
 
-def _rules(config: Path) -> CommandRules:
+def command_rules_of(config: Path) -> CommandRules:
     """What the file says, of which nothing but this need be valid; a state's folder is none."""
     return CommandRules(updates_rows=_updates_rows(config), is_selected=partial(_check_selected, config))
 

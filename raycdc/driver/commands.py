@@ -37,7 +37,7 @@ from raycdc.failpoints import reach
 from raycdc.source.parking import Asked, TableRequest, with_requests
 from raycdc.source.snapshot.stream_state import stream_of
 from raycdc.source.table_commands import Command, CommandRules, as_it_is, judged
-from raycdc.source.table_requests import acting, ask_all, requests_of
+from raycdc.source.table_requests import acting, ask_all, requests_of, stream_state
 
 _FOLDER = "commands"
 _FILE = re.compile(r"([0-9a-z]{8,64})\.json")
@@ -111,6 +111,13 @@ class CommandDesk:
         """The commands that no driver has answered, and those whose file was left behind."""
         found = (self._read(name) for name in sorted(self._folder.list(_FOLDER)))
         return [command for command in found if command is not None]
+
+    def looked_at(self, command: Command, rules: CommandRules) -> Asked:
+        """The answer that `take` would give now; nothing is changed. `StateError` before the first epoch."""
+        manifest = self._store.last_manifest()
+        stream_state(manifest)
+        assert manifest is not None
+        return self._judged(command, rules, manifest)
 
     def sorted_out(self, commands: Sequence[Command], rules: CommandRules) -> tuple[list[Command], list[Command]]:
         """Those of `commands` that `take` would refuse now, and the others; none before the first epoch."""

@@ -111,9 +111,13 @@ class RayNodes:
         return again
 
     def raylet(self, node_id: str) -> tuple[str, int] | None:
-        """Host and port at which a node that is alive can be asked; None for one that is silent anyway."""
+        """Host and port at which a node that is alive can be asked; None for one that is silent anyway, and for the
+        driver's: that is there as long as the driver is, however busy.
+        """
         node = self._alive.get(node_id)
-        return None if node is None or node_id in self._silent or not node.port else (node.host, node.port)
+        if node is None or not node.port or node_id in self._silent or node_id == self._own:
+            return None
+        return node.host, node.port
 
     def may_have_readers(self, node_id: str) -> bool:
         """Whether the node is alive, can be reached and has what readers need."""

@@ -15,6 +15,8 @@ from raycdc.threads import THREADS, Threads
 
 #: A raylet on a machine that is busy answers much sooner.
 ANSWER_S = 5.0
+#: How often a node is asked, at most, while somebody waits.
+ASK_EVERY_S = 3.0
 #: The preface of a client, and its settings, which are none.
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000 04 00 00000000")
 
@@ -37,13 +39,14 @@ def answers(host: str, port: int) -> bool:
 
 
 class RayletQuestions:
-    """One question to a node at a time. Called by the supervisor's thread."""
+    """One question to a node at a time, and not all the time. Called by the supervisor's thread."""
 
     def __init__(self, ask: Callable[[str, int], bool] = answers, threads: Threads = THREADS) -> None:
         self._ask = ask
         self._threads = threads
         self._lock = threading.Lock()
         self._asked: set[str] = set()
+        self._again_s: dict[str, float] = {}
         self._silent: set[str] = set()
 
     def __repr__(self) -> str:
@@ -51,10 +54,13 @@ class RayletQuestions:
 
     def ask(self, node_id: str, host: str, port: int) -> None:
         """Returns at once; `take_silent` tells."""
+        now_s = self._threads.now_s()
         with self._lock:
-            if node_id in self._asked:
+            self._again_s = {node: at_s for node, at_s in self._again_s.items() if at_s > now_s}
+            if node_id in self._asked or node_id in self._again_s:
                 return
             self._asked.add(node_id)
+            self._again_s[node_id] = now_s + ASK_EVERY_S
         self._threads.start(lambda: self._wait_for(node_id, host, port), "raylet")
 
     def take_silent(self) -> set[str]:

@@ -7,7 +7,7 @@ import pytest
 from raycdc.runtime.ray_nodes import LOOK_S, SILENT_S, RayNode, RayNodes, ReaderNeeds
 from raycdc.runtime.scaling import SeenNode
 
-OWN = RayNode("own", "10.0.0.1", {"pool": "cdc"}, {"CPU": 4.0}, {"CPU": 3.0})
+OWN = RayNode("own", "10.0.0.1", {"pool": "cdc"}, {"CPU": 4.0}, {"CPU": 3.0}, 9001)
 BESIDE = RayNode("beside", "10.0.0.1", {"pool": "cdc"}, {"CPU": 2.0, "reader": 1.0}, {"CPU": 2.0})
 FAR = RayNode("far", "10.0.0.2", {}, {"CPU": 8.0, "reader": 1.0}, {}, 9000)
 
@@ -81,6 +81,7 @@ def test_a_silent_node_gets_none_for_a_while() -> None:
 def test_a_node_that_does_not_answer_is_told_once_and_whoever_waits_hears_that_its_time_is_over() -> None:
     cluster = Cluster(OWN, FAR)
     assert cluster.nodes.raylet("far") == ("10.0.0.2", 9000)
+    assert cluster.nodes.raylet("own") is None
     assert [cluster.nodes.does_not_answer(node) for node in ("far", "far", "gone")] == [True, False, False]
     assert cluster.told == ["Ray node 10.0.0.2 does not answer: readers go elsewhere for 60 s."]
     assert cluster.nodes.raylet("far") is None

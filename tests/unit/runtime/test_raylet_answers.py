@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from raycdc.runtime import raylet_answers
-from raycdc.runtime.raylet_answers import RayletQuestions, answers
+from raycdc.runtime.raylet_answers import ASK_EVERY_S, RayletQuestions, answers
 from raycdc.threads import Joinable, Threads
 
 
@@ -46,10 +46,14 @@ def test_one_that_stands_still_and_one_that_is_gone_are_silent(monkeypatch: pyte
 
 
 class Later(Threads):
-    """Threads that run when the test says so."""
+    """Threads that run when the test says so, and its clock."""
 
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []
+        self.at_s = 0.0
+
+    def now_s(self) -> float:
+        return self.at_s
 
     def start(self, call: Callable[[], None], name: str) -> Joinable:
         self.calls.append(call)
@@ -66,5 +70,7 @@ def test_a_node_is_asked_one_question_at_a_time_and_its_silence_is_told_once() -
     for call in threads.calls:
         call()
     assert (questions.take_silent(), questions.take_silent()) == ({"b"}, set())
-    questions.ask("b", "silent", 1)
-    assert len(threads.calls) == 3
+    for at_s, asked in ((0.0, 2), (ASK_EVERY_S, 3)):
+        threads.at_s = at_s
+        questions.ask("b", "silent", 1)
+        assert len(threads.calls) == asked

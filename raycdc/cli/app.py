@@ -23,7 +23,7 @@ _OWN_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_
 app = typer.Typer(
     name="raycdc",
     help="Change data capture: a database into a lakehouse, exactly once.\n\n"
-    "Begin with `raycdc demo`, or with `raycdc init`, which writes a configuration; `raycdc explain start` leads through.",
+    "Begin with `raycdc demo`, or with `raycdc init`, which writes a configuration. `raycdc explain start` has more.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from raycdc.cli.init_tables import Judged, judge, named, without
 from raycdc.config.init_page import InitPage, Question, toml_line, toml_text
 from raycdc.errors import ConfigError, ExitCode, SourceUnavailableError
@@ -18,6 +20,8 @@ _CHOICES_SHOWN = 20
 #: Questions that have an option of their own.
 _OPTIONS = ("host", "port", "user", "password-env", "uri")
 _SINK = "sink."
+#: Names that people try, and the schemes of their addresses.
+_DATABASES = {"postgres": "postgresql", "postgresql": "postgresql", "mysql": "mysql", "mariadb": "mariadb"}
 #: Sources whose tables `raycdc verify` compares.
 _VERIFIED = ("mysql", "mongodb")
 
@@ -51,7 +55,14 @@ def write_config(path: Path, options: InitOptions, *, force: bool) -> int:
     """Ask for what is missing (on a terminal), look at the source, and write `path`."""
     if path.exists() and not force:
         raise ConfigError(f"{path} exists already. Give another name, or overwrite it with --force")
+    if not path.parent.is_dir():
+        raise ConfigError(f"{path} cannot be written: there is no folder {path.parent}. Make it, or name another file.")
     source: InitPage = load_plugin(PluginGroup.SOURCES, options.source, place="--source").init_page()
+    if options.sink in _DATABASES:
+        raise ConfigError(
+            f"--sink {options.sink}: tables of a database are --sink jdbc, with "
+            f"--answer sink.url=jdbc:{_DATABASES[options.sink]}://HOST:PORT/DATABASE and --answer sink.user=NAME"
+        )
     sink: InitPage = load_plugin(PluginGroup.SINKS, options.sink, place="--sink").init_page()
     _refuse_unknown(options, source, sink)
     answers, tables = _chosen(source, options)
@@ -65,7 +76,10 @@ def write_config(path: Path, options: InitOptions, *, force: bool) -> int:
         if len(judged.refused) == judged.tables:
             raise _none_fits(judged, sink.type, changelog=write == "upsert")
         text = _document(name, without(section, source, tables, judged.refused), sink_section, write)
-    path.write_text(text, encoding="utf-8")
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as cause:
+        raise ConfigError(f"{path} cannot be written: {cause.strerror}. Name a file in a folder of yours.") from cause
     print(f"Wrote {path}.")
     for table in judged.refused:
         print(printable(f"Left out, with the reason beside it: {table}"))
@@ -172,7 +186,10 @@ def _ask(question: str, flag: str, *, default: str | None = None) -> str:
 
 
 def _tables(page: InitPage, answers: Mapping[str, str], wanted: Sequence[str]) -> tuple[str, ...]:
-    names = page.choices(answers, wanted)
+    try:
+        names = page.choices(answers, wanted)
+    except ValidationError as cause:
+        raise _not_taken(page, cause) from None
     if wanted:
         return tuple(wanted)
     if not sys.stdin.isatty():
@@ -188,6 +205,14 @@ def _tables(page: InitPage, answers: Mapping[str, str], wanted: Sequence[str]) -
     if answer == "all":
         return tuple(names)
     return tuple(names[int(w) - 1] if w.isdecimal() and 0 < int(w) <= len(names) else w for w in _words(answer))
+
+
+def _not_taken(page: InitPage, cause: ValidationError) -> ConfigError:
+    """The first thing that the section does not take, as the option that gave it."""
+    first = cause.errors()[0]
+    key = str(first["loc"][0]) if first["loc"] else ""
+    place = "--table" if key == page.chosen else _flag(key)
+    return ConfigError(f"{place}: {str(first['msg']).removeprefix('Value error, ')}")
 
 
 def _words(text: str) -> list[str]:

@@ -117,6 +117,8 @@ def test_init_names_a_password_that_is_not_set_and_offers_a_server(
     told = raycdc(tmp_path, *[word.replace(str(mariadb.port), "1") for word in words], exit_code=3)
     assert told.startswith("Cannot reach 127.0.0.1:1: ")
     assert told.endswith("\nNo server to try with? Start one in another terminal:  raycdc trial mariadb\n")
+    told = raycdc(tmp_path, *words[:-1], "orders", exit_code=2)
+    assert told == "--table: 'orders' can match no table: it needs DATABASE.TABLE, e.g. 'shop.orders'\n"
 
 
 def test_check_names_what_is_missing_with_its_fix(

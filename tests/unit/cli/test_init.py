@@ -142,3 +142,20 @@ def test_a_path_that_nobody_gives_is_the_example_of_its_own_key(
 def test_what_is_written_for_each_sink_can_be_read(config: Path, sink: str) -> None:
     init(config, sink=sink)
     assert load_config(config).sink.type == sink
+
+
+def test_what_is_no_sink_by_that_name_and_a_place_that_is_none_are_told_with_the_way_out(config: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--sink jdbc, with --answer sink\.url=jdbc:postgresql://HOST:PORT/DATABASE"):
+        init(config, sink="postgres")
+    with pytest.raises(ConfigError, match=r"nowhere/a\.toml cannot be written: there is no folder .*Make it"):
+        init(config.parent / "nowhere" / "a.toml")
+    (config.parent / "folder").mkdir()
+    with pytest.raises(ConfigError, match=r"folder cannot be written: Is a directory\. Name a file"):
+        init(config.parent / "folder", force=True)
+
+
+def test_a_changelog_may_be_asked_for_where_the_sink_has_the_choice(config: Path) -> None:
+    assert 'write = "changelog"' in init(config, "sink.write=changelog")
+    assert load_config(config).sink.write == "changelog"
+    with pytest.raises(ConfigError, match=r"^--answer sink\.write=\.\.\. does not belong to"):
+        init(config, "sink.write=upsert", sink="jsonl", force=True)

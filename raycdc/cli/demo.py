@@ -61,6 +61,7 @@ class _Options:
 def main(arguments: Sequence[str]) -> int:
     """The command. Prints only before and after the pipeline runs, because that has the screen meanwhile."""
     options = _parse(arguments)
+    from raycdc.spark.artifacts import ArtifactError
     from raycdc.testing.servers import ServerError
     from raycdc.testing.shop import ShopSize
     from raycdc.testing.trials import SourceTrial, new_trial
@@ -88,7 +89,7 @@ def main(arguments: Sequence[str]) -> int:
             _print_end(target, options, seconds=time.monotonic() - began)
             if options.stay:
                 _stay()
-    except ServerError as cause:
+    except (ServerError, ArtifactError) as cause:
         raise SourceError(str(cause)) from cause
     return int(status)
 
@@ -102,8 +103,9 @@ def _parse(arguments: Sequence[str]) -> _Options:
         description="Follow a small shop in a private server into any target, and compare both. Needs nothing that is "
         "not here: servers are fetched when they are first started.",
     )
-    parser.add_argument("--source", choices=list(SOURCES), default="mariadb", help="the private server (mariadb)")
-    parser.add_argument("--sink", choices=[*FOLDERS, *SERVERS], default="delta", help="what it is written to (delta)")
+    for name, known, default in (("--source", [*SOURCES], "mariadb"), ("--sink", [*FOLDERS, *SERVERS], "delta")):
+        told = f"{', '.join(known)}; default: {default}"
+        parser.add_argument(name, choices=known, default=default, metavar="KIND", help=told)
     parser.add_argument("--orders", type=int, help="rows of the largest table")
     parser.add_argument("--seconds", type=float, default=10.0, help="how long customers go on after the snapshot (10)")
     parser.add_argument("--local", action="store_true", help="run the pipeline without Ray and Spark")

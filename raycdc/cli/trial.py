@@ -35,6 +35,7 @@ def print_kinds() -> int:
 
 def serve(kind: str, *, port: int | None, empty: bool, live: bool) -> int:
     """Start the server, say how it is reached and what to type next, and wait for Ctrl-C or SIGTERM."""
+    from raycdc.spark.artifacts import ArtifactError
     from raycdc.testing.servers import ServerError
     from raycdc.testing.shop import ShopSize
     from raycdc.testing.trials import KINDS, SourceTrial, new_trial
@@ -47,7 +48,7 @@ def serve(kind: str, *, port: int | None, empty: bool, live: bool) -> int:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         trial = new_trial(kind, port=port, standard=True)
-        print(f"Starting {trial.title} (a machine's first one is fetched, which takes minutes) …", flush=True)
+        print(f"Starting {kind} (a machine's first one is fetched, which takes minutes) …", flush=True)
         with trial:
             filled = isinstance(trial, SourceTrial) and not empty
             if isinstance(trial, SourceTrial) and filled:
@@ -62,7 +63,7 @@ def serve(kind: str, *, port: int | None, empty: bool, live: bool) -> int:
                     print(f"{trial.version} has ended by itself.", file=sys.stderr)
                     return int(ExitCode.SOURCE)
         print("The server is stopped, and its data is gone.")
-    except ServerError as cause:
+    except (ServerError, ArtifactError) as cause:
         raise SourceError(str(cause)) from cause
     finally:
         for number, handler in before.items():

@@ -65,7 +65,8 @@ FROM """,
 INSERT INTO products (sku, title, price, weight_kg, rating, stock, picture, launched, handling, flags)
 SELECT CONCAT('SKU-', LPAD(n, 8, '0')), CONCAT('Product № ', n), (CRC32(n) % 100000) / 100,
        IF(n % 11 = 0, NULL, (CRC32(CONCAT('w', n)) % 100000) / 7), (n % 50) / 10, n * 3 % 1000,
-       IF(n % 4 = 0, NULL, UNHEX(MD5(n))), 1990 + n % 35, SEC_TO_TIME(CRC32(n) % 200000), n % 32
+       IF(n % 4 = 0, NULL, UNHEX(CONCAT(LPAD(HEX(CRC32(n)), 8, '0'), LPAD(HEX(n), 24, '0')))),
+       1990 + n % 35, SEC_TO_TIME(CRC32(n) % 200000), n % 32
 FROM """,
     "orders": """
 INSERT INTO orders (customer_id, product_id, quantity, amount, status, placed_at, comment)

@@ -96,9 +96,25 @@ def test_the_demo_removes_nothing_that_is_not_its_own(tmp_path: Path) -> None:
     assert mine.read_text() == "mine"
 
 
-def test_what_the_demo_does_not_know_is_told_with_what_it_knows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_says_what_it_knows(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit):
         main(["demo", "--sink", "paimon"])
-    told = capsys.readouterr().err
-    assert "postgres" in told
-    assert "invalid choice" in told
+    assert "invalid choice: 'paimon' (choose from 'delta', 'iceberg'," in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["demo", "--help"])
+    told = capsys.readouterr().out
+    assert " ".join(told.split()).count("postgres, mysql, mariadb, mongodb, kafka; default: delta") == 1
+    assert [line for line in told.splitlines() if len(line) > 80] == []
+
+
+def test_what_a_server_needs_and_is_not_there_is_told_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
+    assert main(["demo", "--local", "--source", "kafka"]) == ExitCode.SOURCE
+    assert "Java is missing" in (told := capsys.readouterr().err)
+    assert "apt-get install openjdk-17-jre-headless" in told
+    assert main(["trial", "mongodb"]) == ExitCode.SOURCE
+    assert "Java is missing" in capsys.readouterr().err

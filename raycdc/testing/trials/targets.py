@@ -149,8 +149,9 @@ print(*rows.to_pylist(), sep="\\n")""",
 rows = dataset("{place}", format="parquet").head(5)
 print(*rows.to_pylist(), sep="\\n")""",
     "jsonl": """from pathlib import Path
-for path in sorted(Path("{place}").glob("*.jsonl"))[:1]:
-    print(*path.read_text().splitlines()[:5], sep="\\n")""",
+files = sorted(Path("{place}").glob("*.jsonl"))
+lines = [line for file in files for line in file.open()]
+print(*lines[:5], sep="")""",
 }
 
 

@@ -66,7 +66,7 @@ class Seen:
             for reader in last["readers"] if last else ():
                 self.came_ms.setdefault(reader.get("node", ""), time.time_ns() // 1_000_000)
             if last and last["readers"]:
-                rate = sum(table["rows_per_s"] for table in last["tables"])
+                rate = sum(table["rows_per_s"] for table in _known_tables(job.runs[-1].events).values())
                 self.rates.setdefault(len(last["readers"]), []).append(rate)
 
     def _take_sealed(self, number: int, job: Any) -> None:
@@ -231,12 +231,18 @@ def _play(case: str, cluster: Any, jobs: list[Any], *, rows: int, written: Any) 
     return Measurement(case, "raycdc", total, wall_s, 0.0, 0.0, more)
 
 
+def _known_tables(events: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The newest figures of each table by name: a line of progress has those of which there was news."""
+    lines = [event for event in list(events) if event["event"] == "progress"]
+    return {table["table"]: table for event in lines for table in event["tables"]}
+
+
 def _done(jobs: list[Any], rows: int) -> bool:
     """All tables were read to the end of their snapshots, where there are any."""
     if not rows:
         return True
-    last = [next((e for e in reversed(job.runs[-1].events) if e["event"] == "progress"), None) for job in jobs]
-    return all(told and all(table["phase"] == "stream" for table in told["tables"]) for told in last)
+    known = [_known_tables(job.runs[-1].events) for job in jobs]
+    return all(told and all(table["phase"] == "stream" for table in told.values()) for told in known)
 
 
 def _shares(seen: Seen) -> dict[str, float]:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from typing import Protocol, TypeVar
 
 from raycdc.epochs.lag import Lag
 from raycdc.epochs.outcomes import EpochStatistics
@@ -38,9 +39,20 @@ from raycdc.runtime.scaling import Scaled
 from raycdc.source.protocol.job_status import JobStatus, ReaderStatus, TableStatus
 from raycdc.source.protocol.metrics import PartitionMetrics
 
-#: So many tables are reported of as often as a caller wants, and all of them each time; looking at ten times as many
-#: costs ten times as much, and only those that changed are told.
+#: Of at most so many tables a look asks each time, and the last look of a run tells all of them.
 TABLES_PER_LOOK = 100
+#: Asking for all tables takes at most this share of the time, however many there are. A look at the readers alone costs
+#: next to nothing, and is all that lag, warnings and the watchdog need.
+TABLES_SHARE = 0.1
+
+
+Figure = TypeVar("Figure")
+
+
+class StatusOf(Protocol):
+    """Asks for the status of the source side, with what is known of each table or without. None while there is none."""
+
+    def __call__(self, *, tables: bool) -> JobStatus | None: ...
 
 
 class TablesOfRun:
@@ -49,39 +61,68 @@ class TablesOfRun:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[str, tuple[float, int]] = {}
+        self._statuses: dict[TableId, TableStatus] = {}
+        self._seen: dict[TableId, tuple[float, int]] = {}
         #: Those that coordinators before this one counted.
-        self._before: dict[str, int] = {}
+        self._before: dict[TableId, int] = {}
         self._generation = 0
-        self._told: dict[str, TableFigures] = {}
+        self._told: dict[TableId, TableFigures] = {}
+        #: Those whose rate was told, which is another one when nothing comes any more.
+        self._moving: set[TableId] = set()
+        self._counts: Mapping[str, Mapping[str, int]] = {}
+        self._bad_rows: Mapping[str, int] = {}
 
     def __len__(self) -> int:
-        return len(self._seen)
+        return len(self._statuses)
 
-    def of_generation(self, generation: int) -> None:
+    def look(
+        self, status: JobStatus, bad_rows: Mapping[str, int], *, now_s: float, every: bool = False
+    ) -> tuple[TableFigures, ...]:
+        """The figures of those tables that are not as they were told last, or of `every` table; by name. What makes a
+        line of a table is done for these alone.
+        """
+        self._of_generation(status.generation)
+        counts = _counts_by_table(status.readers)
+        beside = _changed(self._counts, counts) | _changed(self._bad_rows, bad_rows)
+        self._counts, self._bad_rows = counts, bad_rows
+        again = self._moving | {table for table in map(TableId.parse, beside) if table in status.tables}
+        news = []
+        for table, now in status.tables.items():
+            if every or table in again or self._statuses.get(table) != now:
+                self._statuses[table] = now
+                figures = self._figures(table, now, now_s=now_s)
+                if every or self._told.get(table) != figures:
+                    self._told[table] = figures
+                    news.append(figures)
+        return tuple(sorted(news, key=lambda figures: figures.table))
+
+    def _of_generation(self, generation: int) -> None:
         """A coordinator counts from its beginning on; one that carries out a command about a table is a new one."""
         if generation != self._generation:
             self._generation = generation
-            self._before = {name: rows for name, (_, rows) in self._seen.items()}
+            self._before = {table: rows for table, (_, rows) in self._seen.items()}
+            self._statuses = {}
 
-    def news(self, tables: tuple[TableFigures, ...]) -> tuple[TableFigures, ...]:
-        """All of them, or of many those that are others than when they were told last: nobody reads thousands of lines
-        twice a second that say what was said before.
-        """
-        if len(tables) <= TABLES_PER_LOOK:
-            return tables
-        news = tuple(table for table in tables if self._told.get(table.table) != table)
-        self._told.update((table.table, table) for table in news)
-        return news
-
-    def look(self, table: str, counted: int, *, now_s: float) -> tuple[int, float]:
-        """The rows of the table with those that the coordinator of now has `counted`, and how many a second came since
-        the look before.
-        """
-        rows = self._before.get(table, 0) + counted
+    def _figures(self, table: TableId, status: TableStatus, *, now_s: float) -> TableFigures:
+        name, progress = str(table), status.progress
+        rows = self._before.get(table, 0) + (status.rows or 0)
         then_s, before = self._seen.get(table, (now_s, rows))
         self._seen[table] = (now_s, rows)
-        return rows, (rows - before) / (now_s - then_s) if now_s > then_s else 0.0
+        rate = round((rows - before) / (now_s - then_s)) if now_s > then_s else 0
+        (self._moving.add if rate else self._moving.discard)(table)
+        return TableFigures(
+            table=name,
+            phase=progress.phase,
+            chunks_done=progress.chunks_done,
+            chunks_total=progress.chunks_total,
+            rows=rows,
+            rows_per_s=rate,
+            lost_values=status.lost_values or 0,
+            bad_rows=self._bad_rows.get(name),
+            source_counts=self._counts.get(name, {}),
+            parked=progress.parked,
+            amount=progress.amount,
+        )
 
 
 class ProgressReporter:
@@ -142,28 +183,38 @@ class ProgressReporter:
         self._bad_rows = before
 
     @contextmanager
-    def watching(self, status: Callable[[], JobStatus | None], *, every_s: float) -> Iterator[None]:
+    def watching(self, status: StatusOf, *, every_s: float) -> Iterator[None]:
         """Report progress in the background while the block runs, and once more at its end."""
         ended = threading.Event()
 
         def watch() -> None:
-            while not ended.wait(every_s * max(1.0, len(self._tables) / TABLES_PER_LOOK)):
-                if not self._look(status):
+            tables_at_s = 0.0
+            while not ended.wait(every_s):
+                begun_s = time.monotonic()
+                tables = begun_s >= tables_at_s
+                if not self._look(status, tables=tables):
                     return
+                if tables and len(self._tables) > TABLES_PER_LOOK:
+                    now_s = time.monotonic()
+                    tables_at_s = now_s + (now_s - begun_s) / TABLES_SHARE
 
         thread = threading.Thread(target=watch, name="progress", daemon=True)
         thread.start()
         try:
             yield
-            self._look(status)
+            ended.set()
+            thread.join(timeout=5)
+            self._look(status, every=len(self._tables) <= TABLES_PER_LOOK)
         finally:
             ended.set()
             thread.join(timeout=5)
 
-    def _look(self, status: Callable[[], JobStatus | None]) -> bool:
-        """Report once; False when the job has failed, which the epoch loop tells in its own words."""
+    def _look(self, status: StatusOf, *, tables: bool = True, every: bool = False) -> bool:
+        """Report once, with what is known of tables or without; False when the job has failed, which the epoch loop
+        tells in its own words.
+        """
         try:
-            now = status()
+            now = status(tables=tables)
         except RaycdcError:
             return False
         for hear in self.on_status:
@@ -171,13 +222,13 @@ class ProgressReporter:
         if now is not None:
             self._tell_parked(now.tables)
             self._tell_problems(now.problems)
-            self._tell(self._progress(now))
+            self._tell(self._progress(now, every=every))
         return True
 
     def _tell_parked(self, tables: Mapping[TableId, TableStatus]) -> None:
-        for name, table in _by_name(tables):
-            parked = table.progress.parked
-            if parked is not None and self._parked.get(name) != parked.incarnation:
+        parked_now = {table: now.progress.parked for table, now in tables.items() if now.progress.parked is not None}
+        for name, parked in sorted((str(table), parked) for table, parked in parked_now.items()):
+            if self._parked.get(name) != parked.incarnation:
                 self._parked[name] = parked.incarnation
                 self._tell(TableParked(name, parked))
 
@@ -188,37 +239,15 @@ class ProgressReporter:
                 self.warning(f"{place}: {text}")
         self._problems = dict(problems)
 
-    def _progress(self, status: JobStatus) -> Progress:
+    def _progress(self, status: JobStatus, *, every: bool) -> Progress:
         now_s = time.monotonic()
-        self._tables.of_generation(status.generation)
-        tables = tuple(
-            self._table(name, table, _counts_of(status.readers, name), now_s=now_s)
-            for name, table in _by_name(status.tables)
-        )
-        tables = self._tables.news(tables)
+        tables = self._tables.look(status, self._bad_rows, now_s=now_s, every=every) if status.tables else ()
         readers = tuple(map(_figures_of, status.readers))
         now_ms = time.time_ns() // 1_000_000
         self._lag.look(status, now_ms)
         bottleneck = PACE if status.is_paced else ""
         lags = self._lags(status.readers, now_s)
         return Progress(tables, lags, readers, bottleneck, self._lag.behind_ms(now_ms))
-
-    def _table(self, name: str, table: TableStatus, counts: Mapping[str, int], *, now_s: float) -> TableFigures:
-        progress = table.progress
-        rows, rate = self._tables.look(name, table.rows or 0, now_s=now_s)
-        return TableFigures(
-            table=name,
-            phase=progress.phase,
-            chunks_done=progress.chunks_done,
-            chunks_total=progress.chunks_total,
-            rows=rows,
-            rows_per_s=round(rate),
-            lost_values=table.lost_values or 0,
-            bad_rows=self._bad_rows.get(name),
-            source_counts=counts,
-            parked=progress.parked,
-            amount=progress.amount,
-        )
 
     def _lags(self, readers: Sequence[ReaderStatus], now_s: float) -> Lags | PartitionLags:
         """The lags of the log, or those of all partitions together."""
@@ -243,10 +272,6 @@ class ProgressReporter:
             self._listener(event)
 
 
-def _by_name(tables: Mapping[TableId, TableStatus]) -> list[tuple[str, TableStatus]]:
-    return sorted(((str(table), status) for table, status in tables.items()), key=lambda entry: entry[0])
-
-
 def _figures_of(reader: ReaderStatus) -> ReaderFigures:
     partitions, process = reader.metrics.partitions, reader.process
     return ReaderFigures(
@@ -260,13 +285,22 @@ def _figures_of(reader: ReaderStatus) -> ReaderFigures:
     )
 
 
-def _counts_of(readers: Sequence[ReaderStatus], table: str) -> dict[str, int]:
-    """The sources' figures about a table, in all readers since these began; empty where there are none."""
-    total: Counter[str] = Counter()
+def _counts_by_table(readers: Sequence[ReaderStatus]) -> Mapping[str, Mapping[str, int]]:
+    """The sources' figures about tables, in all readers since these began; without tables that have none."""
+    total: dict[str, Counter[str]] = {}
     for reader in readers:
         for name, counts in reader.process.source.items():
-            total[name] += counts.get(table, 0)
-    return {name: count for name, count in total.items() if count}
+            for table, count in counts.items():
+                if count:
+                    total.setdefault(table, Counter())[name] += count
+    return {table: dict(counts) for table, counts in total.items()}
+
+
+def _changed(before: Mapping[str, Figure], now: Mapping[str, Figure]) -> set[str]:
+    """The names by which two mappings differ."""
+    if before == now:
+        return set()
+    return {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
 
 
 def _lags_of_partitions(readers: Sequence[PartitionMetrics]) -> PartitionLags:

@@ -180,9 +180,10 @@ class PlainView:
                 self._line(str(event))
             case Started():
                 self._line(f"started: {_pids_text(event)}")
-            case Progress(tables):
-                every = self._state.tables
-                for table in tables if len(every) <= PLAIN_TABLES_MAX else [_summed_up([*every.values()])]:
+            case Progress():
+                # An event has the tables with news, and a line that had to wait is due without any.
+                every = [*self._state.tables.values()]
+                for table in every if len(every) <= PLAIN_TABLES_MAX else [_summed_up(every)]:
                     self._progress(table)
             case Committed():
                 self._commit(event)

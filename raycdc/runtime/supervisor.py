@@ -264,10 +264,10 @@ class Supervisor:
         with suppress(CoordinatorLostError):
             self._handle().park_tables(refusals)
 
-    def status(self) -> JobStatus | None:
-        """The coordinator's status, or None while there is none."""
+    def status(self, *, tables: bool = True) -> JobStatus | None:
+        """The coordinator's status, with what is known of each table or without; None while there is none."""
         try:
-            return self._handle().status(tables=True)
+            return self._handle().status(tables=tables)
         except CoordinatorLostError:
             return None
 

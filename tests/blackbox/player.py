@@ -107,7 +107,7 @@ class Player:
             tell()
             return [pipeline.run()]
         goes_on = not isinstance(self.expected[stories[0].name], Ends)
-        first = pipeline.live(until=_all_follow, meanwhile=tell, stopped=goes_on)
+        first = pipeline.live(until=_AllFollow(), meanwhile=tell, stopped=goes_on)
         return [first, pipeline.run()]
 
     def _end(self, outcome: Outcome, pipeline: Pipeline, story: Story) -> list[Outcome]:
@@ -305,6 +305,14 @@ tables = [{tables}]
 """
 
 
-def _all_follow(event: Mapping[str, Any]) -> bool:
-    """Whether an event says that every table's snapshot is over."""
-    return event["event"] == "progress" and all(table["phase"] == "stream" for table in event["tables"])
+class _AllFollow:
+    """Whether the events so far say that every table's snapshot is over; a line has the tables with news."""
+
+    def __init__(self) -> None:
+        self._phases: dict[str, str] = {}
+
+    def __call__(self, event: Mapping[str, Any]) -> bool:
+        if event["event"] != "progress":
+            return False
+        self._phases.update((table["table"], table["phase"]) for table in event["tables"])
+        return all(phase == "stream" for phase in self._phases.values())

@@ -14,6 +14,7 @@ from raycdc.testing.compare import read_delta
 from raycdc.testing.forked_commands import completed
 from raycdc.testing.jobs import Job, catch_up
 from raycdc.testing.servers import MariaDbServer
+from tests.run_lines import known_tables
 
 pytestmark = pytest.mark.server
 
@@ -70,8 +71,10 @@ def test_rows_are_left_out_counted_and_kept_after_a_run_that_ended_with_the_firs
     assert run.wait() == 0, run.story()
     gone = {101, 102, 103}
     assert held(job) == {n: t for n, t in expected.items() if n not in gone} | {110: "whole", 120: "whole"}
-    progress = [event for event in run.events if event["event"] == "progress"][-1]
-    assert {t["table"]: t.get("bad_rows") for t in progress["tables"]} == {"odd.raws": 6, "odd.texts": None}
+    assert {name: table.get("bad_rows") for name, table in known_tables(run.events).items()} == {
+        "odd.raws": 6,
+        "odd.texts": None,
+    }
     listed = command(job, "tables", "list", str(job.configuration()), "--json")
     assert {t["table"]: t.get("bad_rows") for t in map(json.loads, listed.stdout.splitlines())} == {
         "odd.raws": 6,
@@ -118,6 +121,5 @@ def test_rows_on_which_an_expression_fails_are_left_out(mariadb: MariaDbServer, 
     assert run.interrupt() == 130, run.story()
     expected = {n: 10 - n % 10 if n <= 20 else n % 10 for n in range(1, 1001)}
     assert shares() == [{"id": n, "qty": qty, "share": 100 // qty} for n, qty in expected.items() if qty]
-    progress = [event for event in run.events if event["event"] == "progress"][-1]
-    assert [table["bad_rows"] for table in progress["tables"]] == [100]
+    assert [table["bad_rows"] for table in known_tables(run.events).values()] == [100]
     assert not (job.state / "dead_letters").exists()

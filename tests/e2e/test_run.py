@@ -19,6 +19,7 @@ from raycdc.testing.jobs import Job, catch_up
 from raycdc.testing.servers import DatabaseServer, MariaDbServer
 from raycdc.testing.shop import ShopSize, create_shop
 from raycdc.testing.workload import HotRange, ShopWorkload
+from tests.run_lines import known_tables
 
 pytestmark = pytest.mark.server
 
@@ -46,9 +47,8 @@ def shop(server: DatabaseServer, name: str) -> None:
 
 def streaming(run: Any) -> bool:
     """Whether every table has been handed over to the log."""
-    progress = [event for event in list(run.events) if event["event"] == "progress"]
-    tables = progress[-1]["tables"] if progress else []
-    return bool(tables) and all(table["phase"] == "stream" for table in tables)
+    tables = known_tables(list(run.events))
+    return bool(tables) and all(table["phase"] == "stream" for table in tables.values())
 
 
 def test_snapshot_and_log_meet_without_a_seam_on_every_kind_of_server(

@@ -44,8 +44,8 @@ pytestmark = [pytest.mark.server, pytest.mark.long, pytest.mark.timeout(3600)]
 
 ROWS = int(os.environ.get("RAYCDC_VERIFY_ROWS", "5000000"))
 ALARMS_LOOKED_FOR = int(os.environ.get("RAYCDC_VERIFY_ROUNDS", "100"))
-#: An emulated replica set has 512 MiB of memory.
-EMULATED_DOCUMENTS_MAX = 150_000
+#: An emulated replica set has 512 MiB of memory, and looks at every document for each change.
+EMULATED_DOCUMENTS_MAX = 50_000
 #: Rows of the table that a hundred comparisons are made of.
 CHANGING_ROWS = 50_000
 

@@ -18,7 +18,6 @@ import pymongo
 from bson import Int64
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
-from pyiceberg.expressions import In
 
 from raycdc.testing.background import again_and_again
 from raycdc.testing.jobs import CollectionJob, Job
@@ -93,15 +92,15 @@ class IcebergTarget(Target):
         return load_catalog("raycdc", type="sql", uri=catalog_uri(self.job)).load_table((self.job.database, "t"))
 
     def delete(self, *keys: int) -> None:
-        self._table().delete(In(self.key, keys))
+        self._table().delete(self._listed(keys))
 
     def change(self, values: Mapping[int, int]) -> None:
         table = self._table()
-        rows = table.scan(row_filter=In(self.key, tuple(values))).to_arrow()
+        rows = table.scan(row_filter=self._listed(list(values))).to_arrow()
         index = rows.schema.get_field_index("a")
         changed = pa.array([values[key] for key in rows.column(self.key).to_pylist()], rows.schema.field(index).type)
         table.overwrite(
-            rows.set_column(index, rows.schema.field(index), changed), overwrite_filter=In(self.key, tuple(values))
+            rows.set_column(index, rows.schema.field(index), changed), overwrite_filter=self._listed(list(values))
         )
 
     def add(self, *keys: int) -> None:

@@ -13,6 +13,7 @@ from raycdc.errors import SchemaError
 from raycdc.pipeline import Pipeline
 from raycdc.run_events import RunEvent, event_to_json
 from raycdc.testing.servers import DatabaseServer
+from tests.run_lines import known_tables
 
 
 class Job:
@@ -54,8 +55,7 @@ class Job:
         # Once all others have caught up, the parked ones are told by the exit code.
         with suppress(SchemaError):
             self.pipeline(**more).run(until="caught-up", local=True, listener=self._listen)
-        last = [event for event in self.events if event["event"] == "progress"][-1]
-        known = {table["table"].partition(".")[2]: table for table in last["tables"]}
+        known = {name.partition(".")[2]: table for name, table in known_tables(self.events).items()}
         return {name: table["parked"] for name, table in known.items() if table["phase"] == "parked"}
 
     def _listen(self, event: RunEvent) -> None:

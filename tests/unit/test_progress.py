@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+
+import pytest
+
+from raycdc import progress
 from raycdc.model import TableId
 from raycdc.progress import TABLES_PER_LOOK, ProgressReporter
 from raycdc.run_events import Lags, PartitionLags, Progress, RunEvent, Warned
@@ -24,7 +29,7 @@ def told(*statuses: JobStatus) -> list[RunEvent]:
     events: list[RunEvent] = []
     reporter = ProgressReporter(events.append, driver_pid=1)
     for each in statuses:
-        reporter._look(lambda each=each: each)  # type: ignore[misc]
+        reporter._look(lambda *, tables, each=each: each)
     return events
 
 
@@ -33,17 +38,52 @@ def test_rows_are_those_of_the_run_whatever_becomes_of_its_coordinator() -> None
         return JobStatus(generation, 1, 0, tables={TableId("m", "t"): TableStatus(TableProgress("stream"), rows)})
 
     events = told(sealed(1, 10), sealed(1, 25), sealed(2, 0), sealed(2, 5))
-    assert [event.tables[0].rows for event in events if isinstance(event, Progress)] == [10, 25, 25, 30]
+    (tables,) = zip(*(event.tables for event in events if isinstance(event, Progress)), strict=True)
+    # The third has the rate alone for news: nothing comes any more.
+    assert [table.rows for table in tables] == [10, 25, 25, 30]
+    assert [table.rows_per_s > 0 for table in tables] == [False, True, False, True]
 
 
-def test_of_many_tables_those_that_changed_are_told() -> None:
+def test_tables_that_that_changed_are_told() -> None:
     def sealed(rows: int) -> JobStatus:
-        tables = {TableId("m", f"t{n:03}"): TableStatus(TableProgress("stream"), 0) for n in range(TABLES_PER_LOOK + 1)}
+        tables = {TableId("m", f"t{n:03}"): TableStatus(TableProgress("stream"), 0) for n in range(10)}
         return JobStatus(1, 1, 0, tables=tables | {TableId("m", "t007"): TableStatus(TableProgress("stream"), rows)})
 
     events = [event for event in told(sealed(0), sealed(0), sealed(5)) if isinstance(event, Progress)]
-    assert [len(event.tables) for event in events] == [TABLES_PER_LOOK + 1, 0, 1]
+    assert [len(event.tables) for event in events] == [10, 0, 1]
     assert events[-1].tables[0].rows == 5
+
+
+def test_lag_is_told_at_once_however_long_a_look_at_all_tables_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    # However quick it is here, the next one is due in an hour.
+    monkeypatch.setattr(progress, "TABLES_SHARE", 1e-12)
+    many = {TableId("m", f"t{n:04}"): TableStatus(TableProgress("stream"), 0) for n in range(TABLES_PER_LOOK + 1)}
+    asked: list[bool] = []
+    looked = threading.Event()
+
+    def ask(*, tables: bool) -> JobStatus:
+        asked.append(tables)
+        if len(asked) >= 10:
+            looked.set()
+        return JobStatus(1, 1, 0, tables=many if tables else {})
+
+    events: list[RunEvent] = []
+    reporter = ProgressReporter(events.append, driver_pid=1)
+    with reporter.watching(ask, every_s=0.001):
+        assert looked.wait(600)
+    # The first look is at all tables, and so is the last one, when the run ends.
+    assert asked[:10] == [True, *[False] * 9]
+    assert asked[-1]
+    assert [len(event.tables) for event in events if isinstance(event, Progress)][:2] == [len(many), 0]
+
+
+def test_the_last_look_of_a_run_tells_all_of_a_few_tables() -> None:
+    now = status(tables=("m.a", "m.b"))
+    events: list[RunEvent] = []
+    reporter = ProgressReporter(events.append, driver_pid=1)
+    with reporter.watching(lambda *, tables: now, every_s=3600):
+        reporter._look(lambda *, tables: now)
+    assert [[table.table for table in e.tables] for e in events if isinstance(e, Progress)] == [["m.a", "m.b"]] * 2
 
 
 def test_lags_are_the_worst_of_all_readers_and_what_is_pending_is_added_up() -> None:

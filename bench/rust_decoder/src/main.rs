@@ -4,8 +4,10 @@
 use mysql::binlog::events::EventData;
 use mysql::{BinlogDumpFlags, BinlogRequest, Conn, OptsBuilder};
 use mysql::binlog::row::BinlogRow;
+use mysql::binlog::value::BinlogValue;
 use mysql::Value;
 use std::convert::TryFrom;
+use std::hint::black_box;
 use std::time::Instant;
 
 fn cpu_seconds() -> f64 {
@@ -14,10 +16,23 @@ fn cpu_seconds() -> f64 {
     (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
 }
 
+/// How many values a row has. The crate made them while it read the row, so that they are only looked at here; but for
+/// JSON, which is still in the server's form and becomes text.
 fn decoded(row: Option<BinlogRow>) -> Result<usize, Box<dyn std::error::Error>> {
+    let Some(mut row) = row else { return Ok(0) };
     let mut values = 0;
-    for value in row.map_or_else(Vec::new, |row| row.unwrap()) {
-        Value::try_from(value)?;
+    for column in 0..row.len() {
+        let later = match row.as_ref(column) {
+            None => continue,
+            Some(BinlogValue::Value(value)) => {
+                black_box(value);
+                None
+            }
+            Some(_) => row.take(column),
+        };
+        if let Some(value) = later {
+            black_box(Value::try_from(value)?);
+        }
         values += 1;
     }
     Ok(values)

@@ -95,13 +95,14 @@ def _told(trial: Trial, *, filled: bool) -> Iterator[str]:
         yield from typed(["raycdc", "init", "shop.toml", *(trial.init_words if filled else trial.init_words[:-2])])
         yield "  raycdc run shop.toml"
     if trial.as_sink:
-        keys = {name: value for name, value in trial.as_sink.items() if name not in ("type", "password")}
-        yield ""
-        yield "As a target (beside the options of a source):"
-        yield ""
-        words = [word for name, value in keys.items() for word in ("--answer", f"sink.{name}={value}")]
+        yield from ["", "As a target (beside the options of a source):", ""]
+        # What may hold a secret stands in the variable that init refers to.
+        if "uri" in trial.as_sink:
+            yield f"  export MONGODB_URI='{trial.as_sink['uri']}'"
         if "password" in trial.as_sink:
             yield f"  export JDBC_PASSWORD={trial.accounts[-1].password}"
+        keys = {name: value for name, value in trial.as_sink.items() if name not in ("type", "password", "uri")}
+        words = [word for name, value in keys.items() for word in ("--answer", f"sink.{name}={value}")]
         yield from typed(["raycdc", "init", "shop.toml", "--sink", trial.as_sink["type"], *words])
     if trial.piece:
         yield ""

@@ -16,9 +16,13 @@ from pathlib import Path
 import pytest
 
 from raycdc.cli import main
+from raycdc.cli.trial import _told
+from raycdc.config import load_config
 from raycdc.errors import ExitCode
+from raycdc.testing.servers import MongoDb, MongoDbServer
 from raycdc.testing.servers.process import free_port
 from raycdc.testing.trials import KINDS
+from raycdc.testing.trials.mongodb import MongoDbTrial
 from raycdc.testing.trials.trial import typed
 
 TIMEOUT_S = 600
@@ -69,6 +73,22 @@ def test_what_a_trial_says_is_typed_as_it_stands(
     assert (tmp_path / "lake" / "shop" / "orders").is_dir()
     told = capsys.readouterr().out
     assert "raycdc status shop.toml" in told
+
+
+@pytest.mark.server
+def test_what_a_trial_says_of_a_target_is_typed_beside_a_source(
+    mongodb: MongoDb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not isinstance(mongodb, MongoDbServer):
+        pytest.skip("prints the lines of a server of its own")
+    monkeypatch.chdir(tmp_path)
+    said = "\n".join(_told(MongoDbTrial(mongodb), filled=False)).partition("As a target")[2]
+    [(name, value)] = re.findall(r"^  export (\w+)='(.*)'$", said, re.MULTILINE)
+    monkeypatch.setenv(name, value)
+    [words] = re.findall(r"^  raycdc (init shop\.toml.*)$", said, re.MULTILINE)
+    assert main([*shlex.split(words), "--source", "datagen", "--table", "shop.orders"]) == ExitCode.DONE
+    assert "Before a run" not in capsys.readouterr().out
+    assert load_config("shop.toml").sink.type == "mongodb"
 
 
 def test_a_port_that_is_in_use_is_never_taken_for_the_new_server(

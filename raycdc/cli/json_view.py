@@ -7,6 +7,7 @@ import sys
 from datetime import UTC, datetime
 from typing import TextIO
 
+from raycdc.control.lines import LINES_VERSION
 from raycdc.printable import printable_json, printable_text
 from raycdc.run_events import Failed, RunEvent, Starting, event_to_json
 
@@ -28,7 +29,7 @@ class JsonView:
         self.told_error = self.told_error or isinstance(event, Failed)
         out = self._out or sys.stdout
         ts = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        document = {"ts": ts, "pipeline": self.pipeline, **event_to_json(event)}
+        document = {"version": LINES_VERSION, "ts": ts, "pipeline": self.pipeline, **event_to_json(event)}
         line = json.dumps(document, ensure_ascii=False, separators=(",", ":"), default=str)
         out.write(printable_json(line) + "\n")
         out.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import typer
 
 from raycdc.cli.app import app
-from raycdc.cli.explain import MANUAL, print_page, topics
+from raycdc.cli.explain import LINES, MANUAL, print_page, topics
 from raycdc.config import config_from_dict, load_config
 from raycdc.errors import ExitCode
 
@@ -110,7 +111,11 @@ def test_each_page_of_the_manual_is_named_in_the_readme_and_printed(capsys: pyte
     assert named == set(topics())
     for name in named:
         assert print_page(name) == 0
-        assert capsys.readouterr().out.startswith("# ")
+        printed = capsys.readouterr().out
+        if name == LINES:
+            assert json.loads(printed)["title"].startswith("A line of raycdc run --json")
+        else:
+            assert printed.startswith("# ")
 
 
 def test_the_exit_codes_are_those_of_the_code() -> None:

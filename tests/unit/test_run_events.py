@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from raycdc.checkpoint.opaque import Position
+from raycdc.control.lines import LINES_VERSION, check_line
 from raycdc.run_events import (
     CaughtUp,
     Commanded,
@@ -19,11 +20,15 @@ from raycdc.run_events import (
     Progress,
     ReaderFigures,
     RunEvent,
+    Scaling,
     Started,
     Starting,
     StoodStill,
+    Stopped,
     TableFigures,
     TableParked,
+    TookOver,
+    Waiting,
     Warned,
     WentOn,
     event_to_json,
@@ -175,3 +180,25 @@ COMMIT = {"epoch": 1, "tables": {"shop.b": 10}, "rows": 10, "seconds": 0.12, "st
 )
 def test_each_event_is_one_line_of_json(event: RunEvent, line: dict[str, Any]) -> None:
     assert json.loads(json.dumps(event_to_json(event))) == line
+    if line["event"] != "starting":  # It is on the terminal alone.
+        check_line(json.dumps({"version": LINES_VERSION, "ts": "2026-01-01T00:00:00.000Z", "pipeline": "shop", **line}))
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Scaling(3, 1, {"state": 2}, "there is more to read"),
+        Waiting("process 7 on db1", "state", 4.5),
+        Waiting("process 7 on db1", "state", None),
+        TookOver("process 7 on db1 ended", 3),
+        Stopped(),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_the_schema_of_lines_knows_every_event(event: RunEvent) -> None:
+    line = {"version": LINES_VERSION, "ts": "2026-01-01T00:00:00.000Z", "pipeline": None, **event_to_json(event)}
+    check_line(json.dumps(line))
+    # Another version, a key more and a key less are others.
+    for other in (line | {"version": 2}, line | {"more": 1}, {k: v for k, v in line.items() if k != "ts"}):
+        with pytest.raises(ValueError, match="validation error"):
+            check_line(json.dumps(other))

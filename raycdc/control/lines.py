@@ -1,0 +1,272 @@
+"""The lines of ``raycdc run --json`` as types, of which their JSON Schema is made (``raycdc explain lines``).
+
+`LINES_VERSION` stands in every line. It goes up when a key changes its meaning or goes away; new keys and new events
+come without, so that programs leave out what they do not know. `raycdc.run_events.event_to_json` writes what is
+described here, and a test holds the lines of real runs against it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Literal, NotRequired
+
+from pydantic import ConfigDict, Field
+
+# Pydantic, which depends on this package, takes no other TypedDict before Python 3.12.
+from typing_extensions import TypedDict
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+    from pydantic.json_schema import JsonSchemaValue
+
+LINES_VERSION = 1
+
+_CLOSED = ConfigDict(extra="forbid")
+
+
+class _Line(TypedDict):
+    """What every line has."""
+
+    __pydantic_config__ = _CLOSED  # type: ignore[misc]
+    version: Annotated[Literal[1], Field(description="Goes up when a key changes its meaning or goes away.")]
+    ts: Annotated[str, Field(description="When it was told: UTC, with milliseconds.")]
+    pipeline: Annotated[str | None, Field(description="Its name; null before the configuration is read.")]
+
+
+class Pids(TypedDict):
+    """The processes of a run."""
+
+    __pydantic_config__ = _CLOSED  # type: ignore[misc]
+    driver: int
+    enumerator: int
+    readers: list[int]
+
+
+class StartedLine(_Line):
+    """The first line, and one for each set of processes after it."""
+
+    event: Literal["started"]
+    pids: Pids
+
+
+class ParkedState(TypedDict):
+    """A table that is not followed, as the state has it."""
+
+    __pydantic_config__ = _CLOSED  # type: ignore[misc]
+    schema: str | None
+    announced: bool
+    incarnation: int
+    again: Annotated[bool, Field(description="Whether it begins again with a new snapshot, by itself.")]
+    phase: Annotated[str, Field(description="parked, paused, removed or ended")]
+    reason: str
+    position: Annotated[object, Field(description="The place in the log, in the source's own form.")]
+    ts_ms: int
+
+
+class SnapshotKeys(TypedDict):
+    """How far the snapshot of a table is, in all runs; nothing of a table without one."""
+
+    snapshot_rows: NotRequired[int]
+    snapshot_rows_estimated: NotRequired[int | None]
+    snapshot_bytes: NotRequired[int]
+    snapshot_percent: NotRequired[float | None]
+
+
+class TableLine(SnapshotKeys):
+    """One table. Further keys are figures of its source, such as `large_documents`."""
+
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+    table: str
+    phase: Annotated[str, Field(description="snapshot, stream, parked, paused or removed, and what else it waits for")]
+    chunks_done: int
+    chunks_total: Annotated[int, Field(description="Chunks that are known so far.")]
+    parked: NotRequired[ParkedState]
+    rows: Annotated[int, Field(description="Rows that this run sealed; an update is two.")]
+    lost_values: Annotated[int, Field(description="Values that the target cannot hold, in all runs.")]
+    rows_per_s: Annotated[int, Field(description="Since the look before.")]
+    bad_rows: NotRequired[Annotated[int, Field(description="Rows left out by pipeline.on_bad_record, in all runs.")]]
+
+
+class LagLine(TypedDict):
+    """Flink's lags, in milliseconds. The keys in camel case go with the next release."""
+
+    __pydantic_config__ = _CLOSED  # type: ignore[misc]
+    current_fetch_event_time_lag_ms: int | None
+    current_emit_event_time_lag_ms: int | None
+    source_idle_time_ms: int | None
+    pending_records: NotRequired[Annotated[int | None, Field(description="Of topics.")]]
+    watermark_lag_ms: NotRequired[Annotated[int | None, Field(description="Of topics.")]]
+    currentFetchEventTimeLag: Annotated[int | None, Field(deprecated=True)]
+    currentEmitEventTimeLag: Annotated[int | None, Field(deprecated=True)]
+    sourceIdleTime: Annotated[int | None, Field(deprecated=True)]
+    pendingRecords: NotRequired[Annotated[int | None, Field(deprecated=True)]]
+    watermarkLag: NotRequired[Annotated[int | None, Field(deprecated=True)]]
+
+
+class ReaderLine(TypedDict):
+    """One reader."""
+
+    __pydantic_config__ = _CLOSED  # type: ignore[misc]
+    subtask: int
+    pid: int
+    splits: list[str]
+    seconds: Annotated[dict[str, float], Field(description="Where its time went, since it began.")]
+    node: NotRequired[Annotated[str, Field(description="'state' is the node of the driver.")]]
+    sealing: NotRequired[Annotated[dict[str, int], Field(description="A cut that takes long: files and bytes.")]]
+    paused: NotRequired[Annotated[list[str], Field(description="Partitions that wait for slower ones.")]]
+
+
+class ProgressLine(_Line):
+    """How far the run is; `tables` are those of which there is news."""
+
+    event: Literal["progress"]
+    tables: list[TableLine]
+    lag_ms: Annotated[int | None, Field(description="Now minus the time up to which the source is in the sink.")]
+    lag: LagLine
+    readers: list[ReaderLine]
+    bottleneck: NotRequired[Annotated[str, Field(description="pace: source.rows_per_second or bytes_per_second.")]]
+
+
+class CommitLine(_Line):
+    """An epoch is in the sink."""
+
+    event: Literal["commit"]
+    epoch: int
+    tables: Annotated[dict[str, int], Field(description="Rows by table.")]
+    rows: int
+    seconds: float
+    staging_s: float
+    commit_s: float
+
+
+class ParkedLine(_Line):
+    """A table is not followed any more."""
+
+    event: Literal["parked"]
+    table: str
+    phase: str
+    again: bool
+    reason: str
+    position: object
+    ts_ms: int
+
+
+class StandingLine(_Line):
+    """Something has not moved for long (`standing`), or moves again."""
+
+    event: Literal["standing", "moving"]
+    stage: str
+    table: str
+    split: str
+    reader: int | None
+    doing: str
+    note: str
+    seconds: float
+    text: str
+
+
+class WarningLine(_Line):
+    """Harmless, and worth a look."""
+
+    event: Literal["warning"]
+    text: str
+
+
+class CommandLine(_Line):
+    """A command about a table was carried out, or refused."""
+
+    event: Literal["command"]
+    id: str
+    action: str
+    table: str
+    tables: list[str]
+    refused: bool
+    text: str
+
+
+class NewTableLine(_Line):
+    """A table that is followed without having been asked for."""
+
+    event: Literal["new_table"]
+    table: str
+    text: str
+
+
+class ScalingLine(_Line):
+    """There should be so many readers."""
+
+    event: Literal["scaling"]
+    readers: int
+    waiting: int
+    nodes: dict[str, int]
+    reason: str
+
+
+#: The key `for` is a word of Python.
+_Waiting = TypedDict("_Waiting", {"for": Annotated[str, Field(description="Who has the pipeline.")]})
+
+
+class WaitingLine(_Line, _Waiting):
+    """A standby waits for its turn."""
+
+    event: Literal["waiting"]
+    state: str
+    at_most_s: NotRequired[float]
+
+
+class TookOverLine(_Line):
+    """A standby has the pipeline."""
+
+    event: Literal["took_over"]
+    reason: str
+    generation: int
+
+
+class EndLine(_Line):
+    """The last line of a run that did as it was told."""
+
+    event: Literal["caught_up", "stopped"]
+
+
+class ErrorLine(_Line):
+    """The last line of a run that failed."""
+
+    event: Literal["error"]
+    error: Annotated[str, Field(description="The kind of the error.")]
+    text: str
+
+
+Line = Annotated[
+    StartedLine
+    | ProgressLine
+    | CommitLine
+    | ParkedLine
+    | StandingLine
+    | WarningLine
+    | CommandLine
+    | NewTableLine
+    | ScalingLine
+    | WaitingLine
+    | TookOverLine
+    | EndLine
+    | ErrorLine,
+    Field(discriminator="event"),
+]
+
+
+def lines_schema() -> JsonSchemaValue:
+    """The JSON Schema of one line."""
+    title = f"A line of raycdc run --json, version {LINES_VERSION}"
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **_adapter().json_schema()}
+
+
+def check_line(line: bytes | str) -> None:
+    """A ValueError (`pydantic.ValidationError`) where `line` is not as it is described."""
+    _adapter().validate_json(line, strict=True)
+
+
+@cache
+def _adapter() -> TypeAdapter[Line]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Line)

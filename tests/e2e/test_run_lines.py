@@ -1,0 +1,66 @@
+"""Every line of ``raycdc run --json`` is as its JSON Schema says, in runs of several kinds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raycdc.control.lines import check_line
+from raycdc.errors import ExitCode
+from raycdc.testing.jobs import CollectionJob, Job, Run
+from raycdc.testing.servers import MariaDbServer, MongoDb
+from tests.run_lines import known_tables
+
+pytestmark = pytest.mark.server
+
+
+def check(run: Run) -> set[str]:
+    """The kinds of its lines, each of which is as the schema says."""
+    for line in run.events:
+        check_line(json.dumps(line))
+    return {line["event"] for line in run.events}
+
+
+def test_lines_of_tables(mariadb: MariaDbServer, mariadb_database: str, tmp_path: Path) -> None:
+    mariadb.execute(
+        "CREATE TABLE t (id INT PRIMARY KEY, a INT)",
+        "INSERT INTO t SELECT seq, seq FROM seq_1_to_600",
+        "CREATE TABLE keyless (a INT)",
+        database=mariadb_database,
+    )
+    job = Job(tmp_path, mariadb, mariadb_database, ("t", "keyless"), local=True, chunk_rows=100)
+    run = job.start()
+    run.wait_for_rows(lambda: sum(line["rows"] for line in list(run.events) if line["event"] == "commit") >= 600)
+    mariadb.execute("UPDATE t SET a = -a WHERE id < 10", database=mariadb_database)
+    parked = f"{mariadb_database}.keyless"
+    run.wait_for(lambda: known_tables(run.events).get(parked, {}).get("phase") == "parked")
+    assert run.interrupt() == ExitCode.INTERRUPTED
+    assert check(run) >= {"started", "progress", "commit", "parked", "stopped"}
+    # The last look has all tables, with what is known of a snapshot.
+    last = [line for line in run.events if line["event"] == "progress"][-1]
+    assert {table["table"] for table in last["tables"]} == {f"{mariadb_database}.t", parked}
+    job.pipeline = 'on_existing = "nobody knows"'
+    failed = job.start()
+    assert failed.wait() == ExitCode.CONFIG
+    assert check(failed) == {"error"}
+
+
+def test_lines_of_collections(mongodb: MongoDb, mongodb_database: str, tmp_path: Path) -> None:
+    with mongodb.client() as client:
+        client[mongodb_database].c.insert_many([{"_id": number, "a": number} for number in range(200)])
+    nobody: Any = None
+    job = CollectionJob(
+        tmp_path,
+        nobody,
+        mongodb_database,
+        ("c",),
+        local=True,
+        uri=mongodb.uri,
+        startup="initial",
+    )
+    run = job.start("--until", "caught-up")
+    assert run.wait() == ExitCode.DONE, run.story()
+    assert check(run) >= {"started", "progress", "commit", "caught_up"}

@@ -40,7 +40,7 @@ from raycdc.epochs.ports import EpochPorts
 from raycdc.epochs.routing import Routing
 from raycdc.errors import ClusterLostError, ConfigError, SegmentUnavailableError, StateError
 from raycdc.model.until import Until
-from raycdc.preflight import Taker, naming_place, settle_corrected, settle_place, settle_start
+from raycdc.preflight import Taker, naming_place, rows_judge, settle_corrected, settle_place, settle_start
 from raycdc.progress import ProgressReporter
 from raycdc.run_events import Commanded, Listener
 from raycdc.runtime.launcher import JobSpec, Launcher
@@ -306,7 +306,7 @@ class Pipeline:
             loop.recover()
         settle_place(self.config, store)
         desk = CommandDesk(store)
-        for answer in desk.take(desk.waiting(), command_rules(self.config)):
+        for answer in desk.take(desk.waiting(), command_rules(self.config, rows_judge(self.config))):
             reporter.tell(Commanded(answer))
         last = store.last_manifest()
         # The start has told of those that it asks for.
@@ -341,7 +341,7 @@ class Pipeline:
             stack.enter_context(run.reporter.watching(supervisor.status, every_s=PROGRESS_S))
             commands = LiveCommands(
                 CommandDesk(run.store),
-                command_rules(self.config),
+                command_rules(self.config, rows_judge(self.config)),
                 supervisor,
                 tell=lambda answer: run.reporter.tell(Commanded(answer)),
                 every_s=LOOK_AT_STORE_S if run.store.place.on_store else LOOK_S,

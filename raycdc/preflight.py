@@ -45,10 +45,13 @@ from raycdc.model.state_key import require_state_key
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.schema.events import SchemaChangeEvent
 from raycdc.sinks.api import UPSERT
-from raycdc.source.connector import ReadStatement, Source, SourceContext
+from raycdc.source.connector import IncrementalSource, ReadStatement, Source, SourceContext
 from raycdc.source.parking import LogStart, Refusal, TableRequest
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.selection import Selection, SelectionChanges, changes_of, known_tables
 from raycdc.source.snapshot.stream_state import stream_of
+from raycdc.source.split import RowsAgain
+from raycdc.source.table_commands import RequireRows
 from raycdc.source.table_requests import ask, ask_to_begin_again, requests_of
 from raycdc.transform.followed import TargetRules
 from raycdc.transform.hiding import Hiding
@@ -294,6 +297,21 @@ def source_maker(
         read_statement=read_statement,
     )
     return partial(plugin.create, config.source, context)
+
+
+def rows_judge(config: PipelineConfig) -> RequireRows:
+    """What the configured source says of rows that are to be read again."""
+
+    def require_rows(table: TableId, document: SchemaDocument, again: RowsAgain) -> None:
+        source = source_maker(config, upsert=config.sink.write == UPSERT, full_by=FullBy.NOTHING)()
+        if not isinstance(source, IncrementalSource):
+            raise ConfigError(
+                f"source.type: {config.source.type} keeps no rows that could be read again; messages that it still has "
+                "are read again by a pipeline with another pipeline.state and source.startup."
+            )
+        source.require_rows(table, document, again)
+
+    return require_rows
 
 
 def read_statement(statement: str, default_db: str) -> tuple[SchemaChangeEvent, ...]:

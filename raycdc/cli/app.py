@@ -56,6 +56,15 @@ StatePath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The pipeline'
 NewPlace = Annotated[str, typer.Argument(metavar="TO", help="An empty folder, or a URL such as s3://BUCKET/PREFIX.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Wait = Annotated[float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for a running pipeline.")]
+Where = Annotated[
+    str | None,
+    typer.Option(
+        "--where",
+        metavar="PREDICATE",
+        help="Which rows: what stands behind WHERE in SQL; a filter document of MongoDB.",
+        show_default=False,
+    ),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Log to stderr; show tracebacks of errors.")]
 
 
@@ -406,9 +415,11 @@ def tables_list(config: ConfigPath, json: Json = False) -> int:
 
 
 @tables.command("resnapshot", short_help="Read TABLE anew.")
-def tables_resnapshot(config: ConfigPath, table: TableName, wait: Wait = 60.0) -> int:
-    """Read TABLE anew while the others go on; rows that are gone at the source leave the target."""
-    return _change_table(config, table, "resnapshot", wait)
+def tables_resnapshot(config: ConfigPath, table: TableName, where: Where = None, wait: Wait = 60.0) -> int:
+    """Read TABLE anew while the others go on; rows that are gone at the source leave the target. With --where some rows
+    are read again, and nothing is emptied, as `raycdc backfill` does it.
+    """
+    return _change_table(config, table, "resnapshot", wait, where)
 
 
 @tables.command("add", short_help="Add TABLE, with a snapshot.")
@@ -447,10 +458,21 @@ def tables_commands(
     return print_commands(config, command, as_json=json)
 
 
-def _change_table(config: Path, table: str, action: str, wait_s: float) -> int:
-    from raycdc.cli.tables import change_table
+@app.command("backfill", short_help="Read some rows of TABLE again, beside its log.")
+def backfill(config: ConfigPath, table: TableName, where: Where = None, wait: Wait = 600.0) -> int:
+    """Read the rows of TABLE that meet a predicate again, while its changes go on, and put them over those of its
+    target by key. Nothing is deleted (raycdc explain backfill).
+    """
+    return _change_table(config, table, "backfill", wait, where)
 
-    return change_table(config, table, action, wait_s=wait_s)
+
+def _change_table(config: Path, table: str, action: str, wait_s: float, where: str | None = None) -> int:
+    from raycdc.cli.tables import change_table
+    from raycdc.errors import ConfigError
+
+    if where is not None and not where.strip():
+        raise ConfigError("--where is empty. For all rows of the table: raycdc tables resnapshot, without it.")
+    return change_table(config, table, action, wait_s=wait_s, where=where or "")
 
 
 @state.command("check", short_help="Read the whole state, and say what is damaged.")

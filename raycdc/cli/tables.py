@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import time
 import tomllib
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,9 @@ from raycdc.model import TableId
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.printable import printable, printable_json, printable_text
 from raycdc.source.parking import Asked
-from raycdc.source.table_commands import Command, CommandRules, TableAction, as_it_is
+from raycdc.source.schema_document import SchemaDocument
+from raycdc.source.split import RowsAgain
+from raycdc.source.table_commands import Command, CommandRules, TableAction, as_it_is, no_rows
 from raycdc.source.table_life import Parked, phase_word
 from raycdc.source.table_requests import each_table, requests_of, stream_state
 
@@ -83,12 +86,24 @@ def table_list(store: CheckpointStore) -> list[dict[str, Any]]:
     return found
 
 
-def change_table(config: Path, name: str, action: str, *, wait_s: float = WAIT_S) -> int:
+def change_table(
+    config: Path, name: str, action: str, *, wait_s: float = WAIT_S, where: str = "", keys: Sequence[str] = ()
+) -> int:
     """Have `action` done to the table called `name`: by the driver that has the state, which is waited for that long,
     or else under the state's lease, for the next start. `ConfigError` where it is refused.
+
+    Some rows alone are named by the predicate `where`, or by lists of `keys` (`raycdc.source.snapshot.key_list`).
     """
     store = CheckpointStore(place_of_state(config), create=False)
-    desk, command = CommandDesk(store), Command.new(TableAction(action), name)
+    desk, command = CommandDesk(store), Command.new(TableAction(action), name, where=where, keys=keys)
+    if where:
+        print(
+            printable(
+                f"Rows of {name} that meet {where} are read again and put over those of its target by key. Nothing is "
+                "deleted: raycdc verify --repair finds and deletes rows that the target has and the source has not."
+            ),
+            flush=True,
+        )
     watch = Watch(store.generations, store.lock.holder, lock=store.lock.identity)
     driver = watch.look()
     if isinstance(driver, Vacancy):
@@ -162,7 +177,17 @@ def print_commands(config: Path, command: str | None, *, as_json: bool) -> int:
 
 def command_rules_of(config: Path) -> CommandRules:
     """What the file says, of which nothing but this need be valid; a state's folder is none."""
-    return CommandRules(updates_rows=_updates_rows(config), is_selected=partial(_check_selected, config))
+    return CommandRules(_updates_rows(config), partial(_check_selected, config), partial(_require_rows, config))
+
+
+def _require_rows(config: Path, table: TableId, document: SchemaDocument, again: RowsAgain) -> None:
+    """`ConfigError` where the source that the file names cannot read these rows."""
+    if not config.is_file():
+        no_rows(table, document, again)
+    from raycdc.config import load_config
+    from raycdc.preflight import rows_judge
+
+    rows_judge(load_config(config))(table, document, again)
 
 
 def _updates_rows(config: Path) -> bool:

@@ -174,7 +174,7 @@ def _command(data: object) -> Command:
     """ValueError or TypeError for what is none."""
     if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):
         raise TypeError("it must be an object of texts")
-    if data.keys() - {"action", "table", "id"} or not data.get("table") or "action" not in data:
-        raise ValueError("it has action and table, and may have an id")
-    action, table = TableAction(data["action"]), data["table"]
-    return Command(data["id"], action, table) if "id" in data else Command.new(action, table)
+    if data.keys() - {"action", "table", "id", "where"} or not data.get("table") or "action" not in data:
+        raise ValueError("it has action and table, and may have an id, and a where")
+    action, table, where = TableAction(data["action"]), data["table"], data.get("where", "")
+    return Command(data["id"], action, table, where) if "id" in data else Command.new(action, table, where=where)

@@ -19,6 +19,10 @@ _COMMAND = {
     "properties": {
         "action": {"enum": [*map(str, TableAction)]},
         "table": _TEXT,
+        "where": {
+            **_TEXT,
+            "description": "Which rows alone, as the source takes a predicate: for backfill and resnapshot.",
+        },
         "id": {
             **_TEXT,
             "pattern": "^[0-9a-z]{8,64}$",

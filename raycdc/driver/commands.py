@@ -34,7 +34,9 @@ from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.errors import ConfigError
 from raycdc.failpoints import reach
+from raycdc.model import TableId
 from raycdc.source.parking import Asked, TableRequest, with_requests
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.stream_state import stream_of
 from raycdc.source.table_commands import Command, CommandRules, as_it_is, judged
 from raycdc.source.table_requests import acting, ask_all, requests_of, stream_state
@@ -142,7 +144,9 @@ class CommandDesk:
                     # One after another, because each is judged by what those before it ask for.
                     answer = self._judged(command, rules, manifest)
                     request = TableRequest.RESNAPSHOT if answer.refused else command.action.request
-                    ask_all(self._store, dict.fromkeys(answer.tables, request), [answer])
+                    of_rows = command.is_of_rows and not answer.refused
+                    rows = command.rows_request(TableId.parse(answer.table)) if of_rows else None
+                    ask_all(self._store, dict.fromkeys(answer.tables, request), [answer], rows)
                     answers.append(answer)
         reach("after_command")
         for command in commands:
@@ -156,9 +160,12 @@ class CommandDesk:
         record = self._store.last_commit()
         state = as_it_is(with_requests(stream, requests_of(self._store)), record)
         try:
-            return judged(command, state, record, rules)
+            return judged(command, state, record, rules, self._document)
         except ConfigError as error:
             return command.refused(str(error))
+
+    def _document(self, fingerprint: str) -> SchemaDocument:
+        return SchemaDocument.from_json(self._store.document(fingerprint))
 
     def _answer(self, command: str) -> Asked | None:
         return next((asked for asked in requests_of(self._store).commands if asked.command == command), None)

@@ -14,7 +14,7 @@ from raycdc.model import TableId
 from raycdc.runtime.launcher import CoordinatorLostError
 from raycdc.sinks.api import UPSERT
 from raycdc.source.parking import Asked
-from raycdc.source.table_commands import CommandRules
+from raycdc.source.table_commands import CommandRules, RequireRows
 from raycdc.threads import THREADS, Threads
 
 #: How often a running driver looks for commands: a folder costs nothing, a store one request per look.
@@ -24,8 +24,8 @@ LOOK_AT_STORE_S = 3.0
 AGAIN_S = 10.0
 
 
-def command_rules(config: PipelineConfig) -> CommandRules:
-    """What a run's configuration says about commands."""
+def command_rules(config: PipelineConfig, require_rows: RequireRows) -> CommandRules:
+    """What a run's configuration says about commands, of which its source judges some."""
 
     def is_selected(table: TableId) -> None:
         if not config.source.captures(table):
@@ -34,7 +34,7 @@ def command_rules(config: PipelineConfig) -> CommandRules:
                 "start the pipeline again, which adds it."
             )
 
-    return CommandRules(updates_rows=config.sink.write == UPSERT, is_selected=is_selected)
+    return CommandRules(config.sink.write == UPSERT, is_selected, require_rows)
 
 
 class SourceSide(Protocol):

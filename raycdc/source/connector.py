@@ -60,6 +60,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.opaque import PlannerState, Position
 from raycdc.config import SourceConfig
+from raycdc.errors import ConfigError
 from raycdc.model import TableId, TableSchema
 from raycdc.schema.events import SchemaChangeEvent
 from raycdc.source.checks import CheckResult
@@ -83,7 +84,7 @@ from raycdc.source.snapshot.log_unit import LogSource
 from raycdc.source.snapshot.reading import BlockingLog, ChunkReader
 from raycdc.source.snapshot.snapshot_plan import EnumeratorDialect
 from raycdc.source.snapshot.stream_state import StreamState
-from raycdc.source.split import StreamSplit
+from raycdc.source.split import RowsAgain, StreamSplit
 from raycdc.source.split_trial import SplitTrial
 from raycdc.transform.followed import TargetRules
 from raycdc.transform.hiding import Hiding
@@ -301,6 +302,12 @@ class IncrementalSource(Source[ConfigT]):
     def split_trials(self) -> Sequence[SplitTrial[IncrementalSource[Any]]]:
         """The strategies by which tables can be cut, for ``raycdc bench splits``; none where there is one way alone."""
         return ()
+
+    def require_rows(self, table: TableId, document: SchemaDocument, again: RowsAgain) -> None:
+        """`ConfigError`, with what is wrong, unless the rows that `again` names can be read of `table`, which is
+        followed and has the shape of `document`: its `ChunkReader` reads them. Asks the server, and blocks.
+        """
+        raise ConfigError(f"Rows of a {self.config.type} source cannot be asked for by a predicate or by their keys.")
 
     def create_enumerator(self, context: SplitEnumeratorContext, start: EnumeratorStart) -> SplitEnumerator:
         return restore_or_create(context, self.enumerator_dialect(), start)

@@ -30,7 +30,7 @@ class RowsAgainJson(TypedDict):
 
     backfill: str
     where: str
-    gone: str
+    keys: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +61,20 @@ class RowsAgain:
     (`raycdc.source.snapshot.backfill`).
 
     Of the chunk's range those are read that meet `where`, a predicate as the source takes it; all where it is empty.
-    `gone` are keys in the range that the target has and the source may not have (`raycdc.source.snapshot.key_list`):
-    those that the source has not are deleted. Empty: nothing is deleted.
+    With `keys` (`raycdc.source.snapshot.key_list`) those of these keys are read, and keys that the source has not are
+    deleted. Empty: nothing is deleted.
     """
 
     backfill: str
     where: str = ""
-    gone: str = ""
+    keys: str = ""
 
     def to_json(self) -> RowsAgainJson:
-        return {"backfill": self.backfill, "where": self.where, "gone": self.gone}
+        return {"backfill": self.backfill, "where": self.where, "keys": self.keys}
 
     @classmethod
     def from_json(cls, data: RowsAgainJson) -> RowsAgain:
-        return cls(data["backfill"], data["where"], data["gone"])
+        return cls(data["backfill"], data["where"], data["keys"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@
 | `pause` | none of the pipeline's; paused, removed or ended | left out |
 | `resume` | not paused | a snapshot |
 | `resnapshot` | none of the pipeline's; removed | a snapshot |
+| `backfill`, and `resnapshot` of some rows | not followed, or without a primary key; its target keeps changes and no \
+rows; the source refuses the predicate | a backfill |
 
 Pure. `raycdc.driver.commands` keeps them, and carries them out.
 """
@@ -17,16 +19,19 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from raycdc.checkpoint.store import CommitRecord
-from raycdc.errors import ConfigError
+from raycdc.errors import ConfigError, SourceError
 from raycdc.model import TableId
 from raycdc.model.selector import plain_table
 from raycdc.plugins import did_you_mean
 from raycdc.source.parking import Asked, TableRequest, with_refusals
+from raycdc.source.schema_document import SchemaDocument
+from raycdc.source.snapshot.backfill_request import RowsRequest
 from raycdc.source.snapshot.stream_state import StreamState
-from raycdc.source.table_life import Parked, Phase, Unknown
+from raycdc.source.split import RowsAgain, SnapshotSplit
+from raycdc.source.table_life import Gone, Parked, Phase, Unknown
 from raycdc.source.table_requests import left_behind, read_together, refusals_of
 
 #: So many tables are named to whoever named another one; a pipeline may have thousands.
@@ -41,6 +46,7 @@ class TableAction(StrEnum):
     PAUSE = "pause"
     RESUME = "resume"
     RESNAPSHOT = "resnapshot"
+    BACKFILL = "backfill"
 
     @property
     def request(self) -> TableRequest:
@@ -56,6 +62,7 @@ class TableAction(StrEnum):
 
 _DONE = {
     TableAction.RESNAPSHOT: "is read again",
+    TableAction.BACKFILL: "has some rows read again",
     TableAction.ADD: "is added, beginning with a snapshot",
     TableAction.PAUSE: "is paused (its target keeps what it has)",
     TableAction.REMOVE: "is no longer followed (its target keeps what it has, and `add` reads it anew)",
@@ -69,41 +76,86 @@ class CommandJson(TypedDict):
     id: str
     action: str
     table: str
+    where: NotRequired[str]
+    keys: NotRequired[list[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """An action on the table that people call `table`. Whoever gives it twice under one `id` gives it once."""
+    """An action on the table that people call `table`. Whoever gives it twice under one `id` gives it once.
+
+    It is about all rows, or those that meet the predicate `where`, or those of the `keys`, which are lists of keys
+    (`raycdc.source.snapshot.key_list`).
+    """
 
     id: str
     action: TableAction
     table: str
+    where: str = ""
+    keys: tuple[str, ...] = ()
 
     @classmethod
-    def new(cls, action: TableAction, table: str) -> Command:
+    def new(cls, action: TableAction, table: str, *, where: str = "", keys: Sequence[str] = ()) -> Command:
         """One that nobody has given before."""
-        return cls(secrets.token_hex(8), action, table)
+        return cls(secrets.token_hex(8), action, table, where, tuple(keys))
+
+    @property
+    def is_of_rows(self) -> bool:
+        """Whether it is about some rows of the table."""
+        return self.action is TableAction.BACKFILL or bool(self.where or self.keys)
+
+    @property
+    def rows(self) -> Sequence[RowsAgain]:
+        """What its chunks read."""
+        if self.keys:
+            return [RowsAgain(self.id, keys=listed) for listed in self.keys]
+        return [RowsAgain(self.id, where=self.where)]
+
+    def rows_request(self, table: TableId) -> RowsRequest:
+        """The request that a command of rows makes; `table` is its table."""
+        if not self.keys:
+            return RowsRequest(self.id, table, where=self.where)
+        parts = [SnapshotSplit(table, n, None, None, None, again=again) for n, again in enumerate(self.rows)]
+        return RowsRequest(self.id, table, parts=tuple(parts))
 
     def to_json(self) -> CommandJson:
-        return {"id": self.id, "action": str(self.action), "table": self.table}
+        command = CommandJson(id=self.id, action=str(self.action), table=self.table)
+        if self.where:
+            command["where"] = self.where
+        if self.keys:
+            command["keys"] = [*self.keys]
+        return command
 
     @classmethod
     def from_json(cls, data: CommandJson) -> Command:
         """`ValueError` for an action that this version does not know."""
-        return cls(data["id"], TableAction(data["action"]), data["table"])
+        where, keys = data.get("where", ""), tuple(data.get("keys", ()))
+        return cls(data["id"], TableAction(data["action"]), data["table"], where, keys)
 
     def refused(self, why: str) -> Asked:
         return Asked(self.id, str(self.action), self.table, (), why, refused=True)
 
 
+#: Raises `ConfigError` unless these rows of a table can be read (`raycdc.source.connector.IncrementalSource`).
+RequireRows = Callable[[TableId, SchemaDocument, RowsAgain], None]
+
+
+def no_rows(table: TableId, *_: object) -> None:
+    """`RequireRows` where there is no source to ask."""
+    raise ConfigError(
+        f"Its source alone can say which rows of {table} can be read again. Name the pipeline's TOML file."
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class CommandRules:
     """What the configuration says about commands: whether the sink holds one row per key, and where a table that is to
-    be added `is_selected`, which raises `ConfigError` otherwise.
+    be added `is_selected`, which raises `ConfigError` otherwise. So does `require_rows` of rows that cannot be read.
     """
 
     updates_rows: bool
     is_selected: Callable[[TableId], None]
+    require_rows: RequireRows = no_rows
 
 
 def as_it_is(state: StreamState, record: CommitRecord | None) -> StreamState:
@@ -113,14 +165,69 @@ def as_it_is(state: StreamState, record: CommitRecord | None) -> StreamState:
     return state if record is None else with_refusals(state, refusals_of(record.parked))
 
 
-def judged(command: Command, state: StreamState, record: CommitRecord | None, rules: CommandRules) -> Asked:
-    """The command as it is carried out on a log's `state` (`as_it_is`). `ConfigError` says why it is refused."""
+def judged(
+    command: Command,
+    state: StreamState,
+    record: CommitRecord | None,
+    rules: CommandRules,
+    document: Callable[[str], SchemaDocument],
+) -> Asked:
+    """The command as it is carried out on a log's `state` (`as_it_is`). `ConfigError` says why it is refused.
+
+    `document` gives the description of a table by its fingerprint.
+    """
     action, table = command.action, table_called(command.table, state)
+    if command.is_of_rows:
+        return _judged_rows(command, TableId.parse(table), state, rules, document)
     _require_sense(action, table, state, rules)
     shared = record if action.request is TableRequest.RESNAPSHOT and rules.updates_rows else None
     together = read_together(shared, [table], state)
     text = f"{table} {action.done}" + _said_of(together, left_behind(shared, together))
     return Asked(command.id, str(action), table, tuple(sorted(together)), text)
+
+
+def _judged_rows(
+    command: Command,
+    table: TableId,
+    state: StreamState,
+    rules: CommandRules,
+    document: Callable[[str], SchemaDocument],
+) -> Asked:
+    """`judged`, of a command about some rows. `ConfigError`, also where the source could not be asked."""
+    now = state[table]
+    if command.action not in (TableAction.BACKFILL, TableAction.RESNAPSHOT):
+        raise ConfigError(f"{command.action} is about a whole table. Leave --where out.")
+    if not (command.where or command.keys):
+        raise ConfigError("A backfill needs --where, which says which rows. For all: raycdc tables resnapshot.")
+    if isinstance(now, Unknown):
+        _require_sense(command.action, str(table), state, rules)
+        raise ConfigError(f"{table} is none of the pipeline's tables.")
+    if isinstance(now, Parked | Gone):
+        why = f"{now.phase}: {now.reason}" if isinstance(now, Parked) else "gone"
+        raise ConfigError(f"{table} is {why} Rows are read again of tables that are followed: resume it first.")
+    if not rules.updates_rows:
+        raise ConfigError(
+            f"The target of {table} keeps every change of a row (sink.write), and rows that are read again are none. "
+            "For a new beginning of the table in it: raycdc tables resnapshot, without --where."
+        )
+    described = document(now.schema)
+    if not described.primary_key:
+        raise ConfigError(
+            f"{table} has no primary key, by which rows that are read again are told from those of its target. For all "
+            "of its rows: raycdc tables resnapshot, without --where."
+        )
+    for again in command.rows:
+        try:
+            rules.require_rows(table, described, again)
+        except SourceError as cause:
+            raise ConfigError(f"The source could not be asked for the rows: {cause}") from cause
+    if command.keys:
+        text = "has the rows of some keys read again, and those that the source has not deleted"
+    else:
+        text = (
+            f"has the rows that meet {command.where} read again beside its log, and put over those of its target by key"
+        )
+    return Asked(command.id, str(command.action), str(table), (), f"{table} {text}")
 
 
 def _require_sense(action: TableAction, table: str, state: StreamState, rules: CommandRules) -> None:

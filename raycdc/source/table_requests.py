@@ -19,6 +19,7 @@ from raycdc.errors import SchemaError, StateError
 from raycdc.model import TableId
 from raycdc.source.parking import Asked, LogStart, Refusal, Requests, TableRequest
 from raycdc.source.snapshot.backfill import Backfill
+from raycdc.source.snapshot.backfill_request import RowsRequest
 from raycdc.source.snapshot.stream_state import StreamState, stream_of
 from raycdc.source.split import STREAM_SPLIT_ID
 from raycdc.source.table_life import Parked, Phase, TableState, Unknown
@@ -95,8 +96,14 @@ def ask(
         store.documents.write(REQUESTS, asked.to_json())
 
 
-def ask_all(store: CheckpointStore, wanted: Mapping[str, TableRequest], commands: Sequence[Asked] = ()) -> None:
-    """Make the requests that are `wanted`, and say that `commands` were judged, in one step, while nobody reads.
+def ask_all(
+    store: CheckpointStore,
+    wanted: Mapping[str, TableRequest],
+    commands: Sequence[Asked] = (),
+    rows: RowsRequest | None = None,
+) -> None:
+    """Make the requests that are `wanted`, and for a backfill of `rows`, and say that `commands` were judged, in one
+    step, while nobody reads.
 
     They act on the newest epoch. It may still be dropped: a request that it has carried out, and the last commit has
     not, is kept, and acts again only then.
@@ -108,6 +115,8 @@ def ask_all(store: CheckpointStore, wanted: Mapping[str, TableRequest], commands
             committed = None if record is None else stream_of(store.manifest(record.epoch))
             kept = asked if committed is None else asked.left(committed)
             asked = kept.beside(wanted, newest.changes)
+        if rows is not None:
+            asked = replace(asked, rows={**asked.rows, rows.backfill: rows})
         store.documents.write(REQUESTS, with_commands(asked, commands).to_json())
 
 

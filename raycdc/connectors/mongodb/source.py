@@ -31,6 +31,7 @@ from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig, Strategy
 from raycdc.connectors.mongodb.quiet_log import QuietLog
 from raycdc.connectors.mongodb.snapshot.chunk_reader import MongoDbChunkReader
 from raycdc.connectors.mongodb.snapshot.keys import SnapshotKeyOrder, StreamKeyOrder
+from raycdc.connectors.mongodb.snapshot.rows_again import require_rows
 from raycdc.connectors.mongodb.stream.causal import log_end, read_documents
 from raycdc.connectors.mongodb.stream.change_rows import ChangeRows
 from raycdc.connectors.mongodb.stream.document_reads import DocumentReads
@@ -44,6 +45,7 @@ from raycdc.connectors.mongodb.stream.whole_transactions import WholeTransaction
 from raycdc.connectors.mongodb.stream.widenings import Widenings
 from raycdc.connectors.mongodb.table_look import CollectionLooks
 from raycdc.connectors.mongodb.warm_up import compile_all
+from raycdc.errors import ConfigError
 from raycdc.model import TableId
 from raycdc.source.as_begun import require_as_begun
 from raycdc.source.connector import IncrementalSource, Restart, SourceContext, SourceFindings, SourceTable
@@ -52,7 +54,7 @@ from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.selection import Selection
 from raycdc.source.snapshot.snapshot_plan import uncut
 from raycdc.source.snapshot.stream_state import stream_of
-from raycdc.source.split import StreamSplit
+from raycdc.source.split import RowsAgain, StreamSplit
 from raycdc.source.split_trial import SplitTrial
 
 _log = logging.getLogger(__name__)
@@ -205,6 +207,12 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
 
     def planner(self, table: TableId, document: SchemaDocument) -> PlannerState:
         return uncut(ID)
+
+    def require_rows(self, table: TableId, document: SchemaDocument, again: RowsAgain) -> None:
+        if self.config.bounded:
+            raise ConfigError("A run that reads a snapshot and no change stream has nothing to read rows beside.")
+        with connect(self.config.uri) as client:
+            require_rows(client, table, Layout.from_document(document), again)
 
     def require_as_begun(self, split: StreamSplit) -> None:
         options = "source.schema, source.columns, source.snapshot"

@@ -32,6 +32,7 @@ from raycdc.connectors.mysql.snapshot.chunk_reader import MySqlChunkReader
 from raycdc.connectors.mysql.snapshot.chunks import Strategy
 from raycdc.connectors.mysql.snapshot.commits import sees_commits
 from raycdc.connectors.mysql.snapshot.key_order import MySqlKeyOrder
+from raycdc.connectors.mysql.snapshot.rows_again import require_rows
 from raycdc.connectors.mysql.table_look import unread
 from raycdc.connectors.mysql.table_options import TableOptions
 from raycdc.connectors.mysql.values.documents import capture_of, table_of
@@ -44,7 +45,7 @@ from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.selection import Selection, known_tables
 from raycdc.source.snapshot.snapshot_plan import uncut
 from raycdc.source.snapshot.stream_state import StreamState, stream_of
-from raycdc.source.split import StreamSplit
+from raycdc.source.split import RowsAgain, StreamSplit
 from raycdc.source.split_trial import SplitTrial
 
 
@@ -154,15 +155,10 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
         return uncut(state.key)
 
     def split_trials(self) -> Sequence[SplitTrial[MySqlSource]]:
-        return [self._trial(strategy) for strategy in Strategy]
+        return [_trial(self, strategy) for strategy in Strategy]
 
-    def _trial(self, strategy: Strategy) -> SplitTrial[MySqlSource]:
-        snapshot = self.config.snapshot.model_copy(update={"strategy": strategy.value})
-        config = self.config.model_copy(update={"snapshot": snapshot})
-        connections = MeteredConnections(config)
-        source = MySqlSource(config, self.context, connections=connections)
-        settings = f'[source.snapshot]\nstrategy = "{strategy}"'
-        return SplitTrial(strategy.value, settings, source, connections.costs)
+    def require_rows(self, table: TableId, document: SchemaDocument, again: RowsAgain) -> None:
+        require_rows(self._connections.connect, table_of(document), again, self.context.hiding)
 
     def require_as_begun(self, split: StreamSplit) -> None:
         options = "source.snapshot.filter, source.columns"
@@ -174,3 +170,12 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
             order.use(table, key)
         self._snapshots_over = order.over
         return order
+
+
+def _trial(configured: MySqlSource, strategy: Strategy) -> SplitTrial[MySqlSource]:
+    snapshot = configured.config.snapshot.model_copy(update={"strategy": strategy.value})
+    config = configured.config.model_copy(update={"snapshot": snapshot})
+    connections = MeteredConnections(config)
+    source = MySqlSource(config, configured.context, connections=connections)
+    settings = f'[source.snapshot]\nstrategy = "{strategy}"'
+    return SplitTrial(strategy.value, settings, source, connections.costs)

@@ -19,7 +19,7 @@ target must hold one row per key, as a changelog would get rows twice.
 
 A row that came into the predicate, or left it, while the backfill ran, was changed, so the log has told of it. Rows
 that the target has and the source has not are left alone, because a predicate cannot be asked of rows that the source
-does not have; those of `RowsAgain.gone` are deleted, if the SELECT of their range does not show them.
+does not have; those of `RowsAgain.keys` are deleted, if the SELECT does not show them.
 
 | what happens | then |
 |---|---|
@@ -83,10 +83,10 @@ class Backfill:
     def begun(cls, request: RowsRequest, document: SchemaDocument) -> Backfill:
         """Nothing of it is read."""
         if not request.where:
-            gone = ("" if split.again is None else split.again.gone for split in request.parts)
+            keys = ("" if split.again is None else split.again.keys for split in request.parts)
             parts = tuple(
-                replace(split, index=n, as_of=None, again=RowsAgain(request.backfill, gone=keys))
-                for n, (split, keys) in enumerate(zip(request.parts, gone, strict=True))
+                replace(split, index=n, as_of=None, again=RowsAgain(request.backfill, keys=listed))
+                for n, (split, listed) in enumerate(zip(request.parts, keys, strict=True))
             )
             return cls(replace(request, parts=()), parts, planned=len(parts))
         return cls(request, planner=PlannerState.from_json({}), document=document)

@@ -17,7 +17,7 @@ class GoneKeys:
     """The keys that a chunk is to delete unless its rows have them (`raycdc.source.split.RowsAgain`)."""
 
     def __init__(self, split: SnapshotSplit, document: SchemaDocument) -> None:
-        named = split.again is not None and split.again.gone
+        named = split.again is not None and split.again.keys
         self._left: pa.Table | None = keys_of_text(named) if named else None
         self._document = document
 

@@ -82,10 +82,9 @@ class SimBackfills:
             self._repairs[name] = table
             keys, schema = sorted(self._damaged[table]), self._schema(table)
             columns = zip(schema.primary_key, zip(*keys, strict=True), strict=True)
-            gone = text_of_keys(pa.table({part: pa.array(values, pa.int64()) for part, values in columns}))
-            # All keys with each part would delete those of the others.
+            listed = text_of_keys(pa.table({part: pa.array(values, pa.int64()) for part, values in columns}))
             whole = replace(all_chunks(self._database.tables[table])[0], key=None, lower=None, upper=None)
-            whole = replace(whole, only_null=False, includes_null=True, again=RowsAgain(name, gone=gone))
+            whole = replace(whole, only_null=False, includes_null=True, again=RowsAgain(name, keys=listed))
             self._ask(RowsRequest(name, table, parts=(whole,)))
         return bool(waiting)
 

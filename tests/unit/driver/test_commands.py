@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,12 @@ from raycdc.checkpoint.store import CheckpointStore, CommitRecord
 from raycdc.driver.commands import CommandDesk, CommandState
 from raycdc.driver.live_commands import LiveCommands
 from raycdc.errors import ConfigError
-from raycdc.model import TableId
+from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.source.parking import Asked, TableRequest, with_requests
+from raycdc.source.schema_document import SchemaDocument
+from raycdc.source.snapshot.backfill import Backfill
+from raycdc.source.snapshot.backfill_request import RowsRequest
+from raycdc.source.snapshot.enumerator_state import SealedEnumerator
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.split import STREAM_SPLIT_ID
 from raycdc.source.table_commands import Command, CommandRules, TableAction
@@ -43,7 +48,7 @@ def store(tmp_path: Path) -> CheckpointStore:
     return store
 
 
-def seal(store: CheckpointStore, stream: StreamState | None) -> None:
+def seal(store: CheckpointStore, stream: StreamState | None, enumerator: EnumeratorState = NO_STATE) -> None:
     splits = {} if stream is None else {STREAM_SPLIT_ID: stream.sealed()}
     store.write_manifest(
         Manifest(
@@ -52,7 +57,7 @@ def seal(store: CheckpointStore, stream: StreamState | None) -> None:
             0,
             from_splits={},
             to_splits=splits,
-            enumerator=NO_STATE,
+            enumerator=enumerator,
         )
     )
 
@@ -213,3 +218,75 @@ def test_commands_that_come_together_cost_one_generation_and_refused_ones_none(s
     assert not live.step()
     assert (side.generations, len(told)) == (1, 3)
     live.close()
+
+
+KEYED = TableSchema((Column("id", LogicalType(TypeKind.INT64)),), ("id",))
+KEYLESS = TableSchema((Column("n", LogicalType(TypeKind.INT64)),), ())
+
+
+def of_rows(store: CheckpointStore, *, schema: TableSchema = KEYED, table: str = A) -> Command:
+    """A backfill of a table that is described so."""
+    document = SchemaDocument.of(schema)
+    store.put_document(document.fingerprint, document.to_json())
+    followed = {TableId.parse(name): Live(document.fingerprint, announced=True, incarnation=0) for name in (A, B)}
+    seal(store, StreamState(Position.unknown(), 10, followed, changes=4))
+    return Command.new(TableAction.BACKFILL, table, where="id > 3")
+
+
+def ended(store: CheckpointStore, one: Command, why: str = "") -> None:
+    """An epoch says that the backfill is over, and the sink holds it."""
+    over = Backfill(one.rows_request(TableId.parse(A)), rows=7, over=why)
+    seal(store, newest(store), SealedEnumerator(True, backfills=(over,)).sealed())
+
+
+def test_a_backfill_acts_until_the_sink_holds_an_epoch_that_says_it_is_over(store: CheckpointStore) -> None:
+    desk, one = CommandDesk(store), of_rows(store)
+    rules = replace(RULES, require_rows=lambda *_: None)
+    desk.submit(one)
+    assert desk.waiting() == [one]
+    (answer,) = desk.take([one], rules)
+    assert (answer.tables, answer.refused) == ((), False)
+    assert "the rows that meet id > 3" in answer.text
+    assert requests_of(store).rows == {one.id: RowsRequest(one.id, TableId.parse(A), where="id > 3")}
+    commit(store)
+    assert state_of(desk, one) is CommandState.ACTING
+    ended(store, one)
+    assert state_of(desk, one) is CommandState.ACTING
+    commit(store)
+    found = desk.state(one.id)
+    assert found is not None
+    assert (found.state, found.text) == (CommandState.DONE, f"{A} has 7 rows that were read again")
+    assert requests_of(store).rows == {}
+
+
+def test_a_backfill_that_is_over_early_is_refused_with_its_reason(store: CheckpointStore) -> None:
+    desk, one = CommandDesk(store), of_rows(store)
+    desk.take([one], replace(RULES, require_rows=lambda *_: None))
+    ended(store, one, "the table is paused: paused by the user")
+    commit(store)
+    found = desk.state(one.id)
+    assert found is not None
+    assert found.state is CommandState.REFUSED
+    assert found.text.endswith("and then not any more: the table is paused: paused by the user")
+
+
+def test_backfills_that_make_no_sense_are_refused_by_name(store: CheckpointStore) -> None:
+    def refuse(*_: object) -> None:
+        raise ConfigError("the server refuses it")
+
+    rules = replace(RULES, require_rows=lambda *_: None)
+    asked = [
+        (of_rows(store), RULES, "Name the pipeline's TOML file"),
+        (of_rows(store), replace(RULES, require_rows=refuse), "the server refuses it"),
+        (of_rows(store), replace(rules, updates_rows=False), "keeps every change of a row"),
+        (of_rows(store, table="shop.nobody"), rules, "shop.nobody is none of the pipeline's tables"),
+        (replace(of_rows(store), where=""), rules, "A backfill needs --where"),
+        (replace(of_rows(store), action=TableAction.PAUSE), rules, "pause is about a whole table"),
+    ]
+    for one, judges, text in asked:
+        (answer,) = CommandDesk(store).take([one], judges)
+        assert answer.refused
+        assert text in answer.text
+    (answer,) = CommandDesk(store).take([of_rows(store, schema=KEYLESS)], rules)
+    assert "has no primary key" in answer.text
+    assert requests_of(store).rows == {}

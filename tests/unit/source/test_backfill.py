@@ -47,7 +47,7 @@ GOLDEN: dict[str, Any] = {
                     "only_null": False,
                     "incarnation": 0,
                     "attempt": 0,
-                    "again": {"backfill": "c1", "where": "v > 3", "gone": ""},
+                    "again": {"backfill": "c1", "where": "v > 3", "keys": ""},
                 }
             ],
             "planner": None,
@@ -154,9 +154,9 @@ def test_one_of_a_table_that_nobody_follows_is_over_at_once() -> None:
 
 
 def test_parts_are_read_as_they_are_given_and_never_as_of_a_place() -> None:
-    part = SnapshotSplit(TABLE, 9, "id", 1, 4, as_of=3, again=RowsAgain("?", gone="keys"))
+    part = SnapshotSplit(TABLE, 9, "id", 1, 4, as_of=3, again=RowsAgain("?", keys="keys"))
     made, _ = backfills(RowsRequest("c2", TABLE, parts=(part, part)))
-    assert made.next_of(TABLE) == SnapshotSplit(TABLE, 0, "id", 1, 4, again=RowsAgain("c2", gone="keys"))
+    assert made.next_of(TABLE) == SnapshotSplit(TABLE, 0, "id", 1, 4, again=RowsAgain("c2", keys="keys"))
 
 
 def test_the_state_reads_what_was_written_and_writes_it_so() -> None:

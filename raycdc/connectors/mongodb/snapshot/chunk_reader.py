@@ -18,12 +18,13 @@ from raycdc.connectors.mongodb.client import Client, errors
 from raycdc.connectors.mongodb.large import LargeDocuments
 from raycdc.connectors.mongodb.layout import ID, Layout
 from raycdc.connectors.mongodb.snapshot.keys import bound_from_json
+from raycdc.connectors.mongodb.snapshot.rows_again import with_rows
 from raycdc.connectors.mongodb.snapshot.selection import Selection
 from raycdc.connectors.mongodb.stream.causal import MAJORITY, TIME_LOST, AsOf, log_end, seen_by, session_after
 from raycdc.connectors.mongodb.stream.metadata import filled
 from raycdc.connectors.mongodb.stream.position import StreamPosition, position_of
 from raycdc.connectors.mongodb.stream.raw_cursors import RawFind
-from raycdc.errors import SourceError, TableChangedError
+from raycdc.errors import SourceError, SourceUnavailableError, TableChangedError
 from raycdc.model import TableId, as_inserts, changelog_schema
 from raycdc.model.pace import UNLIMITED, Pace
 from raycdc.source.schema_document import SchemaDocument
@@ -104,7 +105,7 @@ class MongoDbChunkReader:
         database = self._client[split.table.db]
         read_concern = MAJORITY if as_of is None else AsOf(as_of)
         collection = database.get_collection(split.table.table, read_concern=read_concern)
-        selection = self._selection_of(split.table)
+        selection = with_rows(self._selection_of(split.table), layout, split.again)
         named = None if layout.rest or layout.whole else [column.name for column in layout.fields]
         wanted = list(selection.fields) or named
         size = self._batch_documents
@@ -126,6 +127,9 @@ class MongoDbChunkReader:
                 yield cast("bytes", raw)
         except SourceError as refused:
             cause = refused.__cause__
+            if split.again is not None and not isinstance(refused, SourceUnavailableError):
+                # The backfill is over where the server refuses its filter; nothing becomes of the collection.
+                raise TableChangedError(str(refused)) from cause
             if as_of is None or not isinstance(cause, OperationFailure) or cause.code not in TIME_LOST:
                 raise
             self._require_same(split.table, layout, followed=self._high.ordinal != NO_LOG)

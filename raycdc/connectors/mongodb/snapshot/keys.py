@@ -187,7 +187,7 @@ class StreamKeyOrder:
             return found.astype(np.int64, copy=False)
         encoded = keys.dictionary_encode()
         distinct = encoded.dictionary.to_pylist()
-        cells = [bisect_right(bounds, sort_key(_as_bson(value, logical))) for value in distinct]
+        cells = [bisect_right(bounds, sort_key(as_bson(value, logical))) for value in distinct]
         each: np.ndarray = np.array(cells, np.int64)[encoded.indices.to_numpy()]
         return each
 
@@ -198,7 +198,7 @@ def _whole_cuts(bounds: Sequence[SortKey]) -> np.ndarray | None:
     return np.array(values, np.int64) if len(values) == len(bounds) else None
 
 
-def _as_bson(value: Any, logical: LogicalType) -> Any:
+def as_bson(value: Any, logical: LogicalType) -> Any:
     """The key whose column has `value`."""
     match logical.native:
         case "objectId":

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from pymysql.connections import Connection
 
-from raycdc.clients.mysql import close_quietly, is_of_changed_table
+from raycdc.clients.mysql import close_quietly, is_of_changed_table, query
 from raycdc.connectors.mysql.binlog.position import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.client import ServerInfo, current_place
 from raycdc.connectors.mysql.failover import require_same_server
@@ -17,6 +17,7 @@ from raycdc.connectors.mysql.snapshot.chunk_range import range_of
 from raycdc.connectors.mysql.snapshot.commits import CommitWatch
 from raycdc.connectors.mysql.snapshot.pace import ConnectionPace
 from raycdc.connectors.mysql.snapshot.row_filter import parse_filter
+from raycdc.connectors.mysql.snapshot.rows_again import READ_ONLY, is_refusal, with_rows
 from raycdc.connectors.mysql.snapshot.visibility import ChunkRead, ChunkSelect, read_chunk
 from raycdc.connectors.mysql.values.documents import capture_of, table_of
 from raycdc.errors import SourceError, TableChangedError
@@ -55,6 +56,9 @@ class MySqlChunkReader:
         table = table_of(document)
         capture = capture_of(document)
         condition = None if capture.filter is None else parse_filter(table, capture.filter).sql()
+        if split.again is not None:
+            query(self._connection, READ_ONLY)
+            condition = with_rows(condition, table, split.again)
         select = ChunkSelect(table, range_of(split, self._hiding), capture.columns, condition, self._source_pace)
         remembered = opened_at.ring_s > 0
         commits = None if remembered else self._commits
@@ -69,7 +73,9 @@ class MySqlChunkReader:
                 if self._pace is not None:
                     self._pace.passed(batch.num_rows)
         except SourceError as cause:
-            if not is_of_changed_table(cause.__cause__):
+            # A backfill is over where the server refuses it; the others end their attempt.
+            refused = split.again is not None and is_refusal(cause)
+            if not refused and not is_of_changed_table(cause.__cause__):
                 raise
             raise TableChangedError(str(cause)) from cause
 

@@ -1,0 +1,92 @@
+"""Which rows a backfill reads of a table: a predicate that stays within its parentheses, and exact keys."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from raycdc.connectors.mysql.snapshot.rows_again import WHERE_MAX, require_rows, with_rows
+from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
+from raycdc.errors import ConfigError
+from raycdc.model import TableId
+from raycdc.model.mask import Mask, Masks
+from raycdc.source.snapshot.key_list import text_of_keys
+from raycdc.source.split import RowsAgain
+from raycdc.transform.hiding import Hiding
+
+TABLE = MySqlTable(
+    TableId("shop", "orders"),
+    (
+        MySqlColumn("id", "int", nullable=False),
+        MySqlColumn("name", "varchar(20)", nullable=False, charset="utf8mb4", collation="utf8mb4_bin"),
+        MySqlColumn("price", "decimal(9,2)", nullable=False),
+        MySqlColumn("at", "datetime(3)", nullable=False),
+        MySqlColumn("f", "float", nullable=False),
+    ),
+    primary_key=("id",),
+)
+
+
+def refusal(where: str, hiding: Hiding | None = None) -> str:
+    def connect() -> Any:
+        raise AssertionError("the server is not asked")
+
+    with pytest.raises(ConfigError) as refused:
+        require_rows(connect, TABLE, RowsAgain("c", where), hiding or Hiding())
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("where", "text"),
+    [
+        ("id = 1) OR (1 = 1", "The parentheses of"),
+        ("(id = 1", "The parentheses of"),
+        ("id = 1; DROP TABLE orders", "without ';'"),
+        ("id = 1 -- all", "'--' begins one"),
+        ("id = 1 /* all", "'/*' begins one"),
+        ("name = 'it", "has no end"),
+        ("  ", "is empty"),
+        ("1 = 1 OR " * 2000, f"at most {WHERE_MAX:,}"),
+    ],
+)
+def test_a_text_that_is_no_condition_is_refused_by_name(where: str, text: str) -> None:
+    assert text in refusal(where)
+
+
+def test_a_masked_column_is_not_named_because_its_values_would_be_in_the_state() -> None:
+    hiding = Hiding(Masks((Mask(columns=r"shop\.orders\.name", method="drop"),)))
+    assert "names name, which a [[mask]] hides" in refusal("NAME = 'x'", hiding)
+
+
+def test_quotes_may_hold_anything() -> None:
+    where = "name IN (')', 'a;b', \"--\", 'it''s', '\\'') AND `id` > 1"
+    with pytest.raises(AssertionError, match="the server is not asked"):
+        refusal(where)
+    assert with_rows("id > 0", TABLE, RowsAgain("c", where)) == f"(id > 0\n) AND ({where}\n)"
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "sql"),
+    [
+        ("id", pa.array([1, -2], pa.int32()), "(`id` IN (1, -2)\n)"),
+        ("name", pa.array(["a'"]), "(`name` IN (_utf8mb4 X'6127' COLLATE utf8mb4_bin)\n)"),
+        ("price", pa.array([Decimal("1.50")], pa.decimal128(9, 2)), "(`price` IN (1.50)\n)"),
+        ("at", pa.array([1_700_000_000_125], pa.timestamp("ms")), "(`at` IN ('2023-11-14 22:13:20.125')\n)"),
+    ],
+)
+def test_keys_are_literals_of_their_columns(name: str, values: pa.Array, sql: str) -> None:
+    assert with_rows(None, TABLE, RowsAgain("c", keys=text_of_keys(pa.table({name: values})))) == sql
+
+
+def test_keys_of_several_columns_are_compared_together() -> None:
+    listed = text_of_keys(pa.table({"id": [1, 2], "price": pa.array([Decimal(3), Decimal(4)], pa.decimal128(9, 2))}))
+    assert with_rows(None, TABLE, RowsAgain("c", keys=listed)) == "((`id`, `price`) IN ((1, 3.00), (2, 4.00))\n)"
+
+
+def test_keys_without_an_exact_literal_are_refused() -> None:
+    listed = text_of_keys(pa.table({"f": pa.array([1.5], pa.float32())}))
+    with pytest.raises(ConfigError, match=r"Keys that are float \(f\) cannot be asked for one by one"):
+        with_rows(None, TABLE, RowsAgain("c", keys=listed))

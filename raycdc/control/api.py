@@ -2,8 +2,9 @@
 
 | request | answer |
 |---|---|
-| ``GET /v1/status`` | `raycdc.control.model.Status` |
-| ``GET /v1/tables`` | its tables; ``?table=DB.TABLE`` and ``?phase=…`` choose, ``?limit=…&after=DB.TABLE`` page |
+| ``GET /v1/status`` | `raycdc.control.model.Status`; ``?table=DB.TABLE`` and ``?phase=…`` choose its tables, |
+| … | ``?limit=…&after=DB.TABLE`` page through them (``limit=0``: none); it costs as much as what is chosen |
+| ``GET /v1/tables`` | its tables alone, chosen in the same way |
 | ``POST /v1/commands`` | takes a command about a table (`raycdc.driver.commands`), durably, and answers with its id |
 | ``GET /v1/commands``, ``GET /v1/commands/ID`` | what became of those that are remembered, of one |
 | ``GET /v1/events`` | the events of `raycdc.run_events`, as server-sent events |
@@ -31,7 +32,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from raycdc.control.events import EventHub
-from raycdc.control.model import Status
+from raycdc.control.model import Chosen, Status
 from raycdc.control.openapi import description
 from raycdc.driver.commands import CommandDesk
 from raycdc.errors import ConfigError, RaycdcError
@@ -43,9 +44,9 @@ BODY_MAX = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Where answers come from. `status` may take a while with many tables."""
+    """Where answers come from. `status` may take a while where many tables are chosen."""
 
-    status: Callable[[], Status]
+    status: Callable[[Chosen], Status]
     commands: CommandDesk
     events: EventHub
 
@@ -105,20 +106,12 @@ class _Api:
     def __init__(self, answers: Answers) -> None:
         self._answers = answers
 
-    def status(self, _: Request) -> Response:
-        return _json(self._answers.status().to_json())
+    def status(self, request: Request) -> Response:
+        return _json(self._answers.status(_chosen(request)).to_json())
 
     def tables(self, request: Request) -> Response:
-        asked = request.query_params
-        tables = [
-            table
-            for table in self._answers.status().tables
-            if asked.get("table", table.table) == table.table
-            and asked.get("phase", table.phase) == table.phase
-            and table.table > asked.get("after", "")
-        ]
-        limit = asked.get("limit", "")
-        return _json(to_json({"tables": tables[: int(limit)] if limit.isdecimal() else tables}))
+        found = self._answers.status(_chosen(request))
+        return _json(to_json({"tables": found.tables, "next_after": found.next_after}))
 
     async def submit(self, request: Request) -> Response:
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
@@ -164,6 +157,13 @@ _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 def _json(document: bytes) -> Response:
     return Response(document, media_type="application/json", headers=_HEADERS)
+
+
+def _chosen(request: Request) -> Chosen:
+    asked = request.query_params
+    limit = asked.get("limit", "")
+    number = int(limit) if limit.isdecimal() else None
+    return Chosen(asked.get("table", ""), asked.get("phase", ""), asked.get("after", ""), number)
 
 
 def _error(code: int, text: str) -> Response:

@@ -11,13 +11,17 @@ import os
 import socket
 import threading
 import time
+from bisect import bisect_right, insort
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from raycdc.control.model import (
+    EVERY_TABLE,
     VERSION,
     Backlog,
+    Chosen,
     Commit,
     JobReport,
     Note,
@@ -144,14 +148,17 @@ class Collector:
     def _step(self, step: str) -> None:
         self._run = replace(self._run, step=step)
 
-    def status(self) -> Status:
-        """The document of now."""
+    def status(self, chosen: Chosen = EVERY_TABLE) -> Status:
+        """The document of now, with the tables that are `chosen`; reports are made of these alone."""
         room = self._about.log_room()
         job, about, now_s = self._job, self._about, self._clock()
         with self._lock:
             speed = self._tables.speed.now(now_s)
             lag_ms = None if self._behind is None else round(self._behind[0] + (now_s - self._behind[1]) * 1000)
-            tables = tuple(self._report(*each, lag_ms=lag_ms, now_s=now_s) for each in self._tables.each())
+            names, next_after = self._tables.names(chosen)
+            figures = map(self._tables.of, names)
+            tables = tuple(self._report(*each, lag_ms=lag_ms, now_s=now_s) for each in figures)
+            waits = bool(self._tables.in_snapshot) or not _keeps_up(lag_ms)
             bottleneck = self._stages.bottleneck()
             warnings, errors = (tuple(notes) for notes in self._notes)
         readers = tuple(map(_reader, job.readers)) if job is not None else ()
@@ -171,11 +178,12 @@ class Collector:
                 last_commit=self._last_commit,
                 lag_ms=lag_ms,
                 backlog=_backlog(job, room),
-                bottleneck=bottleneck if any(t.phase == "snapshot" for t in tables) or not _keeps_up(lag_ms) else None,
+                bottleneck=bottleneck if waits else None,
                 warnings=warnings,
                 errors=errors,
             ),
             tables=tables,
+            next_after=next_after,
         )
 
     def _report(
@@ -214,6 +222,9 @@ class Tables:
         self._figures: dict[str, TableFigures] = {}
         self._speeds: dict[str, Speeds] = {}
         self._commits: dict[str, Commit] = {}
+        #: All names, ascending.
+        self._names: list[str] = []
+        self.in_snapshot: set[str] = set()
         self._rows = 0
         self.speed = Speed(0.0, 0)
 
@@ -221,7 +232,9 @@ class Tables:
         for figures in tables:
             before = self._figures.get(figures.table)
             self._figures[figures.table] = figures
+            (self.in_snapshot.add if figures.phase == "snapshot" else self.in_snapshot.discard)(figures.table)
             if before is None:
+                insort(self._names, figures.table)
                 self._speeds[figures.table] = Speeds(Speed(now_s, figures.rows), Speed(now_s, figures.chunks_done))
                 continue
             if (figures.rows, figures.chunks_done) != (before.rows, before.chunks_done):
@@ -239,10 +252,21 @@ class Tables:
             if count:
                 self._commits[table] = Commit(epoch, at_ms, count)
 
-    def each(self) -> Iterator[tuple[TableFigures, Commit | None, Speeds]]:
-        """The newest of every table, by name."""
-        for name, figures in sorted(self._figures.items()):
-            yield figures, self._commits.get(name), self._speeds[name]
+    def names(self, chosen: Chosen) -> tuple[list[str], str | None]:
+        """The names that are chosen, and the last of them where more would be."""
+        if chosen.table:
+            names: Iterable[str] = [chosen.table] if chosen.table in self._figures else []
+        else:
+            names = islice(self._names, bisect_right(self._names, chosen.after), None)
+        passing = (name for name in names if chosen.phase in ("", self._figures[name].phase) and name > chosen.after)
+        if chosen.limit is None:
+            return list(passing), None
+        found = list(islice(passing, chosen.limit))
+        return found, found[-1] if found and next(passing, None) is not None else None
+
+    def of(self, name: str) -> tuple[TableFigures, Commit | None, Speeds]:
+        """The newest of a table."""
+        return self._figures[name], self._commits.get(name), self._speeds[name]
 
 
 def _keeps_up(lag_ms: int | None) -> bool:

@@ -152,6 +152,21 @@ class JobReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Chosen:
+    """The tables that a status is to have, in the order of their names: all, or those of a name or phase; `limit` of
+    them behind the name `after`.
+    """
+
+    table: str = ""
+    phase: str = ""
+    after: str = ""
+    limit: int | None = None
+
+
+EVERY_TABLE = Chosen()
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """See the module's docstring."""
 
@@ -164,6 +179,9 @@ class Status:
     run: Run | None
     job: JobReport
     tables: tuple[TableReport, ...]
+    next_after: Annotated[
+        str | None, Field(description="With limit: the after= of the next page; null where no table is left.")
+    ] = None
 
     def to_json(self) -> bytes:
         """The document, in UTF-8."""

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from pydantic.json_schema import JsonSchemaValue
 
 _TEXT = {"type": "string"}
+#: They choose the tables that an answer has.
+_CHOOSING = [
+    {"name": name, "in": "query", "required": False, "schema": _TEXT} for name in ("table", "phase", "limit", "after")
+]
 _COMMAND = {
     "type": "object",
     "required": ["action", "table"],
@@ -54,11 +58,13 @@ def description() -> JsonSchemaValue:
         "info": {"title": "raycdc", "version": str(VERSION)},
         "security": [{"token": []}],
         "paths": {
-            "/v1/status": {"get": _operation("The status of the pipeline.", _ref("Status"))},
+            "/v1/status": {
+                "get": {**_operation("The status of the pipeline.", _ref("Status")), "parameters": _CHOOSING}
+            },
             "/v1/tables": {
                 "get": {
                     **_operation("The status of its tables.", _many("tables", "TableReport")),
-                    "parameters": [_query(name) for name in ("table", "phase", "limit", "after")],
+                    "parameters": _CHOOSING,
                 }
             },
             "/v1/commands": {
@@ -87,10 +93,6 @@ def _ref(name: str) -> dict[str, str]:
 
 def _many(key: str, name: str) -> JsonSchemaValue:
     return {"type": "object", "properties": {key: {"type": "array", "items": _ref(name)}}}
-
-
-def _query(name: str) -> JsonSchemaValue:
-    return {"name": name, "in": "query", "required": False, "schema": _TEXT}
 
 
 def _operation(summary: str, answer: JsonSchemaValue, code: int = 200) -> JsonSchemaValue:

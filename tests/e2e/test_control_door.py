@@ -116,6 +116,11 @@ def test_tables_are_chosen_and_paged(door: tuple[str, str]) -> None:
     assert names("limit=1") == ["shop.items"]
     assert names("after=shop.items") == ["shop.orders"]
     assert names("phase=parked") == []
+    # The status is chosen in the same way, and is whole without any table.
+    page = ask(door, "/v1/status?limit=1")[1]
+    assert ([table["table"] for table in page["tables"]], page["next_after"]) == (["shop.items"], "shop.items")
+    none = ask(door, "/v1/status?limit=0")[1]
+    assert (none["tables"], none["job"].keys()) == ([], page["job"].keys())
 
 
 def test_a_command_is_answered_with_an_id_that_can_be_asked_about(door: tuple[str, str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -11,7 +11,7 @@ from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.client import ServerInfo
 from raycdc.connectors.mysql.room import log_room
 from raycdc.control.collect import NOTES_MAX, About, Collector
-from raycdc.control.model import VERSION, Status
+from raycdc.control.model import VERSION, Chosen, Status
 from raycdc.control.rates import Speed
 from raycdc.control.stages import Stages
 from raycdc.errors import StateError
@@ -99,6 +99,37 @@ def test_a_status_is_made_of_events_and_bounded_in_what_it_remembers() -> None:
     assert (table.lag_ms, table.rows_per_second, table.last_commit) == (2040, 10.0, status.job.last_commit)
     assert [note.text for note in status.job.warnings] == [f"{n}" for n in range(5, NOTES_MAX + 5)]
     assert Status.from_json(status.to_json()) == status
+
+
+def test_a_status_has_the_tables_that_are_chosen_and_makes_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    collector = Collector(About("shop", "jsonl out", True, targets=lambda table: (table,)))
+    phases = {"b": "stream", "d": "snapshot", "a": "stream", "c": "parked", "e": "stream"}
+    for name, phase in phases.items():
+        collector.listen(Progress((TableFigures(f"shop.{name}", phase),), Lags(), ()))
+    made: list[str] = []
+    report = Collector._report
+
+    def counted(own: Collector, figures: TableFigures, *rest: Any, **more: Any) -> Any:
+        made.append(figures.table)
+        return report(own, figures, *rest, **more)
+
+    monkeypatch.setattr(Collector, "_report", counted)
+
+    def found(chosen: Chosen) -> tuple[list[str], str | None]:
+        made.clear()
+        status = collector.status(chosen)
+        assert [table.table for table in status.tables] == made
+        return [name.removeprefix("shop.") for name in made], status.next_after
+
+    assert found(Chosen()) == (["a", "b", "c", "d", "e"], None)
+    assert found(Chosen(limit=2)) == (["a", "b"], "shop.b")
+    assert found(Chosen(limit=2, after="shop.b")) == (["c", "d"], "shop.d")
+    assert found(Chosen(limit=1, after="shop.d")) == (["e"], None)
+    assert found(Chosen(phase="stream", limit=2)) == (["a", "b"], "shop.b")
+    assert found(Chosen(phase="stream", limit=2, after="shop.b")) == (["e"], None)
+    assert found(Chosen(table="shop.c")) == (["c"], None)
+    assert found(Chosen(table="shop.x")) == ([], None)
+    assert found(Chosen(limit=0)) == ([], None)
 
 
 def test_a_status_of_a_newer_version_is_refused_by_name() -> None:

@@ -338,7 +338,7 @@ def _print_end(target: Target, options: _Options, *, seconds: float) -> None:
     """Print where the data is, how to look at it, and the commands to try next, as they can be typed here."""
     from raycdc.testing.trials.trial import looked, program
 
-    print(f"\n{seconds:.0f} s in all. The tables are {target.where}.")
+    print(f"\n{seconds:.0f} s in all.\nThe tables are {target.where}.")
     if target.is_server and not options.stay:
         print("They are gone with the demo; with --stay its servers stay up until Ctrl-C.")
     else:

@@ -100,6 +100,7 @@ class ServerTarget(Target):
     is_server = True
 
     def __init__(self, kind: str) -> None:
+        self._kind = kind
         self._trial = new_trial(kind)
 
     def __enter__(self) -> Self:
@@ -115,7 +116,7 @@ class ServerTarget(Target):
 
     @property
     def where(self) -> str:
-        return f"in {self._trial.version} at {self._trial.url}"
+        return f"in {self._kind}, at {self._trial.url}"
 
     @property
     def look(self) -> str:

@@ -128,7 +128,7 @@ def _cells(table: TableReport, status: Status) -> Iterator[tuple[str, Text]]:
     if table.lag_ms is not None:
         yield "behind", Text(duration_text(table.lag_ms))
     if (commit := table.last_commit) is not None:
-        yield "last commit", Text(f"{duration_text(status.at_ms - commit.at_ms)} ago{_rows(commit)}")
+        yield "last commit", Text(f"{_ago(commit, status.at_ms)}{_rows(commit)}")
     if table.targets not in ((), (table.table,)):
         yield "target", Text(printable(", ".join(table.targets)))
 
@@ -151,7 +151,14 @@ def _notes(status: Status) -> Iterator[str]:
 
 
 def _commit(commit: Commit, now_ms: int) -> str:
-    return f"{duration_text(now_ms - commit.at_ms)} ago (epoch {commit.epoch}{_rows(commit)})"
+    if commit.at_ms is None:
+        return _ago(commit, now_ms)
+    return f"{_ago(commit, now_ms)} (epoch {commit.epoch}{_rows(commit)})"
+
+
+def _ago(commit: Commit, now_ms: int) -> str:
+    """When it was; its epoch where that is forgotten."""
+    return f"epoch {commit.epoch}" if commit.at_ms is None else f"{duration_text(now_ms - commit.at_ms)} ago"
 
 
 def _rows(commit: Commit) -> str:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from raycdc.checkpoint.bad_rows import bad_rows
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.opaque import Position
-from raycdc.checkpoint.store import CheckpointStore
+from raycdc.checkpoint.store import CheckpointStore, CommitRecord
 from raycdc.control.model import VERSION, Commit, JobReport, ParkedReport, SnapshotReport, Status, TableReport
 from raycdc.run_events import TableFigures
 from raycdc.source.parking import Requests
@@ -31,6 +31,7 @@ def status_at_rest(store: CheckpointStore, said: str, place_text: Callable[[Posi
         tables = _tables(manifest, as_it_is(state, record), requests_of(store), place_text)
     lost = {} if manifest is None else {str(table): count for table, count in manifest.lost.items()}
     left_out = bad_rows(store, record.epoch if record else 0)
+    commit = None if record is None else Commit(record.epoch, record.committed_ms)
     routed: dict[str, list[str]] = {}
     for target, each in sorted(record.routes.items()) if record is not None else ():
         for source in each.sources:
@@ -44,7 +45,7 @@ def status_at_rest(store: CheckpointStore, said: str, place_text: Callable[[Posi
         )
         for table in tables
     )
-    commit = None if record is None else Commit(record.epoch, record.committed_ms)
+    tables = tuple(replace(table, last_commit=_last_commit(table, record)) for table in tables)
     return Status(
         version=VERSION,
         at_ms=time.time_ns() // 1_000_000,
@@ -56,6 +57,16 @@ def status_at_rest(store: CheckpointStore, said: str, place_text: Callable[[Posi
         job=JobReport(last_commit=commit),
         tables=tables,
     )
+
+
+def _last_commit(table: TableReport, record: CommitRecord | None) -> Commit | None:
+    """The last epoch that wrote to one of its targets."""
+    if record is None:
+        return None
+    epochs = [record.tables[target][0] for target in table.targets if target in record.tables]
+    if not epochs:
+        return None
+    return Commit(max(epochs), record.committed_ms if max(epochs) == record.epoch else None)
 
 
 def _without_log(manifest: Manifest) -> tuple[TableReport, ...]:

@@ -132,8 +132,9 @@ class Collector:
                 self._behind = None if event.behind_ms is None else (event.behind_ms, now_s)
             case Committed(epoch, by_table, rows):
                 self._stages.committed(staging_s=event.staging_s, commit_s=event.commit_s)
-                self._last_commit = Commit(epoch, self._wall_ms(), rows)
-                self._tables.committed(epoch, by_table, at_ms=self._last_commit.at_ms)
+                at_ms = self._wall_ms()
+                self._last_commit = Commit(epoch, at_ms, rows)
+                self._tables.committed(epoch, by_table, at_ms=at_ms)
             case Warned(text):
                 warnings.append(Note(self._wall_ms(), text))
             case StoodStill() | WentOn():

@@ -29,7 +29,10 @@ class Commit:
     """An epoch that is in the sink."""
 
     epoch: int
-    at_ms: Annotated[int, Field(description="When it was recorded.")]
+    at_ms: Annotated[
+        int | None,
+        Field(description="When it was recorded; null where the state alone answers and has forgotten that."),
+    ]
     rows: Annotated[int | None, Field(description="Its rows: of the table, or of all tables.")] = None
 
 

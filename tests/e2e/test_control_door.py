@@ -158,6 +158,13 @@ def test_after_the_run_the_state_answers(tmp_path: Path) -> None:
     assert "which ran it last, has ended" in said["said"]
     assert [table["phase"] for table in said["tables"]] == ["stream", "stream"]
     assert [table["snapshot"]["rows_done"] for table in said["tables"]] == [500, 500]
+    commits = [table["last_commit"] for table in said["tables"]]
+    newest = said["job"]["last_commit"]
+    assert max(commit["epoch"] for commit in commits) <= newest["epoch"]
+    # The time of an epoch before the newest one is forgotten.
+    assert [commit["at_ms"] for commit in commits] == [
+        newest["at_ms"] if commit["epoch"] == newest["epoch"] else None for commit in commits
+    ]
     screen = raycdc(tmp_path, "status", "pipeline.toml").stdout.splitlines()
     assert screen[0].startswith("asked: not running: process ")
     assert screen[1].startswith("last commit ")

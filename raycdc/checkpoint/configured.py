@@ -66,6 +66,21 @@ def configured_keys(config: PipelineConfig, *, has_sink: bool = True) -> dict[st
     return found
 
 
+def all_keys(config: PipelineConfig) -> dict[str, Setting]:
+    """`configured_keys`, and the keys that are free to change: of these only numbers and words of yes and no stand
+    there, of others a digest, and of secrets nothing, because they may change at any time.
+    """
+    found = configured_keys(config)
+    sections = [(name, getattr(config, name)) for name in COMMON_SECTIONS]
+    for name, options in (*sections, ("source", config.source), ("sink", config.sink)):
+        for key, _ in keys_of(type(options)):
+            here, raw = f"{name}.{key}", _raw(options, key)
+            if here in found or isinstance(raw, Secret):
+                continue
+            found[here] = raw if raw is None or isinstance(raw, bool | int | float) else _digest(_value(options, key))
+    return found
+
+
 def read_configured(store: CheckpointStore) -> dict[str, Setting] | None:
     """The configuration that the state was made with; None where it does not say."""
     document = store.documents.read(_NAME)

@@ -112,6 +112,9 @@ def run(
     standby: Annotated[
         bool, typer.Option("--standby", help="Wait while another run has the state, and take over when it ends.")
     ] = False,
+    plan: Annotated[
+        Path | None, typer.Option("--plan", metavar="FILE", help="Begin only where all is as `plan --out` sealed it.")
+    ] = None,
     json: Json = False,
     verbose: Verbose = False,
 ) -> int:
@@ -119,7 +122,7 @@ def run(
     _configure_logging(verbose)
     from raycdc.cli.run import Way, run_pipeline
 
-    return run_pipeline(config, Way(until, local, standby), as_json=json, verbose=verbose)
+    return run_pipeline(config, Way(until, local, standby, plan), as_json=json, verbose=verbose)
 
 
 @app.command(short_help="Print how far the pipeline of CONFIG is, running or not.")
@@ -151,12 +154,21 @@ def check(
 
 
 @app.command(short_help="Print the targets that CONFIG would make, with their columns.")
-def plan(config: ConfigPath, json: Json = False, verbose: Verbose = False) -> int:
-    """Print the targets that CONFIG would make, of which tables, with which columns and statements."""
+def plan(
+    config: ConfigPath,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Seal the plan as a file for `raycdc run --plan`.")
+    ] = None,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> int:
+    """Print the targets that CONFIG would make, of which tables, with which columns and statements; how much a snapshot
+    reads, and what a changed configuration does to the state that there is.
+    """
     _configure_logging(verbose)
     from raycdc.cli.plan import plan_config
 
-    return plan_config(config, as_json=json)
+    return plan_config(config, as_json=json, out=out)
 
 
 @app.command(short_help="Have TABLE begin anew, after saying what that means.")

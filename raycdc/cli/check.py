@@ -55,6 +55,8 @@ from raycdc.source.split import StreamSplit
 from raycdc.source.table_requests import requests_of
 from raycdc.startup_checks import DECISIVE, START_CHECKS, Start, require_known_rows
 
+#: Begins what is told of a key because of which no run begins.
+REFUSED = "A run refuses this."
 _MARKS = {"ok": "ok     ", "warning": "warning", "failed": "FAILED "}
 #: In front of every further line about a check.
 _INDENT = " " * 9
@@ -257,7 +259,7 @@ def told_of_state(config: PipelineConfig, store: CheckpointStore) -> list[str]:
     try:
         return told(require_fitting(config, store))
     except ConfigError as refused:
-        return [f"A run refuses this. {problem}" for problem in refused.problems]
+        return [f"{REFUSED} {problem}" for problem in refused.problems]
 
 
 def check_changelog(config: PipelineConfig, source: Source[Any], *, local: bool = False) -> list[CheckResult]:

@@ -61,6 +61,27 @@ def check_targets(config: PipelineConfig, tables: Collection[TableId], *, again:
         return [CheckResult("targets", str(error), error=type(error))]
 
 
+def lying_there(config: PipelineConfig, targets: Collection[TableId]) -> dict[TableId, bool | None]:
+    """Of each target whether what lies at its place is of this pipeline; None where nothing does. Of a sink that
+    remembers nothing, nothing. Raises `SinkError`.
+    """
+    sink: Sink = load_plugin(PluginGroup.SINKS, config.sink.type).create(config.sink)
+    if not sink.durable:
+        return {}
+    # Whatever lies there is refused, also where a run would take it.
+    sink.look(replace(_context(config, known_store(config)), on_existing="fail"))
+    found: dict[TableId, bool | None] = {}
+    with closing(sink):
+        for target in targets:
+            try:
+                found[target] = True if sink.committed(target) is not None else None
+                if not found[target]:
+                    sink.require_free(target)
+            except TableRefusedError:
+                found[target] = False
+    return found
+
+
 def _findings(
     config: PipelineConfig, store: CheckpointStore | None, sink: Any, tables: Collection[TableId], *, again: bool
 ) -> list[CheckResult]:

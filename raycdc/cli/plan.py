@@ -4,11 +4,27 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from time import time_ns
 
-from raycdc.cli.check import check_changelog, told_of_pace, told_of_state
+from raycdc.checkpoint.configured import all_keys
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.cli.check import REFUSED, check_changelog, told_of_pace, told_of_state
+from raycdc.cli.check_targets import lying_there
+from raycdc.cli.plan_file import (
+    NOTHING,
+    OTHER,
+    OWN,
+    VERSION,
+    PlannedTable,
+    SealedPlan,
+    differences,
+    read_plan,
+    write_plan,
+)
+from raycdc.cli.planned import PlannedColumn, PlannedSource, PlannedTarget
 from raycdc.cli.schemas import (
     CHUNKS_FIX,
     known_source,
@@ -17,6 +33,7 @@ from raycdc.cli.schemas import (
     transform_problems,
     transformed_tables,
 )
+from raycdc.cli.words import counted, duration_text, size_text
 from raycdc.config import PipelineConfig, load_config
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.model import TableId, TableSchema
@@ -25,13 +42,18 @@ from raycdc.schema.events import CreateTableEvent
 from raycdc.schema.targets import targets_of
 from raycdc.sinks.statements import shape_of
 from raycdc.source.connector import SourceTable
+from raycdc.source.selection import known_tables
 from raycdc.startup_checks import Start
 from raycdc.transform import ResolvedTransform, TransformedTables, layout_of
 
+#: So many narrow rows a second two cores read and write (README): nobody knows those of a user's machine before it ran.
+ROWS_PER_S = 500_000
 
-def plan_config(path: Path, *, as_json: bool) -> int:
-    """Print each target with its source tables, columns and statement. `ConfigError` with all transforms that are
-    wrong; `SchemaError` for tables that cannot be merged.
+
+def plan_config(path: Path, *, as_json: bool, out: Path | None = None) -> int:
+    """Print each target with its source tables, columns and statement; seal the plan as the file `out`. `ConfigError`
+    with all transforms that are wrong, or where a run would not begin and the plan was to be sealed; `SchemaError` for
+    tables that cannot be merged.
     """
     config = load_config(path)
     source = known_source(config)
@@ -52,46 +74,96 @@ def plan_config(path: Path, *, as_json: bool) -> int:
             print(printable_text(f"Chunks: {table.note} {CHUNKS_FIX}"), file=sys.stderr)
     tables = {name: table for name, table in tables.items() if name not in parked}
     with transformed_tables(config) as transforms:
-        for target in planned(config, tables, transforms):
-            _print(target, as_json=as_json)
+        targets = planned(config, tables, transforms)
+    for target in targets:
+        _print(target, as_json=as_json)
     store = known_store(config)
-    for text in told_of_state(config, store) if store is not None else ():
+    effects = told_of_state(config, store) if store is not None else []
+    for text in effects:
         print(printable_text(f"State: {text}"), file=sys.stderr)
     if not tables and not parked:
         print("No table is captured yet.", file=sys.stderr)
+    if not as_json and (total := _total(config, store, tables)):
+        print(printable_text(total))
+    if out is not None:
+        if any(text.startswith(REFUSED) for text in effects):
+            raise ConfigError("The plan is not sealed, because a run would not begin, as was said above.")
+        write_plan(out, _sealed(config, tables, targets, tuple(effects)))
+        print(printable_text(f"Sealed as {out}: raycdc run {path} --plan {out}"), file=sys.stderr)
     return int(ExitCode.DONE)
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedSource:
-    """A source table of a target: its size, as far as it is known, and how its rows become the target's."""
-
-    table: str
-    rows: int
-    chunks: int
-    transform: str
-    how: str
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedColumn:
-    """A column of a target, with its type as Spark spells it."""
-
-    name: str
-    type: str
-    nullable: bool
+def require_planned(config: PipelineConfig, path: Path) -> None:
+    """`ConfigError` with everything that is not as the plan in `path` has it. Asks source and sink."""
+    sealed = read_plan(path)
+    tables = known_source(config).tables()
+    findings = table_findings(config, {name: table.schema for name, table in tables.items()})
+    parked = {TableId.parse(result.name.removeprefix("table ")) for result in findings if result.parks}
+    tables = {name: table for name, table in tables.items() if name not in parked}
+    with transformed_tables(config) as transforms:
+        targets = planned(config, tables, transforms)
+    told = differences(sealed, _sealed(config, tables, targets, ()))
+    if told:
+        raise ConfigError(
+            f"The run did not begin, because not all is as {path} has it:",
+            *(f"  {text}" for text in told),
+            "If that is right, plan anew (raycdc plan CONFIG --out FILE), or run without --plan.",
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedTarget:
-    """A target as a run would make it; as JSON, its fields are the keys. `ddl` is empty where the sink has none."""
+def _sealed(
+    config: PipelineConfig,
+    tables: Mapping[TableId, SourceTable],
+    targets: Sequence[PlannedTarget],
+    effects: tuple[str, ...],
+) -> SealedPlan:
+    from raycdc import __version__
 
-    target: str
-    write: str
-    sources: tuple[PlannedSource, ...]
-    columns: tuple[PlannedColumn, ...]
-    primary_key: tuple[str, ...]
-    ddl: str
+    return SealedPlan(
+        version=VERSION,
+        raycdc=__version__,
+        pipeline=config.pipeline.name,
+        made_ms=time_ns() // 1_000_000,
+        configuration={key: json.dumps(value, sort_keys=True) for key, value in all_keys(config).items()},
+        tables=tuple(
+            PlannedTable(
+                str(name),
+                tuple(PlannedColumn(c.name, c.type.spark(), c.nullable) for c in table.schema.columns),
+                table.schema.primary_key,
+                table.rows,
+                table.bytes,
+                table.chunks,
+            )
+            for name, table in sorted(tables.items())
+        ),
+        targets=tuple(targets),
+        places=_places(config, [TableId.parse(target.target) for target in targets]),
+        effects=effects,
+    )
+
+
+def _places(config: PipelineConfig, targets: Sequence[TableId]) -> dict[str, str]:
+    """What lies where targets are; nothing is said of sinks that remember nothing."""
+    words = {None: NOTHING, True: OWN, False: OTHER}
+    return {str(target): words[own] for target, own in lying_there(config, targets).items()}
+
+
+def _total(config: PipelineConfig, store: CheckpointStore | None, tables: Mapping[TableId, SourceTable]) -> str:
+    """What a snapshot of all tables that are not followed yet reads, and how long that takes at best."""
+    followed = known_tables(None if store is None else store.last_manifest())
+    new = [table for name, table in tables.items() if str(name) not in followed]
+    said = f"In the state, and not read again: {len(tables) - len(new)} of {counted(len(tables), 'table')}. "
+    said = said if len(new) < len(tables) else ""
+    rows, size, chunks = (sum(getattr(table, each) for table in new) for each in ("rows", "bytes", "chunks"))
+    if not rows:
+        return said.rstrip()  # Of topics, nobody knows before they are read.
+    source = config.source
+    pace, slowest = source.pace, min(source.rows_per_second or ROWS_PER_S, ROWS_PER_S)
+    seconds = max(rows / slowest, size / source.bytes_per_second if source.bytes_per_second else 0)
+    limit = f"at the pace of {pace}" if pace else f"at {ROWS_PER_S:,} rows/s, as two cores do narrow rows"
+    about = f"about {counted(rows, 'row')}{f' ({size_text(size)})' if size else ''} in {counted(chunks, 'chunk')}"
+    takes = f"{duration_text(seconds * 1000)} at best ({limit})"
+    return f"{said}A snapshot of {counted(len(new), 'table')} reads {about}: {takes}."
 
 
 def planned(

@@ -26,11 +26,12 @@ UNTIL_CAUGHT_UP = "caught-up"
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a pipeline is to run, as `raycdc.pipeline.Pipeline.run` takes it."""
+    """How a pipeline is to run, as `raycdc.pipeline.Pipeline.run` takes it, and the sealed `plan` that it is to be."""
 
     until: str | None = None
     local: bool = False
     standby: bool = False
+    plan: Path | None = None
 
 
 class RunningPipeline(Protocol):
@@ -76,6 +77,10 @@ def _run(path: Path, view: JsonView | None, out: TextIO | None, way: Way, *, ver
         print(printable_text(f"Warning: {warning}"), file=sys.stderr)
     if way.local and not third_parties():
         without_pandas()  # No part of raycdc's own needs it without Spark.
+    if way.plan is not None:
+        from raycdc.cli.plan import require_planned
+
+        require_planned(config, way.plan)
     from raycdc.pipeline import Pipeline
 
     pipeline: RunningPipeline = Pipeline.from_config(config)

@@ -126,7 +126,8 @@ class SourceContext:
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """A table as it is captured: its schema, and about how many rows it has and chunks these are (0: not known).
+    """A table as it is captured: its schema, and about how many rows and bytes it has and chunks these are (0: not
+    known).
 
     `note` says where the chunks are not what one would expect.
     """
@@ -135,6 +136,7 @@ class SourceTable:
     rows: int = 0
     chunks: int = 0
     note: str = ""
+    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

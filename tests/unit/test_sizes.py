@@ -47,6 +47,7 @@ MANY_ARGUMENTS: dict[str, str] = {
     "cli/app.py:bench_run": "options of the command line",
     "cli/app.py:bench_splits": "options of the command line",
     "cli/app.py:init": "options of the command line",
+    "cli/app.py:run": "options of the command line",
     "cli/app.py:verify": "options of the command line",
     "config/fields.py:option": "metadata of a key",
 }

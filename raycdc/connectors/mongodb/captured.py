@@ -38,7 +38,8 @@ def captured_collections(config: MongoDbSourceConfig) -> dict[TableId, SourceTab
         for table, uuid in discover(client, config.selector()).items():
             chunks = len(cut(client, info, table, config.snapshot).bounds) + 1
             schema = layout_of(client, config, table, uuid).schema()
-            collections[table] = SourceTable(schema, size_of(client, table).documents, chunks)
+            size = size_of(client, table)
+            collections[table] = SourceTable(schema, size.documents, chunks, bytes=size.bytes)
     return collections
 
 

@@ -62,8 +62,8 @@ def captured_tables(config: MySqlSourceConfig) -> dict[TableId, SourceTable]:
         }
     tables = {}
     for table, columns in sorted(described.items()):
-        rows = sizes[table].rows if table in sizes else 0
+        rows, size = (sizes[table].rows, sizes[table].bytes) if table in sizes else (0, 0)
         schema = options.capture(table).narrowed(options.types.treat_table(columns)).schema()
         chunks = 1 if "one piece" in notes[table] else max(1, -(-rows // config.snapshot.chunk_rows))
-        tables[table] = SourceTable(schema, rows, chunks, notes[table])
+        tables[table] = SourceTable(schema, rows, chunks, notes[table], size)
     return tables

@@ -37,6 +37,7 @@ from raycdc.sinks.api import (
     Sink,
     SinkContext,
     TableWork,
+    TargetShape,
 )
 from raycdc.sinks.changes import check_changes, creates
 from raycdc.sinks.kafka.checks import check_sink
@@ -83,6 +84,12 @@ class KafkaSink(Sink):
     def check(self, targets: Sequence[TableId], *, pipeline: str) -> list[CheckResult]:
         return check_sink(self._config, targets, pipeline=pipeline)
 
+    def statement(self, target: TargetShape) -> str:
+        """The topic, and how it is made where the broker has none."""
+        options = self._config
+        partitions = f"{options.partitions} partition{'' if options.partitions == 1 else 's'}"
+        return f"topic {options.topic_of(target.name)} (made with {partitions}, where there is none)"
+
     def open(self, context: SinkContext) -> None:
         self.look(context)
         self._keeper = RecordKeeper()
@@ -128,7 +135,7 @@ class KafkaSink(Sink):
             if ddl_topic not in self._topics:
                 self._topics.create(ddl_topic, 1, is_tables=False)
             wanted = [event for event in work.changes if event.type not in self._context.left_out]
-            told = self._no_changes(work, self._goal(work, STEP_SCHEMA))
+            told = self._no_changes(work, _goal(work, STEP_SCHEMA))
             self._run(replace(told, ddl_topic=ddl_topic, changes=tuple(wanted), ts_ms=time.time_ns() // 1_000_000))
 
     def stage(self, works: Sequence[TableWork]) -> Mapping[TableId, Any]:
@@ -139,12 +146,12 @@ class KafkaSink(Sink):
             inputs = [entry for group in by_partition(work.segments) for entry in group]
             reach("before_commit")
             messages = Messages(self._context.table_input(work, inputs), self._format, self._context.left_out)
-            target, goal = self._target(work.target), self._goal(work, STEP_LAST)
+            target, goal = self._target(work.target), _goal(work, STEP_LAST)
             parts = self._parts_worth(work)
             if parts == 1:
                 parts = self._run(WriteEpoch(target, goal, work.target, messages)).parts
             else:
-                parts = self._run(PlanParts(target, self._goal(work, STEP_SCHEMA), work.target, parts))
+                parts = self._run(PlanParts(target, _goal(work, STEP_SCHEMA), work.target, parts))
             if parts > 1:
                 self._context.run_tasks(
                     [WritePart(target, goal, work.target, messages, number, parts) for number in range(parts)]
@@ -164,12 +171,12 @@ class KafkaSink(Sink):
                 for number in range(barred, most):
                     self._bar(work, number)
                 barred = most
-        self._reached[work.target] = self._goal(work, STEP_TOMBSTONE)
+        self._reached[work.target] = _goal(work, STEP_TOMBSTONE)
 
     def _bar(self, work: TableWork, part: int | None, *, barred: int | None = None) -> int:
         """A tombstone of a part, or of the table whose first `barred` parts have theirs; how many parts there are."""
         target = self._target(work.target) if part is None else self._target(work.target).part(part)
-        return self._run(Bar(target, self._goal(work, STEP_TOMBSTONE), work.target, barred))
+        return self._run(Bar(target, _goal(work, STEP_TOMBSTONE), work.target, barred))
 
     def close(self) -> None:
         """Producers live only inside their transactions."""
@@ -188,9 +195,6 @@ class KafkaSink(Sink):
         if wanted == 1 or not work.schema.primary_key:
             return 1
         return wanted if len(self._topics.partitions(self._config.topic_of(work.target))) > 1 else 1
-
-    def _goal(self, work: TableWork, step: int) -> CommitVector:
-        return CommitVector(work.epoch, step, work.generation)
 
     def _no_changes(self, work: TableWork, goal: CommitVector) -> WriteChanges:
         target = replace(self._target(work.target), begins=creates(work))
@@ -224,3 +228,7 @@ class KafkaSink(Sink):
         What a transaction leaves behind that was aborted by our death cannot be told from somebody's messages.
         """
         self._run(self._no_changes(work, CommitVector(work.epoch - 1, STEP_LAST, work.generation)))
+
+
+def _goal(work: TableWork, step: int) -> CommitVector:
+    return CommitVector(work.epoch, step, work.generation)

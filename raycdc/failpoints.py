@@ -22,6 +22,11 @@ from pathlib import Path
 POINTS = (
     # The reader of the log, whatever the source: it has opened a chunk.
     "after_open",
+    # The same reader, where tables are caught up: it has passed on a unit of theirs; they have joined the log; both
+    # readings are open anew.
+    "while_catching_up",
+    "after_join",
+    "after_open_anew",
     # The MySQL connector's reader of chunks, and no other connector's.
     "before_select",
     "after_select",

@@ -83,6 +83,10 @@ class SealedSplit(Opaque):
     def incarnation(self, table: str) -> int | None:
         """Which beginning of a table the split follows; None where it does not follow it, or counts none."""
         followed = self._json.get("tables", {}).get(table)
+        if followed is None:
+            # One that is caught up beside the log stands among the parked ones, and rows of it come.
+            parked = self._json.get("parked", {}).get(table, {})
+            followed = parked if "catching_up" in parked else None
         return None if followed is None else int(followed.get("incarnation", 0))
 
 

@@ -452,9 +452,9 @@ def tables_remove(config: ConfigPath, table: TableName, wait: Wait = 60.0) -> in
     return _change_table(config, table, "remove", wait)
 
 
-@tables.command("resume", short_help="Follow a paused TABLE again, from a new snapshot on.")
+@tables.command("resume", short_help="Follow a paused TABLE again, from where it was left.")
 def tables_resume(config: ConfigPath, table: TableName, wait: Wait = 60.0) -> int:
-    """Follow a paused TABLE again, beginning with a new snapshot."""
+    """Follow a paused TABLE again, from where it was left; the answer says so where it has to be read anew."""
     return _change_table(config, table, "resume", wait)
 
 

@@ -35,7 +35,7 @@ from raycdc.checkpoint.store import CheckpointStore
 from raycdc.errors import ConfigError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
-from raycdc.source.parking import Asked, TableRequest, with_requests
+from raycdc.source.parking import Asked, with_requests
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.stream_state import stream_of
 from raycdc.source.table_commands import Command, CommandRules, as_it_is, judged
@@ -143,10 +143,9 @@ class CommandDesk:
                 if self._answer(command.id) is None:
                     # One after another, because each is judged by what those before it ask for.
                     answer = self._judged(command, rules, manifest)
-                    request = TableRequest.RESNAPSHOT if answer.refused else command.action.request
                     of_rows = command.is_of_rows and not answer.refused
                     rows = command.rows_request(TableId.parse(answer.table)) if of_rows else None
-                    ask_all(self._store, dict.fromkeys(answer.tables, request), [answer], rows)
+                    ask_all(self._store, command.requests(answer), [answer], rows)
                     answers.append(answer)
         reach("after_command")
         for command in commands:

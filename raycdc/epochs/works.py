@@ -38,6 +38,7 @@ from raycdc.schema.events import SchemaChangeEvent
 from raycdc.schema.targets import Tables, Target, TargetEpoch, changed_routes, emptied, routed_to, target_of
 from raycdc.sinks.api import TableWork
 from raycdc.source.snapshot.stream_state import stream_of
+from raycdc.source.table_requests import begins_again, requests_of
 from raycdc.transform import ResolvedTransform, layout_of
 
 
@@ -113,7 +114,15 @@ class Works:
         if record is None:
             return ()
         stream = stream_of(self._store.manifest(record.epoch))
-        parked = () if stream is None else map(str, stream.parked)
+        parked: list[str] = []
+        if stream is not None:
+            # One that was left at a place goes on from there with the rows that are written, unless it is read anew.
+            asked = requests_of(self._store)
+            parked = [
+                str(table)
+                for table, state in stream.parked.items()
+                if state.left is None or begins_again(str(table), asked, stream)
+            ]
         return [*parked, *(source for entry in record.parked.values() for source in entry.sources)]
 
     def _check_transforms(self, known: Mapping[TableId, RoutedTarget], parked: Collection[str]) -> None:
@@ -124,7 +133,8 @@ class Works:
             if identity(TableId.parse(source)) != was.removeprefix(UNCHANGED) and source not in parked:
                 raise StateError(
                     f"The transform or mask of {source} is another than when its rows were written. Take it back, or "
-                    "begin with another pipeline.state and a new snapshot."
+                    "begin with another pipeline.state and a new snapshot. A table that is paused may be read anew "
+                    f"instead: raycdc tables resnapshot CONFIG {source}."
                 )
 
     def of(self, manifest: Manifest, parked: ParkedTargets) -> Share:

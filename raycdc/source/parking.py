@@ -29,20 +29,12 @@ from raycdc.checkpoint.opaque import NO_NOTES, Position
 from raycdc.errors import StateError
 from raycdc.model import TableId
 from raycdc.source.snapshot.backfill_request import RowsRequest, RowsRequestJson
-from raycdc.source.snapshot.log_rows import LogRows
-from raycdc.source.snapshot.log_unit import (
-    LogUnit,
-    Progress,
-    SchemaChange,
-    TableBegun,
-    TableParked,
-    TransactionPart,
-    Transactions,
-)
+from raycdc.source.snapshot.log_unit import LogUnit, SchemaChange, TableBegun, TableParked, narrowed
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.table_life import (
     AsOf,
     Behind,
+    CatchingUp,
     Gone,
     InSnapshot,
     Live,
@@ -61,17 +53,19 @@ class TableRequest(StrEnum):
     RESNAPSHOT = "resnapshot"
     PAUSE = "pause"
     REMOVE = "remove"
+    #: A paused table goes on from where it was left.
+    RESUME = "resume"
 
     @property
     def leaves(self) -> bool:
         """Whether the table is to stay parked, so that no new snapshot of it is wanted."""
-        return self is not TableRequest.RESNAPSHOT
+        return self in (TableRequest.PAUSE, TableRequest.REMOVE)
 
     @property
     def phase(self) -> Phase:
         """The phase that the table is parked with."""
         match self:
-            case TableRequest.RESNAPSHOT:
+            case TableRequest.RESNAPSHOT | TableRequest.RESUME:
                 return Phase.PARKED
             case TableRequest.PAUSE:
                 return Phase.PAUSED
@@ -86,6 +80,8 @@ class TableRequest(StrEnum):
         match self:
             case TableRequest.RESNAPSHOT:
                 return "a new snapshot was asked for"
+            case TableRequest.RESUME:
+                return "it is to go on, and nobody knows where it was left: it is read anew"
             case TableRequest.PAUSE:
                 return "paused by the user"
             case TableRequest.REMOVE:
@@ -151,7 +147,7 @@ class LogStart:
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A command of the user that was judged: refused, or made a request of `tables`. `text` says what it does, or why
-    it was refused.
+    it was refused. `anew`: the tables are read anew; it is for whoever makes the request, and in no state.
     """
 
     command: str
@@ -160,6 +156,7 @@ class Asked:
     tables: tuple[str, ...]
     text: str
     refused: bool = False
+    anew: bool = False
 
     def to_json(self) -> AskedJson:
         return {
@@ -260,8 +257,15 @@ class Requests:
 
     def acts_on(self, name: str, state: StreamState) -> bool:
         """Whether the table is still to do in a stream split's state."""
-        changed = incarnation_of(state.named(name))
+        table = state.named(name)
+        if self.tables.get(name) is TableRequest.RESUME and not _is_paused(table):
+            return False  # It goes on, and is still the beginning that it was before it was asked for.
+        changed = incarnation_of(table)
         return name in self.tables and (state.changes if changed is None else changed) <= self.number_of(name)
+
+
+def _is_paused(state: TableState) -> bool:
+    return isinstance(state, Parked) and state.phase is Phase.PAUSED
 
 
 def _request(table: str, text: str) -> TableRequest:
@@ -284,14 +288,24 @@ def with_requests(state: StreamState, requests: Requests) -> StreamState:
     number, place = state.changes, state.position
     for name in due:
         number = max(number, requests.number) + 1
-        request = requests.tables[name]
-        parking = Parking(request.reason, place, 0, again=not request.leaves, phase=request.phase)
-        state = state.park(TableId.parse(name), parking, number=number)
+        state = _carried_out(state, TableId.parse(name), requests.tables[name], number, place)
     state = replace(state, changes=max(number, requests.number + 1))
     if start is not None:
         # The source's notes about the log before a gap are of no use behind it.
-        state = replace(state, notes=NO_NOTES, position=start.position, ordinal=start.ordinal)
+        state = replace(state.elsewhere(start.position, start.ordinal), notes=NO_NOTES)
     return state
+
+
+def _carried_out(
+    state: StreamState, table: TableId, request: TableRequest, number: int, place: Position
+) -> StreamState:
+    parked = state.parked.get(table)
+    if request is TableRequest.RESUME and parked is not None and parked.left is not None and parked.schema is not None:
+        return state.catch_up(table, number=number)
+    parking = Parking(request.reason, place, 0, again=not request.leaves, phase=request.phase)
+    if request is TableRequest.PAUSE:
+        return state.pause(table, parking, number=number)
+    return state.park(table, parking, number=number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +349,7 @@ class Refusal:
                 return False
             case Unknown():
                 return True
-            case InSnapshot() | AsOf() | Behind() | Live() | Gone():
+            case InSnapshot() | AsOf() | Behind() | Live() | CatchingUp() | Gone():
                 return state.incarnation <= self.incarnation
             case _:
                 assert_never(state)
@@ -365,28 +379,11 @@ class RefusedTables:
         """The part of the unit that is to be followed; the unit itself where nothing was refused."""
         if not self._tables:
             return unit
-        match unit:
-            case SchemaChange():
-                return self._without_updates(unit)
-            case TransactionPart(rows=rows):
-                return replace(unit, rows=self._followed(rows))
-            case Transactions(rows=rows, missing=missing):
-                left = tuple(row for row in missing if row.table not in self._tables)
-                return replace(unit, rows=self._followed(rows), missing=left)
-            case Progress():
-                return unit
-            case _:
-                assert_never(unit)
+        if isinstance(unit, SchemaChange):
+            self._tables -= {update.table for update in unit.updates if isinstance(update, TableBegun)}
+        return narrowed(
+            unit, self._is_followed, lambda one: isinstance(one, TableParked) or self._is_followed(one.table)
+        )
 
-    def _without_updates(self, unit: SchemaChange) -> LogUnit:
-        self._tables -= {update.table for update in unit.updates if isinstance(update, TableBegun)}
-        updates = tuple(u for u in unit.updates if u.table not in self._tables or isinstance(u, TableParked))
-        truncations = self._followed(unit.truncations)
-        if updates:
-            return replace(unit, updates=updates, truncations=truncations)
-        # Nothing changed that is followed: no epoch has to end for it.
-        passed = TransactionPart if unit.in_transaction else Transactions
-        return passed(unit.place, truncations)
-
-    def _followed(self, rows: Iterable[LogRows]) -> tuple[LogRows, ...]:
-        return tuple(part for part in rows if part.table not in self._tables)
+    def _is_followed(self, table: TableId) -> bool:
+        return table not in self._tables

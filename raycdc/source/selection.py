@@ -156,7 +156,7 @@ def without_left(state: StreamState, captures: Callable[[TableId], bool]) -> Str
 
 def _left(state: StreamState, captures: Callable[[TableId], bool]) -> list[TableId]:
     """Tables that are selected no more, and have not ended for it yet."""
-    return [t for t in (*state.followed, *state.parked) if not captures(t) and not _has_ended(state[t])]
+    return [t for t in state.tables if not captures(t) and not _has_ended(state[t])]
 
 
 def _has_ended(state: TableState) -> bool:

@@ -143,7 +143,9 @@ class StreamSplit:
         """With the documents that `state` refers to, by fingerprint. Many tables have one schema, and each document may
         be a file: it is asked for once.
         """
-        return cls(state, {name: document(name) for name in {table.schema for table in state.followed.values()}})
+        left = [parked for parked in state.parked.values() if parked.left is not None]
+        names = {table.schema for table in (*state.followed.values(), *state.catching_up.values(), *left)}
+        return cls(state, {name: document(name) for name in names if name is not None})
 
     @property
     def split_id(self) -> str:

@@ -5,7 +5,7 @@
 | `add` | one of the pipeline's and not removed; not selected by the configuration | a snapshot |
 | `remove` | none of the pipeline's; removed | left out |
 | `pause` | none of the pipeline's; paused, removed or ended | left out |
-| `resume` | not paused | a snapshot |
+| `resume` | not paused | to go on from where it was left; a snapshot, where nobody can say what lies between |
 | `resnapshot` | none of the pipeline's; removed | a snapshot |
 | `backfill`, and `resnapshot` of some rows | not followed, or without a primary key; its target keeps changes and no \
 rows; the source refuses the predicate | a backfill |
@@ -31,8 +31,8 @@ from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.backfill_request import RowsRequest
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.split import RowsAgain, SnapshotSplit
-from raycdc.source.table_life import Gone, Parked, Phase, Unknown
-from raycdc.source.table_requests import left_behind, read_together, refusals_of
+from raycdc.source.table_life import CatchingUp, Gone, Parked, Phase, Unknown
+from raycdc.source.table_requests import left_behind, merged_targets, read_together, refusals_of
 
 #: So many tables are named to whoever named another one; a pipeline may have thousands.
 NAMES_MAX = 20
@@ -50,9 +50,13 @@ class TableAction(StrEnum):
 
     @property
     def request(self) -> TableRequest:
-        """The request that it makes."""
-        leaving = {TableAction.REMOVE: TableRequest.REMOVE, TableAction.PAUSE: TableRequest.PAUSE}
-        return leaving.get(self, TableRequest.RESNAPSHOT)
+        """The request that it makes, unless the table is read anew (`judged`)."""
+        asked = {
+            TableAction.REMOVE: TableRequest.REMOVE,
+            TableAction.PAUSE: TableRequest.PAUSE,
+            TableAction.RESUME: TableRequest.RESUME,
+        }
+        return asked.get(self, TableRequest.RESNAPSHOT)
 
     @property
     def done(self) -> str:
@@ -66,7 +70,7 @@ _DONE = {
     TableAction.ADD: "is added, beginning with a snapshot",
     TableAction.PAUSE: "is paused (its target keeps what it has)",
     TableAction.REMOVE: "is no longer followed (its target keeps what it has, and `add` reads it anew)",
-    TableAction.RESUME: "goes on, beginning with a new snapshot",
+    TableAction.RESUME: "goes on from where it was left",
 }
 
 
@@ -132,6 +136,11 @@ class Command:
         where, keys = data.get("where", ""), tuple(data.get("keys", ()))
         return cls(data["id"], TableAction(data["action"]), data["table"], where, keys)
 
+    def requests(self, asked: Asked) -> dict[str, TableRequest]:
+        """The requests that come of the command, which was judged as `asked`."""
+        request = TableRequest.RESNAPSHOT if asked.anew else self.action.request
+        return {} if asked.refused else dict.fromkeys(asked.tables, request)
+
     def refused(self, why: str) -> Asked:
         return Asked(self.id, str(self.action), self.table, (), why, refused=True)
 
@@ -180,10 +189,28 @@ def judged(
     if command.is_of_rows:
         return _judged_rows(command, TableId.parse(table), state, rules, document)
     _require_sense(action, table, state, rules)
-    shared = record if action.request is TableRequest.RESNAPSHOT and rules.updates_rows else None
+    why = _why_anew(table, state, record, rules) if action is TableAction.RESUME else ""
+    anew = bool(why) or action.request is TableRequest.RESNAPSHOT
+    shared = record if anew and rules.updates_rows else None
     together = read_together(shared, [table], state)
-    text = f"{table} {action.done}" + _said_of(together, left_behind(shared, together))
-    return Asked(command.id, str(action), table, tuple(sorted(together)), text)
+    done = f"goes on, and is read anew, because {why}" if why else action.done
+    text = f"{table} {done}" + _said_of(together, left_behind(shared, together))
+    return Asked(command.id, str(action), table, tuple(sorted(together)), text, anew=anew)
+
+
+def _why_anew(table: str, state: StreamState, record: CommitRecord | None, rules: CommandRules) -> str:
+    """Why the paused table cannot go on from where it was left; empty where it can."""
+    paused = state.named(table)
+    if not isinstance(paused, Parked) or paused.left is None:
+        return (
+            "nobody knows what happened since it was paused (its snapshot was under way, an older raycdc paused it, or "
+            "another server took over since)"
+        )
+    if record is not None and any(table in entry.sources for entry in record.parked.values()):
+        return "its target was parked before, and lacks rows"
+    if record is not None and rules.updates_rows and any(table in names for names in merged_targets(record).values()):
+        return "other tables share its target, which may have been emptied for them meanwhile"
+    return ""
 
 
 def _judged_rows(
@@ -205,6 +232,8 @@ def _judged_rows(
     if isinstance(now, Parked | Gone):
         why = f"{now.phase}: {now.reason}" if isinstance(now, Parked) else "gone"
         raise ConfigError(f"{table} is {why} Rows are read again of tables that are followed: resume it first.")
+    if isinstance(now, CatchingUp):
+        raise ConfigError(f"{table} goes on from an older place, and is not where the log is yet. Ask again then.")
     if not rules.updates_rows:
         raise ConfigError(
             f"The target of {table} keeps every change of a row (sink.write), and rows that are read again are none. "

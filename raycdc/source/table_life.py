@@ -9,6 +9,7 @@ Theory of operation. Every table of a log is in exactly one of these states, and
 | `Behind` | dropped up to T, which the chunks have; the first one after T makes it `Live` | are all published |
 | `Live` | passed on | are all published, or it has no snapshot |
 | `Parked` | dropped; its reason and place are kept until somebody decides (`raycdc.source.parking`) | none |
+| `CatchingUp` | dropped; those from an older place on are read beside it (`snapshot.catch_up`) | are all published |
 | `Gone` | none: it was dropped, which the open epoch says | none |
 | `Unknown` | none: no state has it | none |
 
@@ -32,9 +33,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
-from typing import Any, NotRequired, TypedDict, assert_never
+from typing import Any, NamedTuple, NotRequired, TypedDict, assert_never
 
-from raycdc.checkpoint.opaque import Position
+from raycdc.checkpoint.opaque import NO_NOTES, LogNotes, Position
 from raycdc.model import TableId
 from raycdc.source.snapshot.chunk_key import ChunkKey, key_from_json
 
@@ -79,8 +80,19 @@ class FollowedJson(TypedDict):
     passed: NotRequired[int]
 
 
+class LeftJson(TypedDict):
+    """`LeftAt` in a manifest; the notes are those of its connector."""
+
+    incarnation: int
+    ordinal: int
+    notes: NotRequired[Any]
+
+
 class ParkedJson(TypedDict):
-    """`Parked` in a manifest; the position is one of its connector."""
+    """`Parked`, or `CatchingUp`, in a manifest; the position is one of its connector.
+
+    A table that is `catching_up` looks like a paused one to whoever does not know it, and may be treated so.
+    """
 
     schema: str | None
     announced: bool
@@ -90,6 +102,14 @@ class ParkedJson(TypedDict):
     reason: str
     position: Any
     ts_ms: int
+    left: NotRequired[LeftJson]
+    catching_up: NotRequired[CatchingUpJson]
+
+
+class CatchingUpJson(TypedDict):
+    """The part of `CatchingUp` that a paused table has not."""
+
+    gone: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +191,32 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftAt:
+    """What a paused table needs beside schema and position to go on from there: the beginning that goes on, the place
+    in the log's total order, and the connector's notes about the log before it.
+    """
+
+    incarnation: int
+    ordinal: int
+    notes: LogNotes = NO_NOTES
+
+    def to_json(self) -> LeftJson:
+        left = LeftJson(incarnation=self.incarnation, ordinal=self.ordinal)
+        if self.notes:
+            left["notes"] = self.notes.to_json()
+        return left
+
+    @classmethod
+    def from_json(cls, data: LeftJson) -> LeftAt:
+        return cls(data["incarnation"], data["ordinal"], LogNotes.from_json(data.get("notes", {})))
+
+
+@dataclass(frozen=True, slots=True)
 class Parked:
     """Nothing of the table is passed on from `position` on. `again`: it begins anew by itself.
 
     `schema` is the last one that was followed (None: never), `ts_ms` the commit time of the event that parked it.
+    `left` is of a table that was paused when all its chunks were out: it can go on from `position`.
     """
 
     schema: str | None
@@ -185,9 +227,10 @@ class Parked:
     position: Position
     ts_ms: int
     again: bool = False
+    left: LeftAt | None = None
 
     def to_json(self) -> ParkedJson:
-        return {
+        entry: ParkedJson = {
             "schema": self.schema,
             "announced": self.announced,
             "incarnation": self.incarnation,
@@ -197,6 +240,9 @@ class Parked:
             "position": self.position.to_json(),
             "ts_ms": self.ts_ms,
         }
+        if self.left is not None:
+            entry["left"] = self.left.to_json()
+        return entry
 
     @classmethod
     def from_json(cls, data: ParkedJson) -> Parked:
@@ -209,6 +255,54 @@ class Parked:
             Position.from_json(data["position"]),
             data["ts_ms"],
             data["again"],
+            LeftAt.from_json(data["left"]) if "left" in data else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CatchingUp:
+    """The table was paused, and goes on from `position`, by a reading of the log beside the one of all other tables.
+
+    It is the beginning that it was before the pause, so a target that refused that one takes nothing of it. `gone`: as
+    far as the log was read, the table was dropped, and not made again.
+    """
+
+    schema: str
+    announced: bool
+    position: Position
+    left: LeftAt
+    gone: bool = False
+
+    @property
+    def incarnation(self) -> int:
+        return self.left.incarnation
+
+    @property
+    def ordinal(self) -> int:
+        return self.left.ordinal
+
+    def to_json(self) -> ParkedJson:
+        paused = Parked(
+            self.schema,
+            self.announced,
+            self.incarnation,
+            Phase.PAUSED,
+            "it goes on from where it was left",
+            self.position,
+            0,
+            left=self.left,
+        )
+        return {**paused.to_json(), "catching_up": {"gone": self.gone}}
+
+    @classmethod
+    def from_json(cls, data: ParkedJson) -> CatchingUp:
+        assert data["schema"] is not None, "a table is caught up that was never followed"
+        return cls(
+            data["schema"],
+            data["announced"],
+            Position.from_json(data["position"]),
+            LeftAt.from_json(data["left"]),
+            data["catching_up"]["gone"],
         )
 
 
@@ -228,7 +322,7 @@ class Unknown:
 
 Reading = InSnapshot | AsOf
 Followed = InSnapshot | AsOf | Behind | Live
-TableState = InSnapshot | AsOf | Behind | Live | Parked | Gone | Unknown
+TableState = InSnapshot | AsOf | Behind | Live | Parked | CatchingUp | Gone | Unknown
 
 
 class Step(Enum):
@@ -246,6 +340,8 @@ class Step(Enum):
     PARKED = "it cannot be followed, or is not to be"
     BEGUN = "it begins again, all chunks unopened"
     CUT = "the epoch is cut"
+    MOVED = "the reading beside the log is at another place"
+    JOINED = "the reading beside the log is where the log is"
 
 
 #: The state that each step leads to. A step that is not here cannot happen.
@@ -287,6 +383,15 @@ TRANSITIONS: Mapping[type[TableState], Mapping[Step, type[TableState]]] = {
         Step.BEGUN: InSnapshot,
     },
     Parked: {Step.DROPPED: Parked, Step.PARKED: Parked, Step.BEGUN: InSnapshot},
+    CatchingUp: {
+        Step.ALTERED: CatchingUp,
+        Step.ANNOUNCED: CatchingUp,
+        Step.DROPPED: CatchingUp,
+        Step.MOVED: CatchingUp,
+        Step.JOINED: Live,
+        Step.PARKED: Parked,
+        Step.BEGUN: InSnapshot,
+    },
     Gone: {
         Step.ALTERED: Live,
         Step.ANNOUNCED: Gone,
@@ -298,6 +403,14 @@ TRANSITIONS: Mapping[type[TableState], Mapping[Step, type[TableState]]] = {
 }
 
 _UNKNOWN = Unknown()
+
+
+class SealedTables(NamedTuple):
+    """All tables of a log, by what a manifest says of them."""
+
+    followed: dict[TableId, Followed]
+    parked: dict[TableId, Parked]
+    catching_up: dict[TableId, CatchingUp]
 
 
 class LifeNews:
@@ -360,11 +473,6 @@ class TableLives:
     def __iter__(self) -> Iterator[TableId]:
         return iter(self._states)
 
-    def reading(self, table: TableId) -> Reading | None:
-        """The table's state while its chunks are read."""
-        state = self[table]
-        return state if isinstance(state, InSnapshot | AsOf) else None
-
     def found(self, table: TableId, schema: str) -> None:
         """The log has a table of this name, without a snapshot: all its rows are in the log."""
         self._move(table, Step.FOUND, Live(schema, announced=False, incarnation=0))
@@ -375,6 +483,8 @@ class TableLives:
         assert not isinstance(state, Unknown | Parked), f"{table} is {state} and was altered"
         if isinstance(state, Gone):
             self._move(table, Step.ALTERED, Live(schema, state.announced, state.incarnation))
+        elif isinstance(state, CatchingUp):
+            self._move(table, Step.ALTERED, replace(state, schema=schema, gone=False))
         else:
             self._move(table, Step.ALTERED, replace(state, schema=schema))
 
@@ -425,6 +535,8 @@ class TableLives:
         match state := self[table]:
             case Unknown() | Parked() | Gone():
                 self._move(table, Step.DROPPED, state)
+            case CatchingUp():
+                self._move(table, Step.DROPPED, replace(state, gone=True))
             case InSnapshot() | AsOf() | Behind() | Live():
                 self._move(table, Step.DROPPED, Gone(state.schema, state.announced, state.incarnation))
             case _:
@@ -439,27 +551,44 @@ class TableLives:
         parked = parked_from(self[table], parking, incarnation=self.changes)
         self._move(table, Step.PARKED, replace(parked, announced=parked.announced or announced))
 
+    def caught_up_to(self, table: TableId, position: Position, ordinal: int, notes: LogNotes) -> None:
+        """All of the table up to there was passed on by the reading beside the log."""
+        state = self[table]
+        assert isinstance(state, CatchingUp), f"{table} is {state} and was caught up"
+        left = LeftAt(state.incarnation, ordinal, notes)
+        self._move(table, Step.MOVED, replace(state, position=position, left=left))
+
+    def joined(self, table: TableId) -> None:
+        """All of the table was passed on that is before the log's place; `changes` counts it, for those who wait."""
+        state = self[table]
+        assert isinstance(state, CatchingUp), f"{table} is {state} and joined the log"
+        self.changes += 1
+        self._move(table, Step.JOINED, followed_from(state))
+
     def begun_again(self, table: TableId, schema: str, snapshot: SnapshotState) -> None:
         """All chunks of the table are unopened, and its target is emptied; `changes` counts it."""
         announced = is_announced(self[table])
         self.changes += 1
         self._move(table, Step.BEGUN, InSnapshot(schema, announced, self.changes, snapshot))
 
-    def sealed(self, announced: Container[TableId]) -> tuple[dict[TableId, Followed], dict[TableId, Parked]]:
-        """The tables followed and parked, as they are once the open epoch is sealed, which has `announced` some."""
+    def sealed(self, announced: Container[TableId]) -> SealedTables:
+        """The tables as they are once the open epoch is sealed, which has `announced` some."""
         followed: dict[TableId, Followed] = {}
         parked: dict[TableId, Parked] = {}
+        catching_up: dict[TableId, CatchingUp] = {}
         for table, state in self._states.items():
             match state:
                 case InSnapshot() | AsOf() | Behind() | Live():
                     followed[table] = replace(state, announced=state.announced or table in announced)
                 case Parked():
                     parked[table] = state
+                case CatchingUp():
+                    catching_up[table] = replace(state, announced=state.announced or table in announced)
                 case Gone() | Unknown():
                     pass
                 case _:
                     assert_never(state)
-        return followed, parked
+        return SealedTables(followed, parked, catching_up)
 
     def cut(self) -> None:
         """The open epoch is over: tables that it says are gone are not known any more."""
@@ -484,6 +613,11 @@ def first_state(schema: str, snapshot: SnapshotState | None) -> Followed:
     return InSnapshot(schema, announced=False, incarnation=0, snapshot=snapshot)
 
 
+def reading(state: TableState) -> Reading | None:
+    """The table's state while its chunks are read."""
+    return state if isinstance(state, InSnapshot | AsOf) else None
+
+
 def is_announced(state: TableState) -> bool:
     """Whether an epoch has told targets of the table."""
     return not isinstance(state, Unknown) and state.announced
@@ -498,6 +632,8 @@ def phase_word(state: TableState) -> str:
             return "snapshot"
         case Behind() | Live() | Gone():
             return "stream"
+        case CatchingUp():
+            return "resuming"
         case Unknown():
             return "new"
         case _:
@@ -522,6 +658,23 @@ def parked_from(state: TableState, parking: Parking, *, incarnation: int = 0) ->
         parking.ts_ms,
         parking.again,
     )
+
+
+def resumed(paused: Parked) -> CatchingUp:
+    """A table that was `paused` and goes on from where it was left."""
+    assert paused.left is not None, f"{paused} cannot go on"
+    assert paused.schema is not None, f"{paused} was never followed"
+    return CatchingUp(paused.schema, paused.announced, paused.position, paused.left)
+
+
+def followed_from(state: CatchingUp) -> Live:
+    """The table as a reading of the log from its own place on follows it."""
+    return Live(state.schema, state.announced, state.incarnation)
+
+
+def asleep(state: Followed | Parked | CatchingUp, position: Position) -> Parked:
+    """A table of which a reading of the log from `position` on is to say nothing."""
+    return Parked(state.schema, state.announced, state.incarnation, Phase.PAUSED, "it is read elsewhere", position, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from raycdc.model import TableId
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.stream_state import StreamState, stream_of
 from raycdc.source.split import StreamSplit
-from raycdc.source.table_life import AsOf, Behind, InSnapshot, Live, Parked
+from raycdc.source.table_life import AsOf, Behind, CatchingUp, InSnapshot, Live, Parked
 from raycdc.verify.targets.api import NotComparedError
 
 #: How often the state is looked at while a commit is waited for.
@@ -48,6 +48,8 @@ class Held:
                 return self.documents(state.schema)
             case InSnapshot() | AsOf():
                 raise NotComparedError("its snapshot is under way; compare it when that is complete")
+            case CatchingUp():
+                raise NotComparedError("it goes on from an older place; compare it when it is where the log is")
             case Parked(reason=reason, phase=phase):
                 raise NotComparedError(f"it is {phase}: {reason}")
             case _:

@@ -76,7 +76,7 @@ class Verifier:
     def tables(self, names: Sequence[str]) -> list[TableId]:
         """The tables called `names`, or all that the pipeline has; `ConfigError` for one that it has not."""
         stream = self._state.held().stream
-        known = {str(table): table for table in (*stream.followed, *stream.parked)}
+        known = {str(table): table for table in stream.tables}
         if not names:
             return [known[name] for name in sorted(known)]
         found = []

@@ -265,7 +265,7 @@ RULES: list[tuple[Switch, DriverSettings, int]] = [
     (take_the_look_and_the_write_for_two_steps, ON_STORE, 4),
     (replace_a_coordinator_under_the_same_generation, LOST_PROCESSES, 0),
     (change_a_schema_while_the_commit_before_is_under_way, DEATHS, 3),
-    (read_the_range_of_a_frozen_epoch_again, FROZEN, 24),
+    (read_the_range_of_a_frozen_epoch_again, FROZEN, 10),
     (freeze_an_epoch_without_reading_its_tables_anew, FROZEN, 24),
     (do_steps_again_that_a_target_holds, LAKES, 12),
     (take_every_step_for_the_last, LAKES, 0),

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from raycdc.source.snapshot.chunk_events import Fate
 from raycdc.source.snapshot.hand_off import HandOff
+from raycdc.source.snapshot.open_chunk import Retries
 from raycdc.source.split import ChunkId, SnapshotSplit
-from raycdc.source.table_life import AsOf, Behind, Gone, InSnapshot, Parked, TableLives, Unknown
+from raycdc.source.table_life import AsOf, Behind, CatchingUp, Gone, InSnapshot, Parked, TableLives, Unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ class ChunkOpenings:
     def __init__(self, lives: TableLives, hand_off: HandOff, *, ring_s: float, now_s: float) -> None:
         self._lives, self._hand_off = lives, hand_off
         self.ring_s = ring_s
+        #: How often chunks that were opened were read for nothing.
+        self.retries = Retries()
         self._opens_from_s = now_s + ring_s
         #: Each with the time from which it may be opened; infinity where something else must happen first.
         self._waiting: list[tuple[OpeningRequest, float]] = []
@@ -107,7 +110,7 @@ class ChunkOpenings:
             return Refused(f"the table is {state.phase}: {state.reason}", Fate.BACKFILL_OVER)
         if state.incarnation != split.incarnation:
             return Refused("the table began again, which reads all of it", Fate.BACKFILL_OVER)
-        if isinstance(state, InSnapshot | AsOf) or (isinstance(state, Behind) and ordinal < state.at):
+        if isinstance(state, InSnapshot | AsOf | CatchingUp) or (isinstance(state, Behind) and ordinal < state.at):
             return self._wait(request, due_s=math.inf)
         visible_s = request.asked_s + self.ring_s
         if now_s > request.asked_s and self.ring_s and self._hand_off.beside.attempt(split.chunk_id) is None:

@@ -8,7 +8,7 @@ from raycdc.checkpoint.manifest import TableEpoch
 from raycdc.model import TableId
 from raycdc.schema.events import CreateTableEvent, SchemaChangeEvent
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.table_life import Parked, TableLives, Unknown, is_announced
+from raycdc.source.table_life import Parked, TableLives, Unknown, is_announced, reading
 
 
 class EpochTables:
@@ -62,7 +62,7 @@ class EpochTables:
             if table not in self._touched:
                 self.touch(table)
         tables = {
-            str(table): TableEpoch(schema, self._lives.reading(table) is not None, tuple(self._changes.get(table, ())))
+            str(table): TableEpoch(schema, reading(self._lives[table]) is not None, tuple(self._changes.get(table, ())))
             for table, schema in self._touched.items()
         }
         schemas, self._unreported = self._unreported, {}

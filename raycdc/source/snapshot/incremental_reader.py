@@ -13,7 +13,8 @@ from typing import Protocol, assert_never
 
 from raycdc.checkpoint.opaque import SealedSplit
 from raycdc.checkpoint.patch import Patch
-from raycdc.errors import ProtocolError
+from raycdc.errors import ConfigError, ProtocolError, RaycdcError
+from raycdc.failpoints import reach
 from raycdc.source.protocol.api import ChunkSource
 from raycdc.source.protocol.metrics import ReaderMetrics
 from raycdc.source.protocol.source_event import SourceEvent, SplitsAdded, SplitsRemoved
@@ -63,14 +64,17 @@ class IncrementalReader(SourceReaderBase):
         self._chunks = ChunksInFlight(dialect.open_chunks, send=context.send, at_once=chunks_at_once)
         self._log_source: LogSource | None = None
         self._log: LogReader | None = None
+        #: The log from an older place on, for tables that are caught up; none where there are no such.
+        self._beside: LogSource | None = None
         self._fetched_lag_ms: int | None = None
 
     def __repr__(self) -> str:
         return f"IncrementalReader(epoch={self.epoch}, chunks={self._chunks!r}, log={self._log is not None})"
 
     def close(self) -> None:
-        if self._log_source is not None:
-            self._log_source.close()
+        for source in (self._log_source, self._beside):
+            if source is not None:
+                source.close()
         self._chunks.close()
         super().close()
 
@@ -95,10 +99,11 @@ class IncrementalReader(SourceReaderBase):
         return self._log is None or self._log.can_cut
 
     def work(self) -> bool:
-        """Take a finished chunk, and pass one unit of the log."""
+        """Take a finished chunk, and pass one unit of the log, and one of what is read beside it."""
         worked = self._chunks.poll()
         if self._log is None:
             return worked
+        worked |= self._catch_up(self._log)
         if (due_s := self._log.on_time(now_s=self.context.now_s())) is not None:
             self.context.availability.at(due_s)
         if self._log_source is None or not self._log.ready or self._log.end_of_input:
@@ -109,7 +114,26 @@ class IncrementalReader(SourceReaderBase):
         place = unit.place
         if place.event_ms is not None and place.fetched_ms is not None:
             self._fetched_lag_ms = max(0, place.fetched_ms - place.event_ms)
-        self._log.on_unit(unit, now_s=self.context.now_s())
+        self._log.on_unit(self._log.catch_up.numbers.of_log(unit), now_s=self.context.now_s())
+        return True
+
+    def _catch_up(self, log: LogReader) -> bool:
+        """Pass one unit of what is read beside the log. A reading that cannot go on concerns its tables alone."""
+        if self._beside is None or not log.at_boundary:
+            return False
+        log.catch_up.meet()
+        if not log.catch_up.ready:
+            return False
+        try:
+            unit = self._beside.poll()
+        except RaycdcError as error:
+            if error.retryable:
+                raise
+            log.catch_up.give_up(_first_sentence(error), now_s=self.context.now_s())
+            return True
+        if unit is None:
+            return False
+        log.catch_up.on_unit(unit, now_s=self.context.now_s())
         return True
 
     def add_splits(self, splits: Sequence[SourceSplit]) -> None:
@@ -149,6 +173,8 @@ class IncrementalReader(SourceReaderBase):
         self._ask_for_chunks()
         if self._log is not None:
             self._log.after_cut(now_s=self.context.now_s())
+            if self._log.catch_up.opens_anew:
+                self._open_anew(self._log)
 
     def report(self) -> ReaderReport:
         if self._log is None:
@@ -191,7 +217,38 @@ class IncrementalReader(SourceReaderBase):
             ),
             now_s=self.context.now_s(),
         )
-        self._log_source = self._dialect.open_log(split)
+        self._open(self._log)
         # Told before that there would be none; but who reads the log stays, and may be the only one.
         self._expect_more()
         self._ask_for_chunks()
+
+    def _open(self, log: LogReader) -> None:
+        """Read the log from where its state says, and beside it from where tables that are caught up were left."""
+        split, beside = log.catch_up.splits(log.state())
+        self._log_source = self._dialect.open_log(split)
+        if beside is None:
+            self._beside = None
+            return
+        try:
+            # Whether the tables are captured as they were; keys of theirs are compared with nothing.
+            self._dialect.key_order(beside)
+        except ConfigError as error:
+            log.catch_up.give_up(_first_sentence(error), now_s=self.context.now_s())
+            return
+        self._beside = self._dialect.open_log(beside)
+
+    def _open_anew(self, log: LogReader) -> None:
+        """As after a restart from the state that was just sealed."""
+        for source in (self._log_source, self._beside):
+            if source is not None:
+                source.close()
+        self._beside = None
+        log.catch_up.numbers.open_anew()
+        log.catch_up.begin()
+        self._open(log)
+        reach("after_open_anew")
+
+
+def _first_sentence(error: RaycdcError) -> str:
+    """What happened, without the advice, which is for a pipeline whose every table is concerned."""
+    return str(error).partition(". ")[0].rstrip(".") + "."

@@ -7,7 +7,7 @@ It acts on the events of `raycdc.source.snapshot.chunk_events` that are for the 
 
 Its parts, each with a state of its own: `LogCursor` (where the log stands), `OpenEpoch` (everything since the last
 cut), `HandOff` (tables whose chunks are read), `ChunkOpenings` (chunks that ask to be opened), `TableChanges` (what
-becomes of tables) and `TableLives` (the state of each table).
+becomes of tables), `CatchUp` (tables that go on from an older place) and `TableLives` (the state of each table).
 
 Events act only between two transactions; inside one they wait. A schema change ends the epoch: `wants_seal` turns True
 and nothing is read until the cut, so the next epoch begins with it. A table that is dropped stays known until the epoch
@@ -26,6 +26,7 @@ from raycdc.failpoints import reach
 from raycdc.source.protocol.api import ReaderOutput
 from raycdc.source.protocol.metrics import LogMetrics
 from raycdc.source.protocol.source_event import SourceEvent
+from raycdc.source.snapshot.catch_up import CatchUp
 from raycdc.source.snapshot.chunk_events import (
     ChunkDelta,
     ChunkMisfit,
@@ -52,13 +53,12 @@ from raycdc.source.snapshot.log_unit import (
     TransactionPart,
     Transactions,
 )
-from raycdc.source.snapshot.open_chunk import Retries
 from raycdc.source.snapshot.open_epoch import LogReport, OpenEpoch
 from raycdc.source.snapshot.sealed_stream import SealedStream
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.snapshot.table_changes import TableChanges
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
-from raycdc.source.table_life import AsOf, Parked, Parking, TableLives
+from raycdc.source.table_life import AsOf, Parked, Parking, TableLives, reading
 
 __all__ = ["LogReader", "LogReaderSettings", "LogReport"]
 
@@ -112,7 +112,7 @@ class LogReader:
     ) -> None:
         state = split.state
         self._send_event = send_event
-        self._lives = TableLives({**state.followed, **state.parked}, changes=state.changes)
+        self._lives = TableLives({**state.followed, **state.parked, **state.catching_up}, changes=state.changes)
         self._cursor = LogCursor(state)
         self._epoch = OpenEpoch(
             self._lives,
@@ -133,9 +133,9 @@ class LogReader:
             parks=settings.parks,
         )
         for table in self._lives:
-            if self._lives.reading(table) is not None:
+            if reading(self._lives[table]) is not None:
                 self._hand_off.add_table(table, primary_key=self._epoch.tables.document(table).primary_key)
-        self._retries = Retries()
+        self.catch_up = CatchUp(self._cursor, self._lives, self._changes, self._epoch)
         self._sealed = SealedStream(self._lives)
         self._waiting: deque[LogEvent] = deque()
         #: Why the log is not passed on, if it is not.
@@ -145,25 +145,28 @@ class LogReader:
     @property
     def ready(self) -> bool:
         """True when the next unit may be passed in: none waits (for a cut, or for a table) and the epoch has room."""
-        return self._halt is None and (self._cursor.in_transaction or not self._epoch.is_full)
+        beside = self.catch_up.in_transaction or self.catch_up.wants_cut
+        return self._halt is None and not beside and (self._cursor.in_transaction or not self._epoch.is_full)
 
     @property
-    def _at_boundary(self) -> bool:
+    def at_boundary(self) -> bool:
+        """Whether the log stands between two transactions, and does not wait for a cut."""
         return not self._cursor.in_transaction and not isinstance(self._halt, AwaitsCut)
 
     @property
     def can_cut(self) -> bool:
-        return not self._cursor.in_transaction
+        return not (self._cursor.in_transaction or self.catch_up.in_transaction)
 
     @property
     def wants_seal(self) -> bool:
         """The epoch must end early: a schema change waits, or the epoch is full, or the end is reached."""
-        return self.can_cut and (isinstance(self._halt, AwaitsCut) or self._epoch.is_full or self.end_of_input)
+        waits = isinstance(self._halt, AwaitsCut) or self.catch_up.wants_cut
+        return self.can_cut and (waits or self._epoch.is_full or self.end_of_input)
 
     @property
     def dirty(self) -> bool:
         """True when a cut now would differ from the last one."""
-        return self._epoch.changed or self._cursor.moved
+        return self._epoch.changed or self._cursor.moved or self.catch_up.moved
 
     @property
     def end_of_input(self) -> bool:
@@ -174,6 +177,8 @@ class LogReader:
         """
         stop, cursor = self._stop, self._cursor
         if stop is None or stop.changes != self._lives.changes:
+            return False
+        if not self.catch_up.is_over:
             return False
         return not cursor.in_transaction and cursor.ordinal >= stop.ordinal
 
@@ -220,12 +225,12 @@ class LogReader:
     def on_event(self, event: LogEvent, *, now_s: float) -> None:
         """An event for the log reader; waits while a transaction or a schema change is pending."""
         self._waiting.append(event)
-        if self._at_boundary:
+        if self.at_boundary:
             self._between_transactions(now_s=now_s)
 
     def on_time(self, *, now_s: float) -> float | None:
         """Time has passed: open the chunks that had to wait for it. The time to come at which others may be opened."""
-        if not self._at_boundary:
+        if not self.at_boundary:
             return None
         for request in self._openings.take_due(now_s=now_s):
             self._open(request, now_s=now_s)
@@ -237,6 +242,9 @@ class LogReader:
         self._epoch.begin()
         self._cursor.moved = False
         self._lives.cut()
+        if self.catch_up.opens_anew:
+            self._halt = None  # The log says again what waited.
+        self.catch_up.after_cut(now_s=now_s)
         if isinstance(self._halt, AwaitsCut):
             self._apply_schema(self._halt.change, now_s=now_s)
         else:
@@ -244,14 +252,15 @@ class LogReader:
 
     def state(self) -> StreamState:
         """The split's state between two transactions."""
-        followed, parked = self._lives.sealed(self._epoch.tables)
-        cursor, changes = self._cursor, self._lives.changes
+        followed, parked, catching_up = self._lives.sealed(self._epoch.tables)
+        cursor, changes, missing = self._cursor, self._lives.changes, self._epoch.missing
         return StreamState(
-            cursor.position, cursor.ordinal, followed, parked, changes, cursor.notes, self._epoch.missing
+            cursor.position, cursor.ordinal, followed, parked, changes, cursor.notes, missing, catching_up
         )
 
     def report(self) -> LogReport:
         """The log reader's part of `EpochSealed` beside segments, with its state; call once, before `after_cut`."""
+        self.catch_up.seal()
         cursor, epoch, sealed = self._cursor, self._epoch, self._sealed
         report = epoch.report(watermark_ms=cursor.watermark_ms, end_of_input=self.end_of_input)
         if sealed.is_first:
@@ -270,6 +279,8 @@ class LogReader:
             self._carry_out(decision, now_s=now_s)
         for table in self._hand_off.complete_tables():
             self._epoch.touch(table)
+        if self.catch_up.wants_cut:
+            return
         if isinstance(self._halt, AwaitsTables) and not self._hand_off.bars(self._halt.unit.end):
             unit, self._halt = self._halt.unit, None
             self.on_unit(unit, now_s=now_s)
@@ -317,12 +328,12 @@ class LogReader:
         match decision:
             case PublishChunk(split, segments, released):
                 self._epoch.publish(split, segments, released)
-                self._retries.forget(split)
+                self._openings.retries.forget(split)
                 self._send_event(ChunkPublished(split.chunk_id))
             case FoldChunk(split, delta):
                 self._send_event(ChunkDelta(split.chunk_id, self._epoch.write_delta(split, delta)))
             case RetryChunk(split, reason):
-                too_often = self._retries.count(decision)
+                too_often = self._openings.retries.count(decision)
                 again = Refused(reason, Fate.READ_AGAIN)
                 given_up = Refused(too_often, Fate.NEXT_MANIFEST, gives_up=True)
                 if split.again is not None:

@@ -21,8 +21,8 @@ A change of a table is one of four, too, and `SchemaUpdate` is their union:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Protocol, assert_never
 
 from raycdc.checkpoint.missing import MissingRow
@@ -207,6 +207,34 @@ def in_transaction(unit: LogUnit) -> bool:
             return is_open
         case Transactions() | Progress():
             return False
+        case _:
+            assert_never(unit)
+
+
+def narrowed(
+    unit: LogUnit, keeps: Callable[[TableId], bool], keeps_update: Callable[[SchemaUpdate], bool] | None = None
+) -> LogUnit:
+    """The part of the unit that is about tables which are to be kept; `keeps_update` may be of another mind about a
+    statement's updates. A statement without any is none: no epoch has to end for it.
+    """
+    match unit:
+        case SchemaChange(place, updates, truncations):
+            left = tuple(one for one in updates if (keeps(one.table) if keeps_update is None else keeps_update(one)))
+            rows = tuple(part for part in truncations if keeps(part.table))
+            if left:
+                return replace(unit, updates=left, truncations=rows)
+            return TransactionPart(place, rows) if unit.in_transaction else Transactions(place, rows)
+        case TransactionPart(rows=rows):
+            return replace(unit, rows=tuple(part for part in rows if keeps(part.table)))
+        case Transactions(rows=rows, missing=missing, parked=parked):
+            return replace(
+                unit,
+                rows=tuple(part for part in rows if keeps(part.table)),
+                missing=tuple(row for row in missing if keeps(row.table)),
+                parked=tuple(one for one in parked if keeps_update is not None or keeps(one.table)),
+            )
+        case Progress():
+            return unit
         case _:
             assert_never(unit)
 

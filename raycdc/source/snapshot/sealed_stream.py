@@ -14,7 +14,7 @@ from raycdc.checkpoint.opaque import SealedSplit
 from raycdc.checkpoint.patch import Json, Patch
 from raycdc.model import TableId
 from raycdc.source.snapshot.stream_state import PARKED, TABLES, StreamState
-from raycdc.source.table_life import Gone, Parked, TableLives, Unknown, followed_to_json
+from raycdc.source.table_life import CatchingUp, Gone, Parked, TableLives, Unknown, followed_to_json
 
 
 class SealedStream:
@@ -34,7 +34,7 @@ class SealedStream:
     def whole(self, state: StreamState) -> SealedSplit:
         """The state, at the first cut alone."""
         self._lives.news.take_changed()
-        followed, parked = map(str, state.followed), map(str, state.parked)
+        followed, parked = map(str, state.followed), map(str, (*state.parked, *state.catching_up))
         self._fields = {**dict.fromkeys(followed, TABLES), **dict.fromkeys(parked, PARKED)}
         self._place = state.place_json(as_of=bool(self._lives.news.as_of))
         return state.sealed()
@@ -64,7 +64,7 @@ class SealedStream:
         match state := self._lives[table]:
             case Gone() | Unknown():
                 return None
-            case Parked():
+            case Parked() | CatchingUp():
                 return PARKED, cast("Json", state.to_json())
             case _:
                 return TABLES, cast("Json", followed_to_json(state))

@@ -37,6 +37,8 @@ class TablePlanning:
     incarnation: int = 0
     #: Why the table is not followed, as the stream's state has it.
     parked: Parked | None = None
+    #: The table goes on from an older place, and is not where the log is.
+    catching_up: bool = False
     amount: SnapshotAmount = NO_AMOUNT
 
     @property
@@ -55,6 +57,8 @@ class TablePlanning:
         """How far it is, with what is `published` and in no manifest yet."""
         if self.parked is not None:
             return TableProgress(str(self.parked.phase), parked=self.parked)
+        if self.catching_up:
+            return TableProgress("resuming")
         done = self.finished + published.chunks
         complete = self.planner is None and done >= self.planned
         total = self.planned if self.planner is None else max(self.estimate, self.planned)
@@ -96,8 +100,8 @@ class SnapshotPlanning:
         self._document = document
         self._on_planned = on_planned
         self._tables: dict[TableId, TablePlanning] = {}
-        #: Those of them that have chunks to plan, in the order in which that is done, and those that will begin again:
-        #: an event about a chunk looks at no other table.
+        #: Those of them that have chunks to plan, in the order in which that is done, and those that will begin again
+        #: or are caught up: an event about a chunk looks at no other table.
         self._to_plan: dict[TableId, None] = {}
         self._to_begin: set[TableId] = set()
         self._documents: dict[str, SchemaDocument] = {}
@@ -151,8 +155,16 @@ class SnapshotPlanning:
                 parking = TablePlanning(fingerprint, None, incarnation=parked.incarnation, parked=parked)
                 self._put(table, parking)
                 ended.append(table)
+        for table, resumed in stream.catching_up.items():
+            planning = self._tables.get(table)
+            if planning is None or not planning.catching_up:
+                ended.append(table)
+                resuming = TablePlanning(resumed.schema, None, incarnation=resumed.incarnation, catching_up=True)
+                self._put(table, resuming)
         for table, state in stream.followed.items():
             planning = self._tables.get(table)
+            if planning is not None and planning.catching_up:
+                self._put(table, TablePlanning(state.schema, None, incarnation=state.incarnation))
             if state.incarnation > (planning.incarnation if planning else 0):
                 self._documents[state.schema] = self._document(state.schema)
                 planner = uncut(state.snapshot.key) if isinstance(state, InSnapshot | AsOf) else None
@@ -197,7 +209,7 @@ class SnapshotPlanning:
             self._to_plan.pop(table, None)
         else:
             self._to_plan[table] = None
-        if planning.parked is not None and planning.parked.again:
+        if planning.catching_up or (planning.parked is not None and planning.parked.again):
             self._to_begin.add(table)
         else:
             self._to_begin.discard(table)

@@ -140,7 +140,7 @@ class StreamAssignment:
         assert isinstance(self._placement, Placing), f"{self._placement} was not asked for"
         split = self._placement.split
         if point is not None:
-            split = replace(split, state=replace(split.state, position=point.position, ordinal=point.ordinal))
+            split = replace(split, state=split.state.elsewhere(point.position, point.ordinal))
             self._end.at_another_server(point.end)
         self._placement = Placed(split)
         self._on_placed()

@@ -20,7 +20,10 @@ from raycdc.model import TableId
 from raycdc.source.table_life import (
     AsOf,
     Behind,
+    CatchingUp,
     Followed,
+    LeftAt,
+    Live,
     Parked,
     Parking,
     TableState,
@@ -28,6 +31,7 @@ from raycdc.source.table_life import (
     followed_from_json,
     followed_to_json,
     parked_from,
+    resumed,
 )
 
 #: The fields of a state that have its tables.
@@ -43,8 +47,9 @@ AS_OF_VERSION = 2
 class StreamState:
     """Where the log stands: `position` in the connector's terms, `ordinal` in the log's total order.
 
-    `followed` and `parked` are all its tables. `changes` counts parkings and new beginnings. `notes` are what
-    the connector must know to go on beside position and schemas. `missing` are rows that the source could not give.
+    `followed`, `parked` and `catching_up` are all its tables. `changes` counts parkings and new beginnings. `notes` are
+    what the connector must know to go on beside position and schemas. `missing` are rows that the source could not
+    give.
     """
 
     position: Position
@@ -54,9 +59,10 @@ class StreamState:
     changes: int = 0
     notes: LogNotes = NO_NOTES
     missing: MissingState = field(default_factory=MissingState)
+    catching_up: Mapping[TableId, CatchingUp] = field(default_factory=dict)
 
     def __getitem__(self, table: TableId) -> TableState:
-        return self.followed.get(table) or self.parked.get(table) or Unknown()
+        return self.followed.get(table) or self.parked.get(table) or self.catching_up.get(table) or Unknown()
 
     def named(self, name: str) -> TableState:
         """The table that a user calls `name`; `Unknown` also for what is no table's name."""
@@ -67,14 +73,62 @@ class StreamState:
 
     @property
     def names(self) -> list[str]:
-        """All tables, followed and parked."""
-        return sorted(map(str, (*self.followed, *self.parked)))
+        """All tables."""
+        return sorted(map(str, self.tables))
+
+    @property
+    def tables(self) -> tuple[TableId, ...]:
+        """All tables, whatever is known of them."""
+        return (*self.followed, *self.parked, *self.catching_up)
 
     def park(self, table: TableId, parking: Parking, *, number: int) -> StreamState:
         """The state with the table parked as the beginning `number`."""
-        followed = {name: state for name, state in self.followed.items() if name != table}
-        parked = {**self.parked, table: parked_from(self[table], parking, incarnation=number)}
-        return replace(self, followed=followed, parked=parked, changes=max(self.changes, number))
+        return self._parked(table, parked_from(self[table], parking, incarnation=number), number)
+
+    def pause(self, table: TableId, parking: Parking, *, number: int) -> StreamState:
+        """The state with the table paused as the beginning `number`: where all its chunks are out, it can go on."""
+        match self[table]:
+            case CatchingUp(position=position, left=left, gone=False):
+                parking = replace(parking, position=position)
+            case Live(incarnation=incarnation):
+                left = LeftAt(incarnation, self.ordinal, self.notes)
+            case Behind(incarnation=incarnation, at=at) if at <= self.ordinal:
+                left = LeftAt(incarnation, self.ordinal, self.notes)
+            case _:
+                return self.park(table, parking, number=number)
+        paused = replace(parked_from(self[table], parking, incarnation=number), left=left)
+        return self._parked(table, paused, number)
+
+    def catch_up(self, table: TableId, *, number: int) -> StreamState:
+        """The state with the paused table going on from where it was left, which `number` counts."""
+        state = resumed(self.parked[table])
+        parked = {name: parked for name, parked in self.parked.items() if name != table}
+        return replace(
+            self, parked=parked, catching_up={**self.catching_up, table: state}, changes=max(self.changes, number)
+        )
+
+    def elsewhere(self, position: Position, ordinal: int) -> StreamState:
+        """The state with the log going on at a place that nothing before can be compared with: of tables that were left
+        at an earlier one, nobody knows what lies between.
+        """
+        state = self
+        for table, one in self.catching_up.items():
+            why = (
+                f"{table} cannot go on from where it was left, because the log goes on behind a gap, or at another "
+                f"server, since then. Read it anew with: raycdc tables resnapshot CONFIG {table}"
+            )
+            state = state.park(table, Parking(why, one.position, 0), number=state.changes + 1)
+        parked = {table: replace(one, left=None) for table, one in state.parked.items()}
+        return replace(state, position=position, ordinal=ordinal, parked=parked)
+
+    def _parked(self, table: TableId, parked: Parked, number: int) -> StreamState:
+        return replace(
+            self,
+            followed={name: state for name, state in self.followed.items() if name != table},
+            parked={**self.parked, table: parked},
+            changes=max(self.changes, number),
+            catching_up={name: state for name, state in self.catching_up.items() if name != table},
+        )
 
     def only(self, tables: Iterable[TableId]) -> StreamState:
         """The state as if no others were followed."""
@@ -94,7 +148,10 @@ class StreamState:
         as_of = any(isinstance(state, AsOf | Behind) for state in self.followed.values())
         return {
             **self.place_json(as_of=as_of),
-            "parked": {str(table): state.to_json() for table, state in self.parked.items()},
+            "parked": {
+                **{str(table): state.to_json() for table, state in self.parked.items()},
+                **{str(table): state.to_json() for table, state in self.catching_up.items()},
+            },
             "tables": {str(table): followed_to_json(state) for table, state in self.followed.items()},
         }
 
@@ -121,14 +178,16 @@ class StreamState:
         if data["version"] not in (STATE_VERSION, AS_OF_VERSION):
             known = f"{STATE_VERSION} and {AS_OF_VERSION}"
             raise ProtocolError(f"Stream split state has version {data['version']}, this reader knows {known}")
+        parked = {TableId.parse(name): entry for name, entry in data.get("parked", {}).items()}
         return cls(
             Position.from_json(data["position"]),
             data["ordinal"],
             {TableId.parse(name): followed_from_json(entry) for name, entry in data["tables"].items()},
-            {TableId.parse(name): Parked.from_json(entry) for name, entry in data.get("parked", {}).items()},
+            {table: Parked.from_json(entry) for table, entry in parked.items() if "catching_up" not in entry},
             data.get("changes", 0),
             LogNotes.from_json(data.get("source", {})),
             MissingState.from_json(data.get("missing")),
+            {table: CatchingUp.from_json(entry) for table, entry in parked.items() if "catching_up" in entry},
         )
 
 

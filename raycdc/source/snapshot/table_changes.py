@@ -81,6 +81,10 @@ class TableChanges:
         self._check_parking(table, parking)
         self._park_here(table, parking, now_s=now_s)
 
+    def end(self, table: TableId, parking: Parking) -> None:
+        """The table is not at the source any more, as far as its reading beside the log has told."""
+        self._park(table, parking)
+
     def _park_here(self, table: TableId, parking: Parking, *, now_s: float) -> None:
         self._void(table, "its table is parked", Fate.NEXT_MANIFEST, now_s)
         self.refused.add(table)

@@ -23,7 +23,7 @@ from raycdc.source.snapshot.key_index import DROP, EMIT, HOLD, KeyIndex, KeyOrde
 from raycdc.source.snapshot.log_rows import LogRows, removes, split_moves, take
 from raycdc.source.snapshot.open_chunk import Decision, FoldChunk, Misfit, OpenChunk, PublishChunk, RetryChunk
 from raycdc.source.split import ChunkId, SnapshotSplit
-from raycdc.source.table_life import AsOf, InSnapshot, Reading, TableLives
+from raycdc.source.table_life import AsOf, InSnapshot, Reading, TableLives, reading
 
 
 class Removals:
@@ -77,7 +77,7 @@ class TableChunks:
     @property
     def state(self) -> Reading:
         """The table's state, which is one of those whose chunks are read."""
-        state = self._lives.reading(self._table)
+        state = reading(self._lives[self._table])
         assert state is not None, f"{self._table} is in the hand-off and is {self._lives[self._table]}"
         return state
 

@@ -61,6 +61,7 @@ class Oracle:
         if stream is not None and caught_up:
             begun = [str(table) for table, state in stream.followed.items() if isinstance(state, InSnapshot | AsOf)]
             begun += [str(table) for table, parked in stream.parked.items() if parked.again]
+            begun += map(str, stream.catching_up)
             if begun:
                 self._say(f"epoch {manifest.epoch} is said to be the last, but {', '.join(begun)} was begun only")
         if stream is not None:

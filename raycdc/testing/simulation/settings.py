@@ -36,6 +36,8 @@ class Settings:
     backfills: float = 0.0
     #: Whether targets are damaged before the end, and repaired while rows change.
     damages: bool = False
+    #: How often the user pauses a table, or lets a paused one go on, per step.
+    pauses: float = 0.0
 
     @classmethod
     def of(cls, chance: random.Random, steps: int) -> Settings:

@@ -136,7 +136,7 @@ class SimReaderDialect:
     def __init__(self, database: SimDatabase, spool: MemorySpool, author: Author, chance: random.Random) -> None:
         self.ring_s = RING_S if database.visibility is Visibility.RING else 0.0
         self.chunks: SimChunkSource | None = None
-        self.log: SimLogSource | None = None
+        self.logs: list[SimLogSource] = []
         self._database = database
         self._spool = spool
         self._author = author
@@ -145,11 +145,12 @@ class SimReaderDialect:
     @property
     def cut_off(self) -> bool:
         """Whether a connection led to a server that answers no more, which ends the process."""
-        return any(source is not None and source.cut_off for source in (self.log, self.chunks))
+        return any(source is not None and source.cut_off for source in (*self.logs, self.chunks))
 
     def open_log(self, split: StreamSplit) -> SimLogSource:
-        self.log = SimLogSource(self._database, split, self._random)
-        return self.log
+        log = SimLogSource(self._database, split, self._random)
+        self.logs = [*(one for one in self.logs if not one.closed), log]
+        return log
 
     def open_chunks(self) -> SimChunkSource:
         self.chunks = SimChunkSource(self._database, self._spool, self._author)
@@ -194,7 +195,7 @@ class SimLogSource:
         self._boundary = ordinal
         self._seq = 0
         self._rest: deque[list[Change]] = deque()
-        self._schemas: dict[str, TableSchema] = {}
+        self.closed = False
 
     @property
     def cut_off(self) -> bool:
@@ -231,7 +232,7 @@ class SimLogSource:
         return self._together(self._random.choice([1, 1, 2, 3]))
 
     def close(self) -> None:
-        """Nothing is open."""
+        self.closed = True
 
     def _look(self, table: TableId) -> SimLook:
         return SimLook(self._database.tables[table], self._database.tables[table].schema, self._database.end)

@@ -17,7 +17,7 @@ from raycdc.model import TableId
 from raycdc.model.until import Until
 from raycdc.source.parking import LogStart, TableRequest
 from raycdc.source.snapshot.stream_state import StreamState, stream_of
-from raycdc.source.table_life import AsOf, InSnapshot
+from raycdc.source.table_life import AsOf, InSnapshot, Live, Parked, Phase
 from raycdc.testing.simulation.backfills import SimBackfills
 from raycdc.testing.simulation.cluster import Cluster
 from raycdc.testing.simulation.database import SimDatabase
@@ -65,6 +65,8 @@ class Simulation:
             self.driver.on_record.append(lambda manifest: self.oracle.committed(manifest, self.sink))
         for _ in range(self.random.randrange(30)):
             self.database.transaction(now_s=self.clock.now_s, size=2)
+        #: How many tables were caught up from where they were left.
+        self.joined = 0
         #: The generation that was asked to stop before its end.
         self.stopped = 0
         self.cluster = self._start()
@@ -149,7 +151,8 @@ class Simulation:
         stream = self._stream()
         assert stream is not None
         reading = [state for state in stream.followed.values() if isinstance(state, InSnapshot | AsOf)]
-        return not (stream.parked or self.state.parked or reading or self.state.requests.rows)
+        waits = bool(stream.parked or self.state.parked or reading or stream.catching_up)
+        return not (waits or self.state.requests.rows)
 
     def _parked(self) -> list[str]:
         """Tables that nobody but the user can set going again, in the last manifest."""
@@ -168,7 +171,9 @@ class Simulation:
         stream = self._stream()
         if stream is None or not (tables or start is not None):
             return
-        asked = self.state.requests.and_also(tables, TableRequest.RESNAPSHOT, stream)
+        resumed = [name for name in tables if self._can_go_on(name, stream)]
+        asked = self.state.requests.and_also(resumed, TableRequest.RESUME, stream)
+        asked = asked.and_also([name for name in tables if name not in resumed], TableRequest.RESNAPSHOT, stream)
         self.state.requests = asked
         if start is not None:
             place = SimPlace(start, self.database.server)
@@ -177,6 +182,31 @@ class Simulation:
             self.oracle.starts.add(start)
         self._note(f"new snapshots asked for: {self.state.requests}")
 
+    def _can_go_on(self, name: str, stream: StreamState) -> bool:
+        """Whether a paused table goes on from where it was left. People whose target is parked are told to read it
+        anew instead (`raycdc.source.table_commands`); the protocol does not rely on that.
+        """
+        paused = stream.named(name)
+        return isinstance(paused, Parked) and paused.left is not None
+
+    def _pause_or_resume(self) -> None:
+        """The user pauses a table, or lets one go on; a new generation carries it out."""
+        stream = self._stream()
+        if stream is None:
+            return
+        paused = [str(table) for table, one in stream.parked.items() if one.phase is Phase.PAUSED]
+        others = [str(table) for table in (*stream.followed, *stream.catching_up)]
+        live = [name for name in others if not isinstance(stream.named(name), InSnapshot | AsOf)]
+        # One that is read has nothing to go on from, and is paused as well, but seldom.
+        others = live if live and self.random.random() < 0.9 else others
+        if paused and (self.random.random() < 0.6 or not others):
+            self._ask([self.random.choice(paused)])
+        elif others:
+            name = self.random.choice(others)
+            self.state.requests = self.state.requests.and_also([name], TableRequest.PAUSE, stream)
+            self._note(f"{name} is to be paused")
+        self._restart(until=self._until())
+
     def _something(self) -> None:
         dice = self.random.random()
         pace = self.pace
@@ -184,6 +214,8 @@ class Simulation:
             self._ask_for_rows()
         elif self.settings.failovers and self.random.random() < self.settings.failovers:
             self._fail_over()
+        elif self.settings.pauses and self.random.random() < self.settings.pauses:
+            self._pause_or_resume()
         elif dice < self.settings.crashes:
             self._fault()
         elif self.database.troubled is not None and self.random.random() < 0.02:
@@ -382,7 +414,12 @@ class Simulation:
         return self.random.choice([None, None, Until.CAUGHT_UP])
 
     def _look_at_manifest(self, manifest: Manifest) -> None:
-        stream = stream_of(manifest)
+        stream, before = stream_of(manifest), self._stream()
+        if stream is not None and before is not None:
+            left = {t: one.left for t, one in before.parked.items() if one.left is not None}
+            left |= {table: one.left for table, one in before.catching_up.items()}
+            live = {table: state for table in left if isinstance(state := stream[table], Live)}
+            self.joined += sum(state.incarnation == left[table].incarnation for table, state in live.items())
         self.backfills.saw(manifest)
         self._note(
             f"epoch {manifest.epoch} of generation {manifest.generation} sealed: "

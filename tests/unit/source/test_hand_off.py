@@ -23,7 +23,7 @@ from raycdc.source.snapshot.hand_off import (
     RowMemory,
 )
 from raycdc.source.split import SnapshotSplit
-from raycdc.source.table_life import InSnapshot, SnapshotState, TableLives
+from raycdc.source.table_life import InSnapshot, SnapshotState, TableLives, reading
 from tests.protocol.pair import segment
 
 TABLE = TableId("shop", "orders")
@@ -329,7 +329,7 @@ def test_state_is_what_is_closed_and_never_what_is_held() -> None:
     publish(made, chunk(0, None, 10))
     made.open(chunk(2, 20, None), now_s=0)
     made.rows(log((INSERT, 25, None)), now_s=0)
-    state = made._lives.reading(TABLE)
+    state = reading(made._lives[TABLE])
     assert state is not None
     assert state.snapshot == SnapshotState("id", foldable=True, needs_null=True, closed=((None, 20),))
     restored = HandOff(Numbers(), lives(state.snapshot))

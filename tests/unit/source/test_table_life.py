@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import raycdc
-from raycdc.checkpoint.opaque import Position
+from raycdc.checkpoint.opaque import NO_NOTES, LogNotes, Position
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
 from raycdc.source.snapshot.open_chunk import CHUNK_TRANSITIONS
@@ -20,9 +20,11 @@ from raycdc.source.table_life import (
     TRANSITIONS,
     AsOf,
     Behind,
+    CatchingUp,
     Followed,
     Gone,
     InSnapshot,
+    LeftAt,
     Live,
     Parked,
     Parking,
@@ -46,6 +48,7 @@ STATES: dict[type[TableState], TableState] = {
     Behind: Behind("f1", announced=True, incarnation=2, at=5),
     Live: Live("f1", announced=True, incarnation=2),
     Parked: Parked("f1", True, 2, Phase.PARKED, "a test says so", Position.from_json({"at": 7}), 0),
+    CatchingUp: CatchingUp("f1", announced=True, position=HERE, left=LeftAt(2, 7)),
     Gone: Gone("f1", announced=True, incarnation=2),
 }
 
@@ -62,6 +65,8 @@ STEPS: dict[Step, Callable[[TableLives], None]] = {
     Step.PARKED: lambda lives: lives.parked(TABLE, WHY, announced=False),
     Step.BEGUN: lambda lives: lives.begun_again(TABLE, "f2", SNAPSHOT),
     Step.CUT: lambda lives: lives.cut(),
+    Step.MOVED: lambda lives: lives.caught_up_to(TABLE, HERE, 9, NO_NOTES),
+    Step.JOINED: lambda lives: lives.joined(TABLE),
 }
 
 
@@ -123,6 +128,32 @@ def test_a_followed_table_comes_back_from_a_manifest_as_it_was(state: Followed) 
     document = stream.to_json()
     assert StreamState.from_json(document) == stream
     assert document["version"] == (2 if isinstance(state, AsOf | Behind) else 1)
+
+
+@given(st.booleans(), st.booleans(), st.dictionaries(st.text(max_size=3), json_values, max_size=2))
+@settings(max_examples=50)
+def test_a_table_that_was_left_comes_back_from_a_manifest_as_it_was(
+    announced: bool, gone: bool, notes: dict[str, object]
+) -> None:
+    left = LeftAt(3, 17, LogNotes(notes))
+    paused = Parked("f", announced, 5, Phase.PAUSED, "paused by the user", HERE, 0, left=left)
+    stream = StreamState(HERE, 40, parked={TABLE: paused}, changes=9)
+    assert StreamState.from_json(stream.to_json()) == stream
+    going_on = StreamState(HERE, 40, changes=9, catching_up={TABLE: CatchingUp("f", announced, HERE, left, gone)})
+    document = going_on.to_json()
+    assert StreamState.from_json(document) == going_on
+    # Whoever does not know it takes it for a paused table, which loses nothing.
+    older = Parked("f", announced, 3, Phase.PAUSED, "it goes on from where it was left", HERE, 0, left=left)
+    document["parked"][str(TABLE)].pop("catching_up")
+    assert StreamState.from_json(document).parked == {TABLE: older}
+
+
+def test_a_table_joins_the_log_as_the_beginning_that_it_was() -> None:
+    lives = TableLives({TABLE: STATES[CatchingUp]}, changes=4)
+    lives.altered(TABLE, "f2")
+    lives.joined(TABLE)
+    assert lives[TABLE] == Live("f2", announced=True, incarnation=2)
+    assert lives.changes == 5
 
 
 def test_a_state_of_a_newer_version_is_refused() -> None:

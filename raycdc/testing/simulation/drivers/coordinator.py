@@ -32,7 +32,7 @@ from raycdc.source.parking import Refusal, with_refusals, with_requests
 from raycdc.source.protocol.api import TableProgress
 from raycdc.source.protocol.job_status import JobStatus, ReaderStatus, TableStatus
 from raycdc.source.snapshot.stream_state import StreamState, stream_of
-from raycdc.source.table_life import InSnapshot, Live, Parked, SnapshotState, TableState, Unknown
+from raycdc.source.table_life import CatchingUp, InSnapshot, Live, Parked, SnapshotState, TableState, Unknown
 from raycdc.source.table_requests import refusals_of, requests_of
 from raycdc.testing.simulation.drivers.fibers import Fibers, FiberThreads, Process
 from raycdc.testing.simulation.drivers.log import Row, SourceLog
@@ -192,7 +192,8 @@ class SimCoordinator:
                 case InSnapshot() as state:
                     rows[table, "snapshot"] = [("+I", row) for row in self._source.rows(table, begin).values()]
                     stream = _with(stream, table, Live(state.schema, announced=True, incarnation=state.incarnation))
-                case Parked(again=True):
+                case Parked(again=True) | CatchingUp():
+                    # This coordinator cannot read behind its place, and begins a table that is to go on anew.
                     stream = self._begin(stream, table, rows, tables)
                 case Unknown() if self._random.random() < 0.6:
                     stream = self._begin(stream, table, rows, tables)
@@ -228,7 +229,7 @@ class SimCoordinator:
         """The table begins: its target is emptied by this epoch, and has its rows of the next."""
         schema = self._source.schema(table, stream.ordinal)
         known = stream.named(str(table))
-        again = isinstance(known, Parked) and known.announced
+        again = isinstance(known, Parked | CatchingUp) and known.announced
         events: list[SchemaChangeEvent] = [CreateTableEvent(table, schema)]
         if again:
             events.insert(0, TruncateTableEvent(table))
@@ -316,7 +317,7 @@ class SimCoordinator:
 
 
 def _is_to_be_read(state: TableState) -> bool:
-    return isinstance(state, InSnapshot | Unknown) or (isinstance(state, Parked) and state.again)
+    return isinstance(state, InSnapshot | CatchingUp | Unknown) or (isinstance(state, Parked) and state.again)
 
 
 def _refusal(table: TableId, parked: Parked) -> Refusal:
@@ -336,7 +337,8 @@ def _stream(last: Manifest | None) -> StreamState:
 
 def _with(stream: StreamState, table: TableId, state: InSnapshot | Live) -> StreamState:
     parked = {name: entry for name, entry in stream.parked.items() if name != table}
-    return replace(stream, followed={**stream.followed, table: state}, parked=parked)
+    others = {name: entry for name, entry in stream.catching_up.items() if name != table}
+    return replace(stream, followed={**stream.followed, table: state}, parked=parked, catching_up=others)
 
 
 def _sealed(manifest: Manifest) -> _Sealed:

@@ -1,0 +1,169 @@
+"""``raycdc tables resume``: a paused table goes on from where it was left, with all that happened meanwhile."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raycdc.testing.changelog import check_changelog, read_changelog
+from raycdc.testing.jobs import Job, run_through
+from raycdc.testing.servers import MariaDbServer
+from raycdc.testing.servers.process import wait_until
+from tests.e2e.test_parked_tables import lake_equals_source, listed, rows_of, tables_command
+
+pytestmark = pytest.mark.server
+
+TABLES = ("a", "b")
+
+
+def make(server: MariaDbServer, database: str) -> None:
+    server.execute(f"DROP DATABASE IF EXISTS {database}", f"CREATE DATABASE {database}")
+    for table in TABLES:
+        server.execute(
+            f"CREATE TABLE {table} (id INT PRIMARY KEY, n INT)",
+            f"INSERT INTO {table} VALUES (1, 1), (2, 2), (3, 3)",
+            database=database,
+        )
+
+
+def kinds(job: Job, table: str) -> list[tuple[str, bool]]:
+    """Each row of the changelog: its kind, and whether the log has it; in order."""
+    rows = read_changelog(job.lake / job.database / table, "jsonl")
+    return [(row["_op"], row["_pos"] is not None) for row in sorted(rows, key=lambda row: int(row["_seq"]))]
+
+
+def values(job: Job, table: str) -> dict[int, dict[str, Any]]:
+    """The rows that the changelog leaves, without what is about them."""
+    return {
+        key: {name: value for name, value in row.items() if not name.startswith("_")}
+        for key, row in rows_of(job, table).items()
+    }
+
+
+def caught_up(job: Job, failpoints: str = "") -> int:
+    return job.start("--until", "caught-up", failpoints=failpoints).wait()
+
+
+def test_a_running_pipeline_takes_a_paused_table_up_where_it_was_left_and_reads_no_snapshot(
+    mariadb: MariaDbServer, tmp_path: Path
+) -> None:
+    make(mariadb, "resumed")
+    job = Job(tmp_path, mariadb, "resumed", TABLES, local=True, sink="jsonl", write="changelog")
+    run = job.start()
+    run.wait_for_rows(lambda: len(values(job, "a")) == len(values(job, "b")) == 3)
+    assert "is paused" in tables_command(job, "pause", "resumed.a")
+    mariadb.execute(
+        "UPDATE a SET n = 10 WHERE id = 1",
+        "ALTER TABLE a ADD more VARCHAR(9) DEFAULT 'x'",
+        "INSERT INTO a VALUES (4, 4, 'y')",
+        "UPDATE b SET n = 10 WHERE id = 1",
+        "ALTER TABLE a DROP COLUMN n",
+        "DELETE FROM a WHERE id = 2",
+        "INSERT INTO b VALUES (4, 4)",
+        database="resumed",
+    )
+    run.wait_for_rows(lambda: len(values(job, "b")) == 4)
+    assert len(kinds(job, "a")) == 3
+    assert "goes on from where it was left" in tables_command(job, "resume", "resumed.a")
+    mariadb.execute("UPDATE a SET more = 'z' WHERE id = 3", "UPDATE b SET n = 9 WHERE id = 3", database="resumed")
+    # A changelog does not fill a default in.
+    wanted = {1: None, 3: "z", 4: "y"}
+    run.wait_for_rows(lambda: {key: row.get("more") for key, row in values(job, "a").items()} == wanted)
+    run.wait_for_rows(lambda: {key: row["n"] for key, row in values(job, "b").items()} == {1: 10, 2: 2, 3: 9, 4: 4})
+    assert run.interrupt() in (0, 130)
+    snapshot = [("+I", False)] * 3
+    assert kinds(job, "a") == [
+        *snapshot,
+        *[("-U", True), ("+U", True), ("+I", True), ("-D", True), ("-U", True), ("+U", True)],
+    ]
+    assert listed(job)["resumed.a"]["phase"] == "stream"
+    # It is followed as ever.
+    mariadb.execute("TRUNCATE TABLE a", "INSERT INTO a VALUES (7, 'new')", database="resumed")
+    assert caught_up(job) == 0
+    assert values(job, "a") == {7: {"id": 7, "more": "new"}}
+    assert kinds(job, "b")[:3] == snapshot
+
+
+def test_a_process_that_dies_while_a_table_is_caught_up_repeats_and_loses_nothing(
+    mariadb: MariaDbServer, tmp_path: Path
+) -> None:
+    make(mariadb, "killed")
+    job = Job(tmp_path, mariadb, "killed", TABLES, local=True, sink="jsonl", write="changelog")
+    assert caught_up(job) == 0
+    tables_command(job, "pause", "killed.a")
+    assert caught_up(job) == 0
+    mariadb.execute(
+        "UPDATE a SET n = 10",
+        "INSERT INTO a (id, n) VALUES (10, 0)",
+        "ALTER TABLE a ADD c1 INT",
+        "UPDATE a SET c1 = 1",
+        "UPDATE b SET n = 10",
+        database="killed",
+    )
+    # The log goes on without it.
+    assert caught_up(job) == 0
+    tables_command(job, "resume", "killed.a")
+    points = ["while_catching_up", "after_join", "after_open_anew", "after_manifest"]
+    plan = ",".join(f"{point}=kill" for point in points)
+    deaths = run_through(job, failpoints=plan, busy=lambda: job.hit() != set(points))
+    assert deaths == [-signal.SIGKILL] * len(points)
+    assert caught_up(job) == 0
+    for table in TABLES:
+        assert check_changelog(read_changelog(job.lake / "killed" / table, "jsonl"), ["id"]) == []
+    assert {key: row["n"] for key, row in values(job, "b").items()} == {1: 10, 2: 10, 3: 10}
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT id, n, c1 FROM killed.a")
+        held = {row[0]: row for row in cursor.fetchall()}
+    assert {key: tuple(row.values()) for key, row in values(job, "a").items()} == held
+    assert kinds(job, "a").count(("T", False)) == 0
+
+
+def test_a_paused_table_whose_log_is_purged_is_parked_by_name_and_read_anew_when_asked_for(
+    mariadb: MariaDbServer, tmp_path: Path
+) -> None:
+    make(mariadb, "purged")
+    job = Job(tmp_path, mariadb, "purged", TABLES, local=True)
+    assert caught_up(job) == 0
+    tables_command(job, "pause", "purged.a")
+    mariadb.execute("UPDATE a SET n = 7", "UPDATE b SET n = 7", database="purged")
+    assert caught_up(job) == 0
+    mariadb.execute("FLUSH BINARY LOGS", "UPDATE b SET n = 8", database="purged")
+    assert caught_up(job) == 0
+    newest = mariadb.binlog_paths()[-1].name
+
+    def purged() -> bool:
+        # The server keeps a file that a connection has open.
+        mariadb.execute(f"PURGE BINARY LOGS TO '{newest}'")
+        return mariadb.binlog_paths()[0].name == newest
+
+    wait_until(purged, timeout_s=120, what="the older log is gone")
+    tables_command(job, "resume", "purged.a")
+    # The others go on; that one is left behind is said at the end.
+    assert caught_up(job) == 4
+    lake_equals_source(job, "b")
+    table = listed(job)["purged.a"]
+    assert table["phase"] == "parked"
+    assert "purged.a cannot go on from where it was left, because" in table["reason"]
+    assert "is purged on" in table["reason"]
+    assert table["reason"].endswith("Read it anew with: raycdc tables resnapshot CONFIG purged.a")
+    tables_command(job, "resnapshot", "purged.a")
+    assert caught_up(job) == 0
+    lake_equals_source(job, *TABLES)
+
+
+def test_a_table_that_was_paused_in_its_snapshot_is_read_anew_and_the_answer_says_so(
+    mariadb: MariaDbServer, tmp_path: Path
+) -> None:
+    make(mariadb, "halfway")
+    job = Job(tmp_path, mariadb, "halfway", TABLES, local=True, chunk_rows=1)
+    assert job.start("--until", "caught-up", failpoints="after_manifest=kill@2").wait() == -signal.SIGKILL
+    if listed(job)["halfway.a"]["phase"] != "snapshot":
+        pytest.skip("its snapshot was over before")
+    tables_command(job, "pause", "halfway.a")
+    assert caught_up(job) == 0
+    assert "is read anew, because" in tables_command(job, "resume", "halfway.a")
+    assert caught_up(job) == 0
+    lake_equals_source(job, *TABLES)

@@ -63,6 +63,10 @@ DOCUMENT_UPGRADES: dict[int, Upgrade] = {}
 #: The entries of an object that are one piece of the canonical form: a call for each takes several times as long.
 _ENTRIES_AT_ONCE = 256
 
+#: Parts of what is said of a document that is damaged.
+_DAMAGED = " cannot be used: "
+_ADVICE = ". Restore the state folder from a copy, or start under another pipeline.state with a new snapshot."
+
 _encode_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
 
 
@@ -173,18 +177,12 @@ def _canonical(value: object, *, levels: int) -> Iterator[str]:
     yield "}"
 
 
-class DamagedError(StateError):
-    """The document `origin` is there and cannot be used, because of `why`. Made by `damaged`."""
-
-    origin = ""
-    why = ""
-
-
-def damaged(origin: str, why: str) -> DamagedError:
+def damaged(origin: str, why: str) -> StateError:
     """The error for a document that is there and cannot be used."""
-    error = DamagedError(
-        f"{origin} cannot be used: {why}. Restore the state folder from a copy, or start under another "
-        f"pipeline.state with a new snapshot."
-    )
-    error.origin, error.why = origin, why
-    return error
+    return StateError(f"{origin}{_DAMAGED}{why}{_ADVICE}")
+
+
+def damage_of(error: StateError) -> tuple[str, str] | None:
+    """The document that is `damaged`, and why; None for any other error."""
+    origin, found, why = str(error).removesuffix(_ADVICE).partition(_DAMAGED)
+    return (origin, why) if found else None

@@ -80,7 +80,7 @@ def read_plan(path: Path) -> SealedPlan:
     except OSError as cause:
         raise ConfigError(f"{path} cannot be read: {cause}.") from cause
     except StateError as damaged:
-        why = damaged.why if isinstance(damaged, codec.DamagedError) else str(damaged)
+        _, why = codec.damage_of(damaged) or ("", str(damaged))
         raise ConfigError(f"{path} is no plan as it was sealed: {why}. {again}") from damaged
     if document.get("version") != VERSION:
         raise ConfigError(

@@ -261,13 +261,12 @@ class _Look:
         try:
             with codec.malformed_as_damage(name):
                 yield
-        except codec.DamagedError as error:
-            # An epoch that is a change is damaged by what it follows.
-            self._add(error.origin, error.why, effect)
         except StateError as error:
             if isinstance(error.__cause__, OSError):
                 raise
-            self._add(name, str(error), effect)
+            # An epoch that is a change is damaged by what it follows.
+            origin, why = codec.damage_of(error) or (name, str(error))
+            self._add(origin, why, effect)
 
     def _add(self, name: str, what: str, effect: Effect) -> None:
         """One finding a document: the one that matters more."""

@@ -28,6 +28,7 @@ from raycdc.bridge.tasks import ResultT, StageTask
 from raycdc.errors import TargetTakenError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
+from raycdc.model.names import topic_name
 from raycdc.sinks.api import (
     CHANGELOG,
     STEP_LAST,
@@ -88,7 +89,7 @@ class KafkaSink(Sink):
         """The topic, and how it is made where the broker has none."""
         options = self._config
         partitions = f"{options.partitions} partition{'' if options.partitions == 1 else 's'}"
-        return f"topic {options.topic_of(target.name)} (made with {partitions}, where there is none)"
+        return f"topic {topic_name(options.topic, target.name)} (made with {partitions}, where there is none)"
 
     def open(self, context: SinkContext) -> None:
         self.look(context)

@@ -56,7 +56,7 @@ def verify_config(path: Path, asked: Asked) -> int:
     config = load_config(path)
     stopped = threading.Event()
     results = []
-    terms = Terms(asked.wait_s, asked.show_keys, asked.share, stopped)
+    terms = Terms(asked.wait_s, asked.show_keys, asked.repair, asked.share, stopped)
     with closing(_Progress()) as progress, closing(Verifier(config, terms, progress.watch)) as verifier:
         try:
             for result in verifier.compare(verifier.tables(asked.tables)):
@@ -74,14 +74,38 @@ def verify_config(path: Path, asked: Asked) -> int:
 
 
 def _repair(path: Path, results: Sequence[TableResult], *, as_json: bool) -> None:
-    """Have each table that differs read anew, by the run or at the next start. Answers of JSON stay the only output."""
+    """Have the rows that differ read again, by the run or at the next start; a table whose rows cannot be named is read
+    anew as a whole. Answers of JSON stay the only output.
+    """
+    out = sys.stderr if as_json else sys.stdout
+    different = [result for result in results if result.verdict is Verdict.DIFFERENT]
+    for table in dict.fromkeys(result.table for result in different):
+        found = [result.comparison for result in different if result.table == table and result.comparison is not None]
+        with contextlib.redirect_stdout(out):
+            if not all(comparison.repair for comparison in found):
+                _read_anew(path, table, "its rows cannot be named one by one, or are too many")
+                continue
+            keys = [text for comparison in found for text in comparison.repair]
+            _read_again(path, table, keys, sum(comparison.counts.different for comparison in found))
+
+
+def _read_again(path: Path, table: str, keys: Sequence[str], count: int) -> None:
+    """The rows of these lists of keys are read again."""
     from raycdc.cli.tables import change_table
 
-    out = sys.stderr if as_json else sys.stdout
-    for table in dict.fromkeys(r.table for r in results if r.verdict is Verdict.DIFFERENT):
-        with contextlib.redirect_stdout(out):
-            print(printable(f"Repair: {table} is to be read anew."), flush=True)
-            change_table(path, table, "resnapshot")
+    read = f"The rows of {counted(count, 'key')} are read again; those that the source has not are deleted"
+    print(printable(f"Repair of {table}: {read}."), flush=True)
+    try:
+        change_table(path, table, "backfill", keys=keys)
+    except ConfigError as refused:
+        _read_anew(path, table, str(refused))
+
+
+def _read_anew(path: Path, table: str, why: str) -> None:
+    from raycdc.cli.tables import change_table
+
+    print(printable_text(f"Repair of {table}: all of it is to be read anew ({why})."), flush=True)
+    change_table(path, table, "resnapshot")
 
 
 def _print(result: TableResult, *, as_json: bool) -> None:

@@ -115,6 +115,8 @@ class Comparison:
     seconds: float
     keys: ShownKeys | None = None
     sample: float = 1.0
+    #: Lists of the keys that differ (`raycdc.source.snapshot.key_list`), where they were asked for and can be named.
+    repair: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from raycdc.verify.changelog import KIND, ORDER, Fold
 from raycdc.verify.digests import Checksum, Differing, Digests
 from raycdc.verify.log_changes import LogChanges, LogSaysMoreError
 from raycdc.verify.pipeline_state import Held, PipelineState
+from raycdc.verify.repair import KEYS_MAX, KeysToRepair
 from raycdc.verify.results import Comparison, Counts, ShownKeys, Side
 from raycdc.verify.source_rows import ReadUpTo, SourceTableRows
 from raycdc.verify.targets.api import NotComparedError, TargetTable
@@ -48,6 +49,8 @@ class Sides:
     counted_by: tuple[str, ...] = ()
     #: The target's rows are changes, of which each key's last one counts.
     is_changelog: bool = False
+    #: The source's column of each part of the compared key; empty where a key of the target names no row of the source.
+    source_key: Mapping[str, str] = field(default_factory=dict)
 
     def target_columns(self, batch: pa.RecordBatch) -> Mapping[str, pa.Array]:
         """A batch of the target by the names of the compared columns."""
@@ -74,6 +77,7 @@ class Terms:
 
     wait_s: float = 60.0
     show_keys: bool = False
+    repair: bool = False
     sample: float = 1.0
     stopped: threading.Event = field(default_factory=threading.Event)
 
@@ -156,6 +160,7 @@ class TableComparison:
             more, waiting = self._judged(later, sides, latest, log)
             confirmed = _joined(confirmed, more)
         keys = self._shown(held, sides, confirmed) if self._terms.show_keys and confirmed.count else None
+        repair = self._to_repair(held, sides, confirmed) if self._terms.repair and confirmed.count else ()
         counts = Counts(
             missing=len(confirmed.missing),
             extra=len(confirmed.extra),
@@ -163,9 +168,8 @@ class TableComparison:
             kept_changing=0 if behind else len(waiting),
             behind=behind,
         )
-        return Comparison(
-            Side.of(first.source), Side.of(first.target), first.ranges, number, counts, seconds=0.0, keys=keys
-        )
+        sizes = Side.of(first.source), Side.of(first.target)
+        return Comparison(*sizes, first.ranges, number, counts, seconds=0.0, keys=keys, repair=repair)
 
     def _judged(self, held: Held, sides: Sides, found: _Round, log: LogChanges) -> tuple[Differing, np.ndarray]:
         """The differences of a round that are proven, and the keys that are to be looked at again."""
@@ -251,6 +255,21 @@ class TableComparison:
             look(sides.target_columns(batch), batch.num_rows)
         lists = (sorted(texts[int(key)] for key in part if int(key) in texts) for part in _kinds(found))
         return ShownKeys(*(each[:KEYS_SHOWN_MAX] for each in lists))
+
+    def _to_repair(self, held: Held, sides: Sides, found: Differing) -> tuple[str, ...]:
+        """Lists of all keys that differ, for which both sides are read once more; none where they cannot be named."""
+        if not sides.source_key or sides.is_changelog or found.count > KEYS_MAX:
+            return ()
+        schema = sides.source.document.schema
+        keys = KeysToRepair(sides.compared, sides.source_key, schema, np.sort(found.keys()))
+        try:
+            for batch in sides.source.batches(held.position, ReadUpTo(), self._ranges):
+                keys.look(sides.source.maker.columns(batch), batch.num_rows)
+            for batch in self._target_batches(sides):
+                keys.look(sides.target_columns(batch), batch.num_rows)
+        except pa.ArrowException:
+            return ()
+        return keys.lists()
 
     def _ending_both(self, read: Callable[..., Result], *given: Any) -> Result:
         """`read` one side; what it raises ends the other side, too."""

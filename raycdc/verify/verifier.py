@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -164,7 +164,8 @@ class Verifier:
         if found is not None and found.transform.soft:
             deleted = there[found.transform.deleted_column.casefold()]
             return Sides(source, rows, compared, names, partial(_present, deleted=deleted), (deleted,))
-        return Sides(source, rows, compared, names, is_changelog=not self._upsert)
+        source_key = _source_key(document.schema, found)
+        return Sides(source, rows, compared, names, is_changelog=not self._upsert, source_key=source_key)
 
     def _maker(self, table: TableId, schema: TableSchema, found: ResolvedTransform | None) -> RowMaker:
         hiding = Hiding(self._config.masked(), self._config.state_key)
@@ -190,6 +191,18 @@ class Verifier:
         except (TableRefusedError, ConfigError, SchemaError) as cause:
             raise NotComparedError(str(cause).rstrip(".")) from cause
         return (read if found is None else found.schema), found
+
+
+def _source_key(schema: TableSchema, found: ResolvedTransform | None) -> Mapping[str, str]:
+    """The source's column of each part of the target's key; empty where the target's key alone says no row of it, or a
+    row of the source may be none of the target.
+    """
+    if found is None:
+        return {name: name for name in schema.primary_key}
+    stored = {column.name: column.stored for column in found.columns}
+    named = {name: stored.get(name, "") for name in found.schema.primary_key}
+    filtered = found.transform.soft or found.transform.filter
+    return named if not filtered and sorted(named.values()) == sorted(schema.primary_key) else {}
 
 
 def _present(batch: pa.RecordBatch, *, deleted: str) -> pa.RecordBatch:

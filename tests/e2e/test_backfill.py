@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from raycdc.errors import ExitCode
 from raycdc.testing.compare import compare_lake
 from raycdc.testing.forked_commands import completed
-from raycdc.testing.jobs import Job
-from raycdc.testing.servers import MariaDbServer
+from raycdc.testing.jobs import CollectionJob, Job, catch_up
+from raycdc.testing.servers import MariaDbServer, MongoDb, PostgresServer
+from tests.e2e.test_jdbc import sink_keys
 from tests.e2e.test_live_tables import commands
 from tests.e2e.test_parked_tables import listed, tables_command
 from tests.e2e.verified import counts, require_equal, verified, written_to
@@ -22,9 +26,13 @@ pytestmark = pytest.mark.server
 UNLOGGED = "SET SESSION sql_log_bin = 0"
 
 
+def environment(job: Job) -> dict[str, str]:
+    return {**os.environ, "RAYCDC_TEST_PASSWORD": getattr(job.server, "cdc_user", "")}
+
+
 def backfilled(job: Job, table: str, where: str) -> subprocess.CompletedProcess[str]:
     words = ("backfill", str(job.configuration()), f"{job.database}.{table}", "--where", where)
-    return completed(words, environment=os.environ, folder=job.folder)
+    return completed(words, environment=environment(job), folder=job.folder)
 
 
 def is_equal(job: Job, table: str) -> bool:
@@ -71,3 +79,70 @@ def test_rows_that_no_log_told_of_reach_a_lake_while_others_change(
     assert {state for _, state in told[:-2]} == {"refused"}
     assert {name: entry["phase"] for name, entry in listed(job).items()} == {f"{mariadb_database}.a": "stream"}
     assert run.interrupt() in (0, 130)
+
+
+def repaired(job: Job) -> str:
+    """What ``raycdc verify --repair`` says."""
+    words = ("verify", str(job.configuration()), "--repair")
+    done = completed(words, environment=environment(job), folder=job.folder)
+    assert done.returncode == ExitCode.DIFFERENT, done.stderr
+    return done.stdout
+
+
+@pytest.mark.long
+def test_a_running_pipeline_repairs_a_database_by_its_keys_while_rows_change(
+    mariadb: MariaDbServer, mariadb_database: str, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    make(mariadb, mariadb_database)
+    with postgres.fresh_database() as home, postgres.connect(home) as connection:
+        keys = sink_keys(postgres, home)
+        job = Job(tmp_path, mariadb, mariadb_database, ("a",), sink="jdbc", sink_keys=keys, local=True)
+        catch_up(job)
+        target = f'"{mariadb_database}".a'
+        with connection.cursor() as cursor:
+            cursor.execute(f"UPDATE {target} SET n = -7 WHERE id IN (100, 2000)")
+            cursor.execute(f"DELETE FROM {target} WHERE id BETWEEN 300 AND 304")
+            cursor.execute(f"INSERT INTO {target} VALUES (-1, 1, 'nobody'), (9000, 2, 'nobody')")
+        connection.commit()
+        run = job.start()
+        run.wait_for_start()
+        with written_to(job, lambda: ("UPDATE a SET n = n + 1 WHERE id BETWEEN 10 AND 20",), pause_s=0.02):
+            said = repaired(job)
+        assert "The rows of 9 keys are read again" in said
+        assert "9 rows that were read again" in said
+        run.wait_for_rows(lambda: verified(job)[1]["a"]["verdict"] == "equal")
+        assert run.interrupt() in (0, 130)
+        require_equal(job)
+
+
+@pytest.mark.long
+def test_documents_are_read_again_by_a_filter_and_by_their_keys(
+    mongodb: MongoDb, mongodb_database: str, tmp_path: Path
+) -> None:
+    nobody: Any = None
+    job = CollectionJob(tmp_path, nobody, mongodb_database, ("orders",), local=True, uri=mongodb.uri, startup="initial")
+    with mongodb.client() as client:
+        orders = client[mongodb_database].orders
+        orders.insert_many([{"name": f"n{number}", "n": number} for number in range(200)])
+        catch_up(job)
+        append_nobodys(job)
+        wrong = backfilled(job, "orders", '{"n": {"$nonsense": 1}}')
+        assert wrong.returncode == ExitCode.CONFIG
+        assert "for no filter of" in wrong.stderr
+        assert "is no JSON" in backfilled(job, "orders", "n > 3").stderr
+        asked = backfilled(job, "orders", '{"n": {"$lt": 50}}')
+        assert asked.returncode == 0, asked.stderr
+        assert "It takes effect at the next start" in asked.stdout
+        catch_up(job)
+        assert counts(verified(job)[1]["orders"]) == {"extra": 1}
+        assert "The rows of 1 key are read again" in repaired(job)
+        catch_up(job)
+        require_equal(job, rows=200)
+
+
+def append_nobodys(job: CollectionJob) -> None:
+    """A document that the source has not."""
+    folder = job.lake / job.database / "orders"
+    schema = pa.schema(DeltaTable(folder).schema().to_arrow())
+    row = {"_id": "0" * 24, "name": "nobody", "n": 1}
+    write_deltalake(folder, pa.Table.from_pylist([row], schema=schema), mode="append")

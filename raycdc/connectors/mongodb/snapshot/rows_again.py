@@ -1,6 +1,6 @@
 """The documents that a backfill reads again (`raycdc.source.split.RowsAgain`), as a query.
 
-A predicate is a filter in Extended JSON, as ``find`` takes it. Before anything begins the server is asked to plan it,
+A predicate is a filter in Extended JSON, as ``find`` takes it. Before anything begins the server is asked to read it,
 so that one that it does not understand ends nothing.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bson import json_util
-from pymongo.errors import OperationFailure
+from pymongo.errors import ExecutionTimeout, OperationFailure
 
 from raycdc.connectors.mongodb.bson.documents import CANONICAL
 from raycdc.connectors.mongodb.client import Client, errors
@@ -23,6 +23,8 @@ from raycdc.source.split import RowsAgain
 
 #: A filter has at most so many characters: it is in the state, and in each of its chunks.
 WHERE_MAX = 16_384
+#: How long the server looks for a first document, to see that it takes the filter.
+ASKED_MS = 1_000
 
 
 def with_rows(selection: Selection, layout: Layout, again: RowsAgain | None) -> Selection:
@@ -50,8 +52,10 @@ def require_rows(client: Client, table: TableId, layout: Layout, again: RowsAgai
         raise ConfigError(f"{cause}. Nothing was begun.") from cause
     try:
         with errors(client, f"asking for documents of {table}"):
-            client[table.db].command("explain", {"find": table.table, "filter": query}, verbosity="queryPlanner")
+            next(client[table.db][table.table].find(query).limit(1).max_time_ms(ASKED_MS), None)
     except SourceError as cause:
+        if isinstance(cause.__cause__, ExecutionTimeout):
+            return  # It understands the filter, and no document met it so far.
         if isinstance(cause, SourceUnavailableError) or not isinstance(cause.__cause__, OperationFailure):
             raise
         raise ConfigError(

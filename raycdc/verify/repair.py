@@ -1,0 +1,59 @@
+"""The keys that differ, as a backfill takes them: what it reads again, and deletes where the source has it not.
+
+Both sides are read once more for them, because a comparison knows keys by their hashes. Used by `raycdc.verify.table`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from raycdc.model import TableSchema
+from raycdc.source.snapshot.key_list import text_of_keys
+from raycdc.verify.canonical import Compared
+
+#: Beyond so many keys a table is read anew as a whole: they are in the state, and each is looked up by itself.
+KEYS_MAX = 10_000
+#: Keys of one query.
+KEYS_AT_ONCE = 500
+
+
+class KeysToRepair:
+    """Gathers the keys with the hashes `wanted` (ascending). `source_key` says which column of the source each part of
+    the compared key is.
+    """
+
+    def __init__(
+        self, compared: Compared, source_key: Mapping[str, str], schema: TableSchema, wanted: np.ndarray
+    ) -> None:
+        self._compared, self._wanted = compared, wanted
+        self._columns = source_key
+        self._schema = pa.schema([(name, schema.column(name).type.arrow()) for name in source_key.values()])
+        self._found: list[pa.Table] = []
+        self._seen: set[int] = set()
+
+    def look(self, columns: Mapping[str, pa.Array], rows: int) -> None:
+        """Rows of either side, by the names of the compared columns. `ArrowException` for a key that no row of the
+        source can have.
+        """
+        hashes = self._compared.key_hashes(columns, rows)
+        places = [place for place in np.flatnonzero(np.isin(hashes, self._wanted)) if self._is_new(int(hashes[place]))]
+        if places:
+            taken = pa.array(places)
+            named = zip(self._columns, self._schema, strict=True)
+            arrays = [columns[part].take(taken).cast(field.type) for part, field in named]
+            self._found.append(pa.Table.from_arrays(arrays, schema=self._schema))
+
+    def lists(self) -> tuple[str, ...]:
+        """All of them, in lists of `KEYS_AT_ONCE`; none where a key was on neither side any more."""
+        if len(self._seen) < len(self._wanted):
+            return ()
+        keys = pa.concat_tables(self._found)
+        return tuple(text_of_keys(keys.slice(first, KEYS_AT_ONCE)) for first in range(0, keys.num_rows, KEYS_AT_ONCE))
+
+    def _is_new(self, key: int) -> bool:
+        known = key in self._seen
+        self._seen.add(key)
+        return not known

@@ -306,11 +306,11 @@ def _reader(reader: ReaderStatus) -> ReaderReport:
 
 def _backlog(job: JobStatus | None, room: LogRoom | None) -> Backlog:
     partitions = [] if job is None else [r.metrics.partitions for r in job.readers if r.metrics.partitions is not None]
-    if not partitions and room is not None:
-        kept_s = None if room.kept_s is None else round(room.kept_s)
-        return Backlog(room.unread_bytes, retention_headroom_seconds=kept_s, kept_until_deleted=room.forever)
+    kept_s = None if room is None or room.kept_s is None else round(room.kept_s)
+    kept = None if room is None else room.forever
     if not partitions:
-        return Backlog()
+        size_unread = None if room is None else room.unread_bytes
+        return Backlog(size_unread, retention_headroom_seconds=kept_s, kept_until_deleted=kept)
     known = [each.pending_records for each in partitions if each.pending_records is not None]
     loads = [load for each in partitions for load in (each.loads or {}).values()]
     size, rate = sum(load.backlog_bytes for load in loads), sum(load.bytes_per_s for load in loads)
@@ -318,6 +318,8 @@ def _backlog(job: JobStatus | None, room: LogRoom | None) -> Backlog:
         bytes=round(size) if loads else None,
         records=sum(known) if known else None,
         seconds=round(size / rate, 1) if rate else None,
+        retention_headroom_seconds=kept_s,
+        kept_until_deleted=kept,
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from raycdc.clients.kafka import admin_client, consumer_client
@@ -79,6 +80,14 @@ def consumer_properties(config: KafkaSourceConfig) -> dict[str, Any]:
     }
 
 
+def _retention_ms(options: Mapping[str, str | None]) -> int | None:
+    if "delete" not in (options.get("cleanup.policy") or "delete"):
+        return -1  # Compaction keeps the last message of each key.
+    if (options.get("retention.bytes") or "-1") != "-1":
+        return None
+    return int(options.get("retention.ms") or -1)
+
+
 def is_away(error: KafkaError) -> bool:
     """Whether the cluster or a broker is merely not there now."""
     return error.code() in _AWAY or error.retriable()
@@ -131,6 +140,22 @@ class Cluster:
         """The first message at or after a time; partitions without one are left out."""
         found = self._offsets(partitions, OffsetSpec.for_timestamp(timestamp_ms))
         return {partition: offset for partition, offset in found.items() if offset >= 0}
+
+    def retention_ms(self, topics: Iterable[str]) -> dict[str, int | None]:
+        """How long each topic keeps its messages: -1 for ever; None where it deletes them by their size, or where the
+        account may not know.
+        """
+        asked = {name: ConfigResource(ConfigResource.Type.TOPIC, name) for name in sorted(topics)}
+        try:
+            futures = self._ask(lambda: self._admin.describe_configs([*asked.values()]))
+            options = {name: self._result(futures[resource]) for name, resource in asked.items()}
+        except SourceUnavailableError:
+            raise
+        except SourceError:
+            return dict.fromkeys(asked)
+        return {
+            name: _retention_ms({key: entry.value for key, entry in found.items()}) for name, found in options.items()
+        }
 
     def committed(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """The offsets that the consumer group has committed; partitions without one are left out."""

@@ -19,6 +19,7 @@ from raycdc.connectors.kafka.offsets import in_range
 from raycdc.connectors.kafka.partition_reader import KafkaPartitionReader
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.connectors.kafka.reader import KafkaReader
+from raycdc.connectors.kafka.room import log_room
 from raycdc.connectors.kafka.split import PartitionState, offset_of, partition_of
 from raycdc.connectors.kafka.statements import Statements
 from raycdc.errors import SourceError
@@ -26,6 +27,7 @@ from raycdc.formats.options import DEAD_LETTERS
 from raycdc.formats.warm_up import compile_all
 from raycdc.model import TableId
 from raycdc.source.connector import (
+    LogRoom,
     Source,
     SourceFindings,
     SourceTable,
@@ -54,6 +56,11 @@ class KafkaSource(Source[KafkaSourceConfig]):
         """The tables that the topics' last messages are of, with the columns known by them."""
         schemas = tables_of_last_messages(self.config)
         return {table: SourceTable(schema) for table, schema in sorted(schemas.items())}
+
+    def log_room(self, last: Manifest) -> LogRoom | None:
+        states = [PartitionState.of(state) for state in last.to_splits.values()]
+        offsets = {(state.topic, state.partition): state.offset for state in states}
+        return log_room(Cluster(self.config), offsets, time.time_ns() // 1_000_000) if offsets else None
 
     def acknowledge(self, positions: Mapping[str, Position]) -> None:
         """Set the group's offsets, which show others the progress."""

@@ -29,6 +29,7 @@ from raycdc.connectors.mongodb.log_reader import ChangeStreamReader
 from raycdc.connectors.mongodb.planning_costs import server_costs
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig, Strategy
 from raycdc.connectors.mongodb.quiet_log import QuietLog
+from raycdc.connectors.mongodb.room import log_room
 from raycdc.connectors.mongodb.snapshot.chunk_reader import MongoDbChunkReader
 from raycdc.connectors.mongodb.snapshot.keys import SnapshotKeyOrder, StreamKeyOrder
 from raycdc.connectors.mongodb.snapshot.rows_again import require_rows
@@ -48,7 +49,7 @@ from raycdc.connectors.mongodb.warm_up import compile_all
 from raycdc.errors import ConfigError
 from raycdc.model import TableId
 from raycdc.source.as_begun import require_as_begun
-from raycdc.source.connector import IncrementalSource, Restart, SourceContext, SourceFindings, SourceTable
+from raycdc.source.connector import IncrementalSource, LogRoom, Restart, SourceContext, SourceFindings, SourceTable
 from raycdc.source.parked_tables import ParkingTerms
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.selection import Selection
@@ -139,6 +140,14 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
             position = StreamPosition(begin, replica_set=info.replica_set)
             tables = discover(client, self.config.selector(), complete=False)
             return Restart(position.sealed(), begin, [str(table) for table in tables])
+
+    def log_room(self, last: Manifest) -> LogRoom | None:
+        state = stream_of(last)
+        place = None if state is None else position_of(state.position)
+        if not isinstance(place, StreamPosition):
+            return None
+        with connect(self.config.uri) as client:
+            return log_room(client, place)
 
     def enumerator_dialect(self) -> MongoDbEnumeratorDialect:
         return MongoDbEnumeratorDialect(self.config, self.context.rules)

@@ -12,7 +12,7 @@ from raycdc.checkpoint.manifest import Segment
 from raycdc.source.parking import Requests
 from raycdc.source.snapshot import as_of
 from raycdc.source.snapshot.backfill import Backfills
-from raycdc.source.snapshot.beside_log import ChunksBeside
+from raycdc.source.snapshot.beside_log import ChunkBeside, ChunksBeside
 from raycdc.source.snapshot.gone_keys import GoneKeys
 from raycdc.source.split import SnapshotSplit
 from raycdc.testing.simulation import Settings, Simulation, TableKind, Visibility
@@ -41,7 +41,21 @@ def settings(visibility: Visibility = Visibility.WAIT, *kinds: TableKind, crashe
 
 
 BESIDE = settings()
+OFTEN = replace(settings(), steps=4000, backfills=0.004)
 DAMAGES = replace(settings(), steps=900, backfills=0.0, damages=True)
+
+
+def put_older_rows_over_those_of_the_log(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ChunkBeside, "changed", lambda self: iter(()))
+
+
+def forget_what_passed_while_the_chunk_was_read(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ChunksBeside, "passed", lambda self, rows: None)
+
+
+def forget_what_was_told_after_the_first_fold(patch: pytest.MonkeyPatch) -> None:
+    real = ChunkBeside.changed
+    patch.setattr(ChunkBeside, "changed", lambda self: real(self) if self.left_out < 0 else iter(()))
 
 
 def take_the_rows_of_a_cut_epoch_for_those_of_the_open_one(patch: pytest.MonkeyPatch) -> None:
@@ -101,6 +115,9 @@ def forget_the_chunks_that_are_left(patch: pytest.MonkeyPatch) -> None:
 
 
 RULES: list[tuple[Switch, Settings, int]] = [
+    (put_older_rows_over_those_of_the_log, OFTEN, 3),
+    (forget_what_passed_while_the_chunk_was_read, OFTEN, 3),
+    (forget_what_was_told_after_the_first_fold, OFTEN, 26),
     (take_the_rows_of_a_cut_epoch_for_those_of_the_open_one, BESIDE, 17),
     (select_before_the_opening_is_visible, BESIDE, 0),
     (let_rows_of_a_backfill_be_appended, replace(BESIDE, steps=900, backfills=0.012), 0),

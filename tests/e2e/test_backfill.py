@@ -70,7 +70,8 @@ def test_rows_that_no_log_told_of_reach_a_lake_while_others_change(
         assert done.returncode == 0, done.stderr
         assert "Nothing is deleted" in done.stdout
         assert "rows that were read again" in done.stdout
-        again = tables_command(job, "resnapshot", f"{mariadb_database}.a", "--where", "id BETWEEN 5 AND 8")
+        where = ("--where", "id BETWEEN 5 AND 8", "--wait", "600")
+        again = tables_command(job, "resnapshot", f"{mariadb_database}.a", *where)
         assert "rows that were read again" in again
     run.wait_for_rows(lambda: is_equal(job, "a"))
     require_equal(job)
@@ -109,7 +110,6 @@ def test_a_running_pipeline_repairs_a_database_by_its_keys_while_rows_change(
         with written_to(job, lambda: ("UPDATE a SET n = n + 1 WHERE id BETWEEN 10 AND 20",), pause_s=0.02):
             said = repaired(job)
         assert "The rows of 9 keys are read again" in said
-        assert "9 rows that were read again" in said
         run.wait_for_rows(lambda: verified(job)[1]["a"]["verdict"] == "equal")
         assert run.interrupt() in (0, 130)
         require_equal(job)

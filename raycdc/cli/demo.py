@@ -36,9 +36,11 @@ CONFIG = FOLDER / "demo.toml"
 _STATE = FOLDER / ".raycdc-state"
 #: Left in a demo's folder, so that a later demo knows it may be removed.
 _MARKER = ".raycdc-demo"
-_SNAPSHOT_TIMEOUT_S = 300.0
-_CATCH_UP_TIMEOUT_S = 90.0
-_STOP_TIMEOUT_S = 60.0
+#: Nets for a pipeline that hangs.
+_SNAPSHOT_TIMEOUT_S = 900.0
+_STOP_TIMEOUT_S = 300.0
+#: What is not seen by then is fetched by a second run.
+_CATCH_UP_TIMEOUT_S = 60.0
 _WORKLOAD_PAUSE_S = 0.005
 _POLL_S = 0.25
 #: Rows of the largest table: of databases, which fill it by themselves, and of the others.
@@ -171,8 +173,9 @@ def _follow(trial: SourceTrial, options: _Options) -> ExitCode:
             ended = time.monotonic() + options.seconds
             while time.monotonic() < ended and pipeline.poll() is None:
                 time.sleep(_POLL_S)
-        if not progress.wait_until_seen(time.time()):
-            return progress.give_up("the pipeline did not catch up with the customers")
+        progress.wait_until_seen(time.time())
+        if pipeline.poll() is not None:
+            return progress.give_up("it had not caught up with the customers")
     return ExitCode.DONE
 
 
@@ -238,8 +241,8 @@ class _Progress:
 
         return self._wait(finished, _SNAPSHOT_TIMEOUT_S)
 
-    def wait_until_seen(self, moment: float) -> bool:
-        """Until the target has what the source had at `moment`; False when the pipeline ended before."""
+    def wait_until_seen(self, moment: float) -> None:
+        """Until the target has what the source had at `moment`, the pipeline has ended, or it takes too long."""
 
         def seen() -> bool:
             try:
@@ -249,7 +252,7 @@ class _Progress:
                 return False  # asked again soon
             return lag_ms is not None and time.time() - lag_ms / 1000 > moment
 
-        return self._wait(seen, _CATCH_UP_TIMEOUT_S)
+        self._wait(seen, _CATCH_UP_TIMEOUT_S)
 
     def give_up(self, what: str) -> ExitCode:
         """The exit code of a demo that did not get there, after one line that says so."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 import time
@@ -136,5 +137,6 @@ consumer.close()"""
 
 
 def _key(row: Row) -> int:
-    """The key of a table's row, or of a collection's."""
-    return int(str(row.get("id", row.get("_id"))))
+    """The key of a table's row, or of a collection's. Debezium spells an unsigned BIGINT as base64 of its bytes."""
+    key = row.get("id", row.get("_id"))
+    return int.from_bytes(base64.b64decode(key), "big", signed=True) if isinstance(key, str) else int(str(key))

@@ -41,7 +41,9 @@ def test_a_copy_is_refused_where_its_target_went_on(tmp_path: Path) -> None:
     require_exact(tmp_path, MOST)
 
 
-@pytest.mark.parametrize("failpoint", ["after_manifest=kill@2", "before_commit=kill@2"])
+@pytest.mark.parametrize(
+    "failpoint", ["after_manifest=kill@2", pytest.param("before_commit=kill@2", marks=pytest.mark.long)]
+)
 def test_rows_that_wait_go_along(tmp_path: Path, failpoint: str) -> None:
     config, copy = configured(tmp_path), tmp_path / "copy"
     words = ("run", str(config), "--local", "--until", "caught-up")

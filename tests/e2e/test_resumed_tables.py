@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from raycdc.testing.changelog import check_changelog, read_changelog
-from raycdc.testing.jobs import Job, run_through
-from raycdc.testing.servers import MariaDbServer
+from raycdc.testing.jobs import CollectionJob, Job, run_through
+from raycdc.testing.servers import MariaDbServer, MongoDb
 from raycdc.testing.servers.process import wait_until
 from tests.e2e.test_parked_tables import lake_equals_source, listed, rows_of, tables_command
 
@@ -41,6 +41,17 @@ def values(job: Job, table: str) -> dict[int, dict[str, Any]]:
         key: {name: value for name, value in row.items() if not name.startswith("_")}
         for key, row in rows_of(job, table).items()
     }
+
+
+def alive(job: Job, table: str, key: str) -> list[dict[str, Any]]:
+    """The rows that the changelog leaves, by another key than `rows_of` knows."""
+    rows: dict[Any, dict[str, Any]] = {}
+    for row in sorted(read_changelog(job.lake / job.database / table, "jsonl"), key=lambda row: int(row["_seq"])):
+        if row["_op"] in ("+I", "+U"):
+            rows[row[key]] = row
+        elif row["_op"] == "-D":
+            del rows[row[key]]
+    return list(rows.values())
 
 
 def caught_up(job: Job, failpoints: str = "") -> int:
@@ -167,3 +178,45 @@ def test_a_table_that_was_paused_in_its_snapshot_is_read_anew_and_the_answer_say
     assert "is read anew, because" in tables_command(job, "resume", "halfway.a")
     assert caught_up(job) == 0
     lake_equals_source(job, *TABLES)
+
+
+@pytest.mark.long
+def test_a_collection_goes_on_from_where_it_was_left(mongodb: MongoDb, mongodb_database: str, tmp_path: Path) -> None:
+    job = CollectionJob(
+        tmp_path,
+        None,  # type: ignore[arg-type]
+        mongodb_database,
+        TABLES,
+        local=True,
+        sink="jsonl",
+        write="changelog",
+        uri=mongodb.uri,
+        startup="initial",
+        source='changelog = "full"',
+    )
+    with mongodb.client() as client:
+        a, b = (client[mongodb_database][name] for name in TABLES)
+        for collection in (a, b):
+            collection.insert_many([{"_id": number, "n": number} for number in (1, 2, 3)])
+        assert caught_up(job) == 0
+        tables_command(job, "pause", f"{mongodb_database}.a")
+        assert caught_up(job) == 0
+        a.update_one({"_id": 1}, {"$set": {"n": 10}})
+        a.insert_one({"_id": 4, "n": 4, "more": "a field that is new"})
+        a.delete_one({"_id": 2})
+        b.update_one({"_id": 1}, {"$set": {"n": 10}})
+        # The log goes on without it.
+        assert caught_up(job) == 0
+        assert len(kinds(job, "a")) == 3
+        assert "goes on from where it was left" in tables_command(job, "resume", f"{mongodb_database}.a")
+        assert caught_up(job, "while_catching_up=kill") == -signal.SIGKILL
+        assert caught_up(job) == 0
+        a.update_one({"_id": 3}, {"$set": {"more": "followed as ever"}})
+        assert caught_up(job) == 0
+    changes = [kind for kind, _ in kinds(job, "a")]
+    assert changes == ["+I"] * 3 + ["-U", "+U", "+I", "-D", "-U", "+U"]
+    left = {row["_id"]: row for row in alive(job, "a", "_id")}
+    assert {key: row["n"] for key, row in left.items()} == {1: 10, 3: 3, 4: 4}
+    assert "a field that is new" in str(left[4])
+    assert "followed as ever" in str(left[3])
+    assert [kind for kind, _ in kinds(job, "b")] == ["+I"] * 3 + ["-U", "+U"]

@@ -65,7 +65,7 @@ def test_rows_that_no_log_told_of_reach_a_lake_while_others_change(
     assert "The server takes 'no_such_column = 1' for no condition of" in wrong.stderr
     assert "parentheses of" in backfilled(job, "a", "1 = 1) OR (1 = 1").stderr + backfilled(job, "a", "id IN (1").stderr
 
-    with written_to(job, lambda: with_changes, pause_s=0.01):
+    with written_to(job, lambda: with_changes, pause_s=0.3):
         done = backfilled(job, "a", "n = -1 AND name LIKE 'it''s %'")
         assert done.returncode == 0, done.stderr
         assert "Nothing is deleted" in done.stdout

@@ -335,7 +335,8 @@ class _Benchmarks(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
         # A benchmark's name is its first word.
-        return name, command, args if name == _CHECKOUT and args[0] != _CHECKOUT else rest
+        is_benchmark = command is not None and command.name == _CHECKOUT and args[0] != _CHECKOUT
+        return name, command, args if is_benchmark else rest
 
 
 bench = typer.Typer(

@@ -18,7 +18,7 @@ from rich.text import Text
 from raycdc.checkpoint.patch import Json
 from raycdc.cli.words import counted
 from raycdc.config.load import load_config, read_toml
-from raycdc.errors import ConfigError, ExitCode
+from raycdc.errors import ConfigError, ExitCode, RaycdcError
 from raycdc.printable import printable, printable_json, printable_text
 from raycdc.run_bench.measured import Figures, Limits, measured
 from raycdc.run_bench.trial import Setting, trial_config
@@ -47,6 +47,8 @@ def measure_run(path: Path, asked: Asked) -> int:
     for setting in settings:
         if setting.key.startswith(("sink.", "pipeline.state", "control.")):
             raise ConfigError(f"--try {setting.key}: a measured run has a target and a state of its own.")
+        # Nobody wants to hear of a misspelt key after the runs before it.
+        trial_config(data, (setting,), Path("nowhere"), into=asked.into)
     found: list[Figures] = []
     interrupted = False
     try:
@@ -59,22 +61,36 @@ def measure_run(path: Path, asked: Asked) -> int:
                 found.append(measured(trial, limits, settings=name, target=folder / "target", local=asked.local))
     except KeyboardInterrupt:
         interrupted = True
+    except RaycdcError:
+        if found:
+            _show(config.pipeline.name, found, asked)
+        raise
+    _show(config.pipeline.name, found, asked)
+    return int(ExitCode.INTERRUPTED if interrupted else ExitCode.DONE)
+
+
+def _show(pipeline: str, found: Sequence[Figures], asked: Asked) -> None:
     if asked.as_json:
         runs: list[Json] = [figures.to_json() for figures in found]
-        document: dict[str, Json] = {"version": VERSION, "pipeline": config.pipeline.name, "runs": runs}
+        document: dict[str, Json] = {"version": VERSION, "pipeline": pipeline, "runs": runs}
         print(printable_json(json.dumps(document, ensure_ascii=False)))
     else:
         _print(found)
-    return int(ExitCode.INTERRUPTED if interrupted else ExitCode.DONE)
 
 
 @contextmanager
 def _folder(beside: str) -> Iterator[Path]:
     """A folder on the disk of the real target, which goes with the block."""
-    parent = Path(beside or ".").absolute().parent
+    parent = Path(beside).absolute().parent if beside else Path.cwd()
     while not parent.is_dir():
         parent = parent.parent
-    folder = Path(tempfile.mkdtemp(prefix=".raycdc-bench-", dir=parent))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=".raycdc-bench-", dir=parent))
+    except OSError as cause:
+        raise ConfigError(
+            f"raycdc bench run makes a folder of its own in {parent}, which cannot be written ({cause.strerror}). "
+            "Run it as the user of the pipeline, or in a folder of yours with --into parquet."
+        ) from cause
     try:
         yield folder
     finally:

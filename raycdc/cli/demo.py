@@ -130,9 +130,10 @@ def _parse(arguments: Sequence[str]) -> _Options:
 
 
 def _empty_folder() -> None:
-    if FOLDER.exists() and any(FOLDER.iterdir()) and not (FOLDER / _MARKER).exists():
+    no_folder = FOLDER.is_symlink() or (FOLDER.exists() and not FOLDER.is_dir())
+    if no_folder or (FOLDER.exists() and any(FOLDER.iterdir()) and not (FOLDER / _MARKER).exists()):
         raise ConfigError(
-            f"./{FOLDER} holds something that is not from a demo. Move it away, or run in another folder."
+            f"./{FOLDER} is or holds something that is not from a demo. Move it away, or run in another folder."
         )
     if FOLDER.exists():
         shutil.rmtree(FOLDER)

@@ -24,14 +24,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line (default: the process's) and return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     verbose = "--verbose" in words
+    is_run = words[:1] == ["run"]
     try:
-        # Only a run is a service; another command that is ended so has not done what it was asked for.
-        with _ended_by_sigterm() if words[:1] == ["run"] else contextlib.nullcontext():
+        with _ended_by_sigterm() if is_run or words[:2] == ["bench", "run"] else contextlib.nullcontext():
             from raycdc.cli.app import run_app
 
             return run_app(words)
     except _TerminatedError:
-        return int(ExitCode.DONE)
+        # Only a run is a service; another command that is ended so has not done what it was asked for.
+        return int(ExitCode.DONE if is_run else ExitCode.INTERRUPTED)
     except RaycdcError as error:
         if verbose:
             _print_traceback(error)
@@ -68,7 +69,7 @@ class _TerminatedError(BaseException):
 
 @contextlib.contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends the command well at any moment, as it does while the pipeline runs, which has its own handler."""
+    """SIGTERM ends the command in order at any moment, as a running pipeline does, which has a handler of its own."""
 
     def end(_number: int, _frame: FrameType | None) -> None:
         raise _TerminatedError

@@ -13,6 +13,7 @@ from pathlib import Path
 from raycdc.checkpoint.patch import Json
 from raycdc.config import PipelineConfig
 from raycdc.control.stages import WHY, stage_seconds
+from raycdc.errors import RaycdcError
 from raycdc.pipeline import Pipeline
 from raycdc.run_events import CaughtUp, Committed, Progress, RunEvent, Started, TableParked, Warned
 
@@ -76,14 +77,19 @@ class Figures:
 
 
 def measured(config: PipelineConfig, limits: Limits, *, settings: str, target: Path, local: bool) -> Figures:
-    """Run the pipeline until it has caught up or a limit is reached, and say what was seen. Raises what a run raises.
+    """Run the pipeline until it has caught up or a limit is reached, and say what was seen.
 
-    A `KeyboardInterrupt` ends the run as such, and goes on to the caller.
+    Raises what a run raises, unless rows were committed before: then it is a note beside the figures, as is a table
+    that was parked, of which a run complains at its end. A `KeyboardInterrupt` goes on to the caller.
     """
     pipeline = Pipeline.from_config(config)
     watched = _Watched(limits, pipeline)
     try:
         pipeline.run(until="caught-up", local=local, listener=watched.listen)
+    except RaycdcError as error:
+        if not watched.has_rows:
+            raise
+        watched.note(f"it ended with an error: {error}")
     finally:
         watched.close()
     size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
@@ -137,11 +143,20 @@ class _Watched:
                     self._pipeline.stop()
             case CaughtUp():
                 seen.whole = True
-            case TableParked() | Warned():
-                text = event.text if isinstance(event, Warned) else f"{event.table} is parked: {event.parked.reason}"
-                seen.notes.append(text)
+            case Warned(text=text):
+                self.note(text)
+            case TableParked(table=table, parked=parked):
+                self.note(f"{table} is parked: {parked.reason}")
             case _:
                 pass
+
+    @property
+    def has_rows(self) -> bool:
+        return bool(self._seen.rows)
+
+    def note(self, text: str) -> None:
+        """Something for people to know beside the figures."""
+        self._seen.notes.append(text)
 
     def close(self) -> None:
         if self._timer is not None:

@@ -50,6 +50,8 @@ def trial_config(data: TomlTable, settings: Sequence[Setting], folder: Path, *, 
     changed = _with(changed, ["pipeline", "state"], str(folder / "state"))
     # Copies of segments are the real pipeline's, like offsets that a group shows, and the port of its door.
     changed = _with(changed, ["pipeline", "spool"], None)
+    # Of a state on an object store, which this one is not.
+    changed = _with(changed, ["pipeline", "work"], None)
     changed = _with(changed, ["source", "group_id"], None)
     changed = _with(changed, ["control"], {"enabled": False})
     place = str(folder / "target")

@@ -25,6 +25,8 @@ def answers(host: str, port: int) -> bool:
     """Whether somebody answers there; blocks for `ANSWER_S` at most for each step."""
     try:
         connection = socket.create_connection((host, port), timeout=ANSWER_S)
+    except ConnectionResetError:
+        return True
     except OSError:
         return False
     with connection:

@@ -315,4 +315,4 @@ class _AllFollow:
         if event["event"] != "progress":
             return False
         self._phases.update((table["table"], table["phase"]) for table in event["tables"])
-        return all(phase == "stream" for phase in self._phases.values())
+        return bool(self._phases) and all(phase == "stream" for phase in self._phases.values())

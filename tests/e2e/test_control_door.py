@@ -38,7 +38,7 @@ def status(folder: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A pipeline that runs, with something committed."""
+    """A pipeline that runs, with all of both tables committed."""
     path = tmp_path_factory.mktemp("door")
     (path / "pipeline.toml").write_text(CONFIG)
     command = [sys.executable, "-m", "raycdc.cli", "run", "pipeline.toml", "--local", "--json"]
@@ -46,12 +46,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         run = subprocess.Popen(command, cwd=path, stdout=log, stderr=log)
     try:
         commits = path / "state" / "commits"
-        wait_until(lambda: bool(list(commits.glob("*.json"))) or run.poll() is not None, timeout_s=60, what="a commit")
+
+        def told() -> bool:
+            if run.poll() is not None:
+                return True
+            if not list(commits.glob("*.json")):
+                return False
+            tables = status(path)["tables"]
+            return len(tables) == 2 and all(
+                table["phase"] == "stream" and (table["rows"] or 0) >= 500 and table["last_commit"] is not None
+                for table in tables
+            )
+
+        wait_until(told, timeout_s=600, what="both tables are committed")
         assert run.poll() is None, (path / "run.log").read_text()
         yield path
     finally:
         run.send_signal(signal.SIGTERM)
-        run.wait(timeout=60)
+        run.wait(timeout=600)
 
 
 @pytest.fixture(scope="module")
@@ -132,9 +144,9 @@ def test_a_command_is_answered_with_an_id_that_can_be_asked_about(door: tuple[st
     def paused() -> bool:
         return bool(ask(door, "/v1/tables?table=shop.items")[1]["tables"][0]["phase"] == "paused")
 
-    wait_until(paused, timeout_s=60, what="the table is paused")
+    wait_until(paused, timeout_s=600, what="the table is paused")
     wait_until(
-        lambda: ask(door, "/v1/commands/pause0001")[1]["state"] == "done", timeout_s=60, what="the command is done"
+        lambda: ask(door, "/v1/commands/pause0001")[1]["state"] == "done", timeout_s=600, what="the command is done"
     )
     assert [each["id"] for each in ask(door, "/v1/commands")[1]["commands"]] == ["pause0001"]
     assert ask(door, "/v1/commands/unknown0")[0] == 404

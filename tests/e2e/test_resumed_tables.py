@@ -65,7 +65,7 @@ def test_a_running_pipeline_takes_a_paused_table_up_where_it_was_left_and_reads_
     job = Job(tmp_path, mariadb, "resumed", TABLES, local=True, sink="jsonl", write="changelog")
     run = job.start()
     run.wait_for_rows(lambda: len(values(job, "a")) == len(values(job, "b")) == 3)
-    assert "is paused" in tables_command(job, "pause", "resumed.a")
+    assert "is paused" in tables_command(job, "pause", "resumed.a", "--wait", "600")
     mariadb.execute(
         "UPDATE a SET n = 10 WHERE id = 1",
         "ALTER TABLE a ADD more VARCHAR(9) DEFAULT 'x'",
@@ -78,7 +78,7 @@ def test_a_running_pipeline_takes_a_paused_table_up_where_it_was_left_and_reads_
     )
     run.wait_for_rows(lambda: len(values(job, "b")) == 4)
     assert len(kinds(job, "a")) == 3
-    assert "goes on from where it was left" in tables_command(job, "resume", "resumed.a")
+    assert "goes on from where it was left" in tables_command(job, "resume", "resumed.a", "--wait", "600")
     mariadb.execute("UPDATE a SET more = 'z' WHERE id = 3", "UPDATE b SET n = 9 WHERE id = 3", database="resumed")
     # A changelog does not fill a default in.
     wanted = {1: None, 3: "z", 4: "y"}
@@ -104,7 +104,7 @@ def test_a_process_that_dies_while_a_table_is_caught_up_repeats_and_loses_nothin
     make(mariadb, "killed")
     job = Job(tmp_path, mariadb, "killed", TABLES, local=True, sink="jsonl", write="changelog")
     assert caught_up(job) == 0
-    tables_command(job, "pause", "killed.a")
+    tables_command(job, "pause", "killed.a", "--wait", "600")
     assert caught_up(job) == 0
     mariadb.execute(
         "UPDATE a SET n = 10",
@@ -116,7 +116,7 @@ def test_a_process_that_dies_while_a_table_is_caught_up_repeats_and_loses_nothin
     )
     # The log goes on without it.
     assert caught_up(job) == 0
-    tables_command(job, "resume", "killed.a")
+    tables_command(job, "resume", "killed.a", "--wait", "600")
     points = ["while_catching_up", "after_join", "after_open_anew", "after_manifest"]
     plan = ",".join(f"{point}=kill" for point in points)
     deaths = run_through(job, failpoints=plan, busy=lambda: job.hit() != set(points))
@@ -138,7 +138,7 @@ def test_a_paused_table_whose_log_is_purged_is_parked_by_name_and_read_anew_when
     make(mariadb, "purged")
     job = Job(tmp_path, mariadb, "purged", TABLES, local=True)
     assert caught_up(job) == 0
-    tables_command(job, "pause", "purged.a")
+    tables_command(job, "pause", "purged.a", "--wait", "600")
     mariadb.execute("UPDATE a SET n = 7", "UPDATE b SET n = 7", database="purged")
     assert caught_up(job) == 0
     mariadb.execute("FLUSH BINARY LOGS", "UPDATE b SET n = 8", database="purged")
@@ -151,7 +151,7 @@ def test_a_paused_table_whose_log_is_purged_is_parked_by_name_and_read_anew_when
         return mariadb.binlog_paths()[0].name == newest
 
     wait_until(purged, timeout_s=120, what="the older log is gone")
-    tables_command(job, "resume", "purged.a")
+    tables_command(job, "resume", "purged.a", "--wait", "600")
     # The others go on; that one is left behind is said at the end.
     assert caught_up(job) == 4
     lake_equals_source(job, "b")
@@ -173,9 +173,9 @@ def test_a_table_that_was_paused_in_its_snapshot_is_read_anew_and_the_answer_say
     assert job.start("--until", "caught-up", failpoints="after_manifest=kill@2").wait() == -signal.SIGKILL
     if listed(job)["halfway.a"]["phase"] != "snapshot":
         pytest.skip("its snapshot was over before")
-    tables_command(job, "pause", "halfway.a")
+    tables_command(job, "pause", "halfway.a", "--wait", "600")
     assert caught_up(job) == 0
-    assert "is read anew, because" in tables_command(job, "resume", "halfway.a")
+    assert "is read anew, because" in tables_command(job, "resume", "halfway.a", "--wait", "600")
     assert caught_up(job) == 0
     lake_equals_source(job, *TABLES)
 
@@ -199,7 +199,7 @@ def test_a_collection_goes_on_from_where_it_was_left(mongodb: MongoDb, mongodb_d
         for collection in (a, b):
             collection.insert_many([{"_id": number, "n": number} for number in (1, 2, 3)])
         assert caught_up(job) == 0
-        tables_command(job, "pause", f"{mongodb_database}.a")
+        tables_command(job, "pause", f"{mongodb_database}.a", "--wait", "600")
         assert caught_up(job) == 0
         a.update_one({"_id": 1}, {"$set": {"n": 10}})
         a.insert_one({"_id": 4, "n": 4, "more": "a field that is new"})
@@ -208,7 +208,9 @@ def test_a_collection_goes_on_from_where_it_was_left(mongodb: MongoDb, mongodb_d
         # The log goes on without it.
         assert caught_up(job) == 0
         assert len(kinds(job, "a")) == 3
-        assert "goes on from where it was left" in tables_command(job, "resume", f"{mongodb_database}.a")
+        assert "goes on from where it was left" in tables_command(
+            job, "resume", f"{mongodb_database}.a", "--wait", "600"
+        )
         assert caught_up(job, "while_catching_up=kill") == -signal.SIGKILL
         assert caught_up(job) == 0
         a.update_one({"_id": 3}, {"$set": {"more": "followed as ever"}})

@@ -20,7 +20,6 @@ from raycdc.cli.trial import _told
 from raycdc.config import load_config
 from raycdc.errors import ExitCode
 from raycdc.testing.servers import MongoDb, MongoDbServer
-from raycdc.testing.servers.process import free_port
 from raycdc.testing.trials import KINDS
 from raycdc.testing.trials.mongodb import MongoDbTrial
 from raycdc.testing.trials.trial import typed
@@ -60,9 +59,8 @@ def test_what_a_trial_says_is_typed_as_it_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    port = str(free_port())
-    with trial("mariadb", "--port", port, "--live", folder=tmp_path) as lines:
-        assert f"  url       mysql://127.0.0.1:{port}" in lines
+    with trial("mariadb", "--live", folder=tmp_path) as lines:
+        assert any(re.fullmatch(r"  url       mysql://127\.0\.0\.1:\d+", line) for line in lines), lines
         assert [line for line in lines if len(line) > 80] == []
         said = "\n".join(lines)
         for name, value in re.findall(r"^  export (\w+)='(.*)'$", said, re.MULTILINE):

@@ -44,7 +44,7 @@ def test_rows_are_those_of_the_run_whatever_becomes_of_its_coordinator() -> None
     assert [table.rows_per_s > 0 for table in tables] == [False, True, False, True]
 
 
-def test_tables_that_that_changed_are_told() -> None:
+def test_tables_that_changed_are_told() -> None:
     def sealed(rows: int) -> JobStatus:
         tables = {TableId("m", f"t{n:03}"): TableStatus(TableProgress("stream"), 0) for n in range(10)}
         return JobStatus(1, 1, 0, tables=tables | {TableId("m", "t007"): TableStatus(TableProgress("stream"), rows)})

@@ -71,8 +71,10 @@ class ReaderProcesses:
     """
 
     def __init__(self, source: IncrementalSource[Any], count: int, *, rows_per_s: float = 0.0) -> None:
-        # Not by fork: threads of Arrow and of drivers are not copied, but the locks that they hold are.
-        spawning = multiprocessing.get_context("spawn")
+        # Not forks of this process: threads of Arrow and of drivers are not copied, but the locks that they hold are.
+        # They are of one that has imported everything and done nothing, so that the next ones are there at once.
+        spawning = multiprocessing.get_context("forkserver")
+        spawning.set_forkserver_preload([__name__, type(source).__module__])
         self._processes = []
         self._links: list[Connection] = []
         for number in range(count):

@@ -33,7 +33,7 @@ Light to import: it loads nothing of a source or an engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, assert_never
 
 if TYPE_CHECKING:
@@ -427,7 +427,8 @@ def _table(table: TableFigures) -> dict[str, Any]:
         "phase": table.phase,
         "chunks_done": table.chunks_done,
         "chunks_total": table.chunks_total,
-        **({} if table.parked is None else {"parked": table.parked.to_json()}),
+        # What a paused table goes on from is for the connector alone.
+        **({} if table.parked is None else {"parked": replace(table.parked, left=None).to_json()}),
         "rows": table.rows,
         "lost_values": table.lost_values,
         "rows_per_s": table.rows_per_s,

@@ -1,8 +1,8 @@
 """The lines of ``raycdc run --json`` as types, of which their JSON Schema is made (``raycdc explain lines``).
 
 `LINES_VERSION` stands in every line. It goes up when a key changes its meaning or goes away; new keys and new events
-come without, so that programs leave out what they do not know. `raycdc.run_events.event_to_json` writes what is
-described here, and a test holds the lines of real runs against it.
+come without, so that programs leave out what they do not know, and the schema that is printed allows keys beyond its
+own. `raycdc.run_events.event_to_json` writes what is described here and nothing else, to which `check_line` holds it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class TableLine(SnapshotKeys):
 
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
     table: str
-    phase: Annotated[str, Field(description="snapshot, stream, parked, paused or removed, and what else it waits for")]
+    phase: Annotated[str, Field(description="snapshot, stream, resuming, parked, paused, removed or ended")]
     chunks_done: int
     chunks_total: Annotated[int, Field(description="Chunks that are known so far.")]
     parked: NotRequired[ParkedState]
@@ -255,13 +255,23 @@ Line = Annotated[
 
 
 def lines_schema() -> JsonSchemaValue:
-    """The JSON Schema of one line."""
+    """The JSON Schema of one line, which allows further keys: a later raycdc may write some."""
     title = f"A line of raycdc run --json, version {LINES_VERSION}"
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **_adapter().json_schema()}
+    schema = _opened(_adapter().json_schema())
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **schema}
+
+
+def _opened(schema: JsonSchemaValue) -> JsonSchemaValue:
+    """The schema of objects that may have further keys."""
+    parts = {name: {**part} for name, part in schema["$defs"].items()}
+    for part in parts.values():
+        if part.get("additionalProperties") is False:
+            del part["additionalProperties"]
+    return {**schema, "$defs": parts}
 
 
 def check_line(line: bytes | str) -> None:
-    """A ValueError (`pydantic.ValidationError`) where `line` is not as it is described."""
+    """A ValueError (`pydantic.ValidationError`) where `line` is not as it is described, or has further keys."""
     _adapter().validate_json(line, strict=True)
 
 

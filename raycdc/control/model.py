@@ -65,7 +65,9 @@ class TableReport:
     """One table."""
 
     table: str
-    phase: Annotated[str, Field(description="pending, snapshot, stream, resuming, paused, removed, parked or new")]
+    phase: Annotated[
+        str, Field(description="pending, snapshot, stream, resuming, paused, removed, ended, parked or new")
+    ]
     targets: Annotated[tuple[str, ...], Field(description="Where its rows go.")] = ()
     snapshot: Annotated[SnapshotReport | None, Field(description="None for a table without one.")] = None
     rows: Annotated[int | None, Field(description="Rows sealed in this run, of chunks and of the log.")] = None

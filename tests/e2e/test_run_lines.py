@@ -12,6 +12,7 @@ from raycdc.control.lines import check_line
 from raycdc.errors import ExitCode
 from raycdc.testing.jobs import CollectionJob, Job, Run
 from raycdc.testing.servers import MariaDbServer, MongoDb
+from tests.e2e.test_parked_tables import tables_command
 from tests.run_lines import known_tables
 
 pytestmark = pytest.mark.server
@@ -35,13 +36,15 @@ def test_lines_of_tables(mariadb: MariaDbServer, mariadb_database: str, tmp_path
     run = job.start()
     run.wait_for_rows(lambda: sum(line["rows"] for line in list(run.events) if line["event"] == "commit") >= 600)
     mariadb.execute("UPDATE t SET a = -a WHERE id < 10", database=mariadb_database)
-    parked = f"{mariadb_database}.keyless"
+    followed, parked = (f"{mariadb_database}.{name}" for name in ("t", "keyless"))
+    read = {"phase": "stream", "snapshot_rows": 600}
     run.wait_for(lambda: known_tables(run.events).get(parked, {}).get("phase") == "parked")
+    run.wait_for(lambda: known_tables(run.events).get(followed, {}).items() >= read.items())
+    tables_command(job, "pause", followed)
+    run.wait_for(lambda: known_tables(run.events)[followed]["phase"] == "paused")
     assert run.interrupt() == ExitCode.INTERRUPTED
-    assert check(run) >= {"started", "progress", "commit", "parked", "stopped"}
-    known = known_tables(run.events)
-    assert known.keys() == {f"{mariadb_database}.t", parked}
-    assert known[f"{mariadb_database}.t"]["snapshot_rows"] == 600
+    assert check(run) >= {"started", "progress", "commit", "command", "parked", "stopped"}
+    assert known_tables(run.events).keys() == {followed, parked}
     job.pipeline = 'on_existing = "nobody knows"'
     failed = job.start()
     assert failed.wait() == ExitCode.CONFIG

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from raycdc.checkpoint.opaque import Position
-from raycdc.control.lines import LINES_VERSION, check_line
+from raycdc.checkpoint.opaque import LogNotes, Position
+from raycdc.control.lines import LINES_VERSION, check_line, lines_schema
 from raycdc.run_events import (
     CaughtUp,
     Commanded,
@@ -34,7 +36,7 @@ from raycdc.run_events import (
     event_to_json,
 )
 from raycdc.source.parking import Asked
-from raycdc.source.table_life import Parked, Phase
+from raycdc.source.table_life import LeftAt, Parked, Phase
 
 STOOD = StoodStill("chunk", "shop.b", "shop.b:3", 1, "waits for the server's answer", "SELECT …", 73.2)
 WHERE = "shop.b, chunk shop.b:3 on reader 1"
@@ -202,3 +204,33 @@ def test_the_schema_of_lines_knows_every_event(event: RunEvent) -> None:
     for other in (line | {"version": 2}, line | {"more": 1}, {k: v for k, v in line.items() if k != "ts"}):
         with pytest.raises(ValueError, match="validation error"):
             check_line(json.dumps(other))
+
+
+def test_the_line_of_a_paused_table_has_nothing_of_its_connectors_own() -> None:
+    left = LeftAt(2, 9, LogNotes.from_json({"gtids": "of the connector"}))
+    paused = replace(PARKED, phase=Phase.PAUSED, left=left)
+    line = event_to_json(replace(OF_A_LOG, tables=(TableFigures("shop.a", "paused", parked=paused),)))
+    (table,) = line["tables"]
+    assert table["parked"] == {"schema": "f1", "announced": True, "incarnation": 2, **TOLD, "phase": "paused"}
+    check_line(json.dumps({"version": LINES_VERSION, "ts": "2026-01-01T00:00:00.000Z", "pipeline": "shop", **line}))
+
+
+def closed_parts(part: object) -> Iterator[object]:
+    """The parts of a JSON Schema that allow no key but their own."""
+    match part:
+        case dict():
+            if part.get("additionalProperties") is False:
+                yield part
+            for inner in part.values():
+                yield from closed_parts(inner)
+        case list():
+            for inner in part:
+                yield from closed_parts(inner)
+        case _:
+            pass
+
+
+def test_the_printed_schema_allows_keys_that_come_without_a_new_version() -> None:
+    schema = lines_schema()
+    assert schema["$defs"].keys() >= {"ProgressLine", "ParkedState", "EndLine"}
+    assert list(closed_parts(schema)) == []

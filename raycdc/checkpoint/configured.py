@@ -18,8 +18,9 @@ from pydantic import BaseModel
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config.changes import Change, class_of
 from raycdc.config.fields import Secret
-from raycdc.config.keys import is_place, keys_of
+from raycdc.config.keys import is_place, keys_of, may_hold_secret
 from raycdc.config.model import COMMON_SECTIONS, REPEATED_SECTIONS, PipelineConfig
+from raycdc.plugins import PluginGroup, load_plugin
 
 #: The value of a key as TOML would have it; None where it has none.
 Setting: TypeAlias = "bool | int | float | str | list[Setting] | dict[str, Setting] | None"
@@ -67,17 +68,17 @@ def configured_keys(config: PipelineConfig, *, has_sink: bool = True) -> dict[st
 
 
 def all_keys(config: PipelineConfig) -> dict[str, Setting]:
-    """`configured_keys`, and the keys that are free to change: of these only numbers and words of yes and no stand
-    there, of others a digest, and of secrets nothing, because they may change at any time.
+    """Every key, for a plan: those that a state remembers as `configured_keys` has them, and those that are free to
+    change, of which only numbers and words of yes and no stand there, and of others a digest. Of keys that may hold a
+    secret there is nothing: it may change at any time, and could be guessed from its digest.
     """
-    found = configured_keys(config)
-    sections = [(name, getattr(config, name)) for name in COMMON_SECTIONS]
-    for name, options in (*sections, ("source", config.source), ("sink", config.sink)):
-        for key, _ in keys_of(type(options)):
-            here, raw = f"{name}.{key}", _raw(options, key)
-            if here in found or isinstance(raw, Secret):
-                continue
-            found[here] = raw if raw is None or isinstance(raw, bool | int | float) else _digest(_value(options, key))
+    found: dict[str, Setting] = {}
+    for name in COMMON_SECTIONS:
+        found |= _planned(name, name, getattr(config, name))
+    found |= _planned("source", f"source:{config.source.type}", config.source)
+    found |= _planned("sink", f"sink:{config.sink.type}", config.sink)
+    for name, (field, _) in REPEATED_SECTIONS.items():
+        found[name] = [_planned("", name, options) for options in getattr(config, field)]
     return found
 
 
@@ -142,6 +143,39 @@ def _kept(prefix: str, section: str, options: BaseModel) -> dict[str, Setting]:
         plain = change is not Change.PLACE or is_place(field)
         found[here] = value if plain and not isinstance(_raw(options, key), Secret) else _digest(_raw(options, key))
     return found
+
+
+def _planned(prefix: str, section: str, options: BaseModel) -> dict[str, Setting]:
+    """All keys of a section but those that may hold a secret."""
+    kept = _kept(prefix, section, options)
+    found: dict[str, Setting] = {}
+    for key, field in keys_of(type(options)):
+        if may_hold_secret(field):
+            continue
+        here, value = f"{prefix}.{key}" if prefix else key, _value(options, key)
+        if key == "format" and isinstance(value, dict):
+            found |= _planned_format(here, value)
+        else:
+            found[here] = kept[here] if here in kept else _plain(value, _raw(options, key))
+    return found
+
+
+def _planned_format(prefix: str, options: Mapping[str, Setting]) -> dict[str, Setting]:
+    """The options of a message format that are given, each as a key."""
+    fields = dict(keys_of(load_plugin(PluginGroup.FORMATS, str(options["type"])).config))
+    hidden = {key.partition(".")[0] for key, field in fields.items() if may_hold_secret(field)}
+    found: dict[str, Setting] = {}
+    for key, value in options.items():
+        if key in hidden:
+            continue
+        free = class_of("format", key, fields.get(key)) is Change.FREE
+        found[f"{prefix}.{key}"] = _plain(value, value) if free else value
+    return found
+
+
+def _plain(value: Setting, raw: Any) -> Setting:
+    """`raw` where it is a number, or yes or no; else a digest of `value`."""
+    return raw if raw is None or isinstance(raw, bool | int | float) else _digest(value)
 
 
 def _raw(options: BaseModel, key: str) -> Any:

@@ -3,7 +3,7 @@ not as it was planned.
 
 | compared by name | not compared |
 |---|---|
-| every key of the configuration but secrets | numbers of rows, bytes and chunks |
+| every key of the configuration but those that may hold a secret | numbers of rows, bytes and chunks |
 | the tables, their columns and keys | positions and epochs, because a state goes on |
 | targets: of which tables, columns, statement | |
 | what lies at the places of targets | |
@@ -24,7 +24,7 @@ from raycdc.checkpoint import codec
 from raycdc.cli.planned import PlannedColumn, PlannedTarget
 from raycdc.errors import ConfigError, StateError
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)

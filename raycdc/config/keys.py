@@ -13,7 +13,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from raycdc.config.fields import AnyPlace, LocalPath
+from raycdc.config.fields import AnyPlace, LocalPath, Secret
 from raycdc.config.model import COMMON_SECTIONS, REPEATED_SECTIONS
 from raycdc.plugins import PluginGroup, list_plugins, load_plugin
 
@@ -50,6 +50,11 @@ def is_local_path(field: FieldInfo) -> bool:
 def is_place(field: FieldInfo) -> bool:
     """Whether the key names a folder or file, which may be on a store where `is_local_path` says no."""
     return _is_marked(field, LocalPath) or _is_marked(field, AnyPlace)
+
+
+def may_hold_secret(field: FieldInfo) -> bool:
+    """Whether the key's value is never shown, because it is a secret or often holds one (``repr=False``)."""
+    return not field.repr or Secret in leaf_types(field.annotation)
 
 
 def _is_marked(field: FieldInfo, mark: type[LocalPath | AnyPlace]) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from raycdc.checkpoint import codec
-from raycdc.cli.plan_file import NOTHING, OWN, differences, read_plan
+from raycdc.cli.plan_file import NOTHING, OWN, VERSION, differences, read_plan
 from raycdc.cli.planned import PlannedColumn
 from raycdc.errors import ExitCode
 from tests.unit.upkeep.small_pipeline import MORE, configured, require_exact, run, told
@@ -82,9 +82,12 @@ def test_a_plan_that_was_changed_or_is_of_another_version_is_none(
     code, said = told(capsys, *words)
     assert (code, "is no plan as it was sealed: its checksum" in said) == (ExitCode.CONFIG, True), said
     del document["sha"]
-    planned.write_bytes(codec.encode({**document, "version": 2}))
+    planned.write_bytes(codec.encode({**document, "version": VERSION + 1}))
     code, said = told(capsys, *words)
-    assert (code, "is a plan of version 2; this raycdc reads 1" in said) == (ExitCode.CONFIG, True), said
+    assert (code, f"is a plan of version {VERSION + 1}; this raycdc reads {VERSION}" in said) == (
+        ExitCode.CONFIG,
+        True,
+    ), said
     del document["targets"]
     planned.write_bytes(codec.encode(document))
     code, said = told(capsys, *words)

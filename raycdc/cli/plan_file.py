@@ -14,6 +14,7 @@ The seal is a checksum over the content: it tells a file that was changed by mis
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -62,12 +63,18 @@ _ADAPTER = TypeAdapter(SealedPlan)
 
 def write_plan(path: Path, plan: SealedPlan) -> None:
     """Put the sealed plan there, whole or not at all, for this user alone. `ConfigError` where that cannot be."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Nobody can know the name, so that no file or link of others is there.
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(codec.encode(asdict(plan)))
-        temporary.replace(path)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                os.fchmod(file.fileno(), 0o600)  # A umask may have taken more.
+                file.write(codec.encode(asdict(plan)))
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
     except OSError as cause:
         raise ConfigError(f"{path} cannot be written: {cause}.") from cause
 

@@ -75,4 +75,8 @@ def _said(config: Path, store: CheckpointStore, tables: tuple[str, ...], text: s
 def _agreed() -> bool:
     if not sys.stdin.isatty():
         raise ConfigError("Nothing was changed, because there is nobody to ask: say --yes.")
-    return input("Do it? [y/N] ").strip().lower() in ("y", "yes")
+    try:
+        return input("Do it? [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:  # Ctrl-D: nothing was said.
+        print()
+        return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from raycdc.checkpoint import codec
-from raycdc.cli.plan_file import NOTHING, OWN, VERSION, differences, read_plan
+from raycdc.cli.plan_file import NOTHING, OWN, VERSION, differences, read_plan, write_plan
 from raycdc.cli.planned import PlannedColumn
-from raycdc.errors import ExitCode
+from raycdc.errors import ConfigError, ExitCode
 from tests.unit.upkeep.small_pipeline import MORE, configured, require_exact, run, told
 
 
@@ -125,3 +126,24 @@ def test_columns_and_keys_that_differ_are_named(planned: Path) -> None:
         "Target shop.a has its columns in another order than was planned.",
     ]
     assert differences(plan, replace(plan, pipeline="x")) == ["The plan is of pipeline 'small', and this is 'x'."]
+
+
+def test_a_plan_is_written_into_a_new_file_of_its_user_or_not_at_all(planned: Path) -> None:
+    folder, plan = planned.parent, read_plan(planned)
+    others = folder / "others"
+    others.write_text("mine")
+    # Somebody guesses the name of the file that is written first.
+    (folder / f".plan.json.{os.getpid()}.tmp").symlink_to(others)
+    mask = os.umask(0o277)
+    try:
+        write_plan(planned, plan)
+    finally:
+        os.umask(mask)
+    assert (others.read_text(), planned.is_symlink(), read_plan(planned)) == ("mine", False, plan)
+    assert planned.stat().st_mode & 0o777 == 0o600
+    there = folder / "there"
+    there.mkdir()
+    before = sorted(folder.iterdir())
+    with pytest.raises(ConfigError, match="there cannot be written"):
+        write_plan(there, plan)
+    assert sorted(folder.iterdir()) == before

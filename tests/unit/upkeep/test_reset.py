@@ -46,6 +46,9 @@ def test_a_table_begins_anew_once_somebody_agrees(
     code, said = told(capsys, "reset", str(config), "shop.a")
     assert (code, said.splitlines()[-1]) == (ExitCode.DONE, "Do it? [y/N] Nothing was changed."), said
     assert "with every row once more" in said
+    monkeypatch.setattr(sys, "stdin", Person())  # Ctrl-D
+    code, said = told(capsys, "reset", str(config), "shop.a")
+    assert (code, said.splitlines()[-2:]) == (ExitCode.DONE, ["Do it? [y/N] ", "Nothing was changed."]), said
     assert desk.all() == []
     code, said = told(capsys, "reset", str(config), "shop.c", "--yes")
     assert (code, "none of the pipeline's tables" in said) == (ExitCode.CONFIG, True), said

@@ -14,6 +14,7 @@ from raycdc.checkpoint.store import CheckpointStore
 from raycdc.cli.check import REFUSED, check_changelog, told_of_pace, told_of_state
 from raycdc.cli.check_targets import lying_there
 from raycdc.cli.plan_file import (
+    NO_STATE,
     NOTHING,
     OTHER,
     OWN,
@@ -78,7 +79,7 @@ def plan_config(path: Path, *, as_json: bool, out: Path | None = None) -> int:
     for target in targets:
         _print(target, as_json=as_json)
     store = known_store(config)
-    effects = told_of_state(config, store) if store is not None else []
+    effects = _effects(config, store)
     for text in effects:
         print(printable_text(f"State: {text}"), file=sys.stderr)
     if not tables and not parked:
@@ -88,7 +89,7 @@ def plan_config(path: Path, *, as_json: bool, out: Path | None = None) -> int:
     if out is not None:
         if any(text.startswith(REFUSED) for text in effects):
             raise ConfigError("The plan is not sealed, because a run would not begin, as was said above.")
-        write_plan(out, _sealed(config, tables, targets, tuple(effects)))
+        write_plan(out, _sealed(config, tables, targets, store, effects))
         print(printable_text(f"Sealed as {out}: raycdc run {path} --plan {out}"), file=sys.stderr)
     return int(ExitCode.DONE)
 
@@ -102,7 +103,8 @@ def require_planned(config: PipelineConfig, path: Path) -> None:
     tables = {name: table for name, table in tables.items() if name not in parked}
     with transformed_tables(config) as transforms:
         targets = planned(config, tables, transforms)
-    told = differences(sealed, _sealed(config, tables, targets, ()))
+    store = known_store(config)
+    told = differences(sealed, _sealed(config, tables, targets, store, _effects(config, store)))
     if told:
         raise ConfigError(
             f"The run did not begin, because not all is as {path} has it:",
@@ -115,7 +117,8 @@ def _sealed(
     config: PipelineConfig,
     tables: Mapping[TableId, SourceTable],
     targets: Sequence[PlannedTarget],
-    effects: tuple[str, ...],
+    store: CheckpointStore | None,
+    effects: Sequence[str],
 ) -> SealedPlan:
     from raycdc import __version__
 
@@ -138,8 +141,14 @@ def _sealed(
         ),
         targets=tuple(targets),
         places=_places(config, [TableId.parse(target.target) for target in targets]),
-        effects=effects,
+        state=NO_STATE if store is None else store.checkpoint,
+        effects=tuple(effects),
     )
+
+
+def _effects(config: PipelineConfig, store: CheckpointStore | None) -> list[str]:
+    """What a changed configuration does to the state, if there is one, and why a run would not begin."""
+    return [] if store is None else told_of_state(config, store)
 
 
 def _places(config: PipelineConfig, targets: Sequence[TableId]) -> dict[str, str]:

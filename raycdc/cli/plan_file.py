@@ -7,6 +7,7 @@ not as it was planned.
 | the tables, their columns and keys | positions and epochs, because a state goes on |
 | targets: of which tables, columns, statement | |
 | what lies at the places of targets | |
+| the state, and what a changed configuration does to it | |
 
 The seal is a checksum over the content: it tells a file that was changed by mistake, and is no signature.
 """
@@ -43,8 +44,8 @@ class PlannedTable:
 @dataclass(frozen=True, slots=True)
 class SealedPlan:
     """The content of a plan's file. `configuration` has each key's value as JSON. `places` says of each target what
-    lies there: nothing, what this pipeline wrote, or something else. `effects` are what a changed configuration does to
-    the state that there is.
+    lies there: nothing, what this pipeline wrote, or something else. `state` is the identity of the state that there
+    is, and `effects` are what a changed configuration does to it.
     """
 
     version: int
@@ -55,6 +56,7 @@ class SealedPlan:
     tables: tuple[PlannedTable, ...]
     targets: tuple[PlannedTarget, ...]
     places: Mapping[str, str]
+    state: str
     effects: tuple[str, ...]
 
 
@@ -108,6 +110,8 @@ def differences(planned: SealedPlan, now: SealedPlan) -> list[str]:
         *_of_tables({one.table: one for one in planned.tables}, {one.table: one for one in now.tables}),
         *_of_targets({one.target: one for one in planned.targets}, {one.target: one for one in now.targets}),
         *_of_places(planned.places, now.places),
+        *_of_state(planned.state, now.state),
+        *(f"Not planned was: {text}" for text in now.effects if text not in planned.effects),
     ]
 
 
@@ -172,6 +176,17 @@ def _of_places(planned: Mapping[str, str], now: Mapping[str, str]) -> Iterator[s
             yield f"At the place of target {name} lies {now[name]}; planned was {planned[name]}."
 
 
+def _of_state(planned: str, now: str) -> Iterator[str]:
+    # A first run makes the state that was not there.
+    if planned in (now, NO_STATE):
+        return
+    if now == NO_STATE:
+        yield "There is no state, and the plan was made with one."
+    else:
+        yield "The state is another one than was planned with."
+
+
+NO_STATE = "none"
 NOTHING, OWN, OTHER = "nothing", "what this pipeline wrote", "something else"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from raycdc.checkpoint import codec
-from raycdc.cli.plan_file import NOTHING, OWN, VERSION, differences, read_plan, write_plan
+from raycdc.cli.plan_file import NO_STATE, NOTHING, OWN, VERSION, differences, read_plan, write_plan
 from raycdc.cli.planned import PlannedColumn
 from raycdc.errors import ConfigError, ExitCode
 from tests.unit.upkeep.small_pipeline import MORE, configured, require_exact, run, told
@@ -105,6 +106,41 @@ def test_a_plan_that_no_run_would_begin_with_is_not_sealed(tmp_path: Path, capsy
     code, said = told(capsys, "plan", str(config), "--out", str(plan))
     assert (code, "State: A run refuses this. source.rows is 51" in said) == (ExitCode.CONFIG, True), said
     assert ("The plan is not sealed" in said, plan.exists()) == (True, False), said
+
+
+def test_an_effect_on_the_state_that_was_not_planned_is_named(
+    planned: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = planned.parent
+    assert run(configured(folder, sections='invalid_names = "park"')) == ExitCode.DONE
+    words = ("--local", "--until", "caught-up", "--plan", str(planned))
+    code, said = told(capsys, "run", str(configured(folder)), *words)
+    text = (
+        '  Not planned was: sink.invalid_names is "replace", and was "park" when the state was made: it acts on tables'
+    )
+    assert (code, text in said) == (ExitCode.CONFIG, True), said
+    code, said = told(capsys, "plan", str(configured(folder)), "--out", str(planned))
+    assert code == ExitCode.DONE, said
+    # What was planned may happen, and happens once.
+    for _ in range(2):
+        assert run(configured(folder), "--plan", str(planned)) == ExitCode.DONE
+
+
+def test_another_state_than_was_planned_with_is_named(planned: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = planned.parent
+    config = configured(folder)
+    assert run(config) == ExitCode.DONE
+    begun = read_plan(planned)
+    code, said = told(capsys, "plan", str(config), "--out", str(planned))
+    assert code == ExitCode.DONE, said
+    plan = read_plan(planned)
+    assert begun.state == NO_STATE != plan.state
+    assert [differences(begun, replace(begun, state=plan.state)), differences(plan, plan)] == [[], []]
+    assert differences(plan, replace(plan, state="1f")) == ["The state is another one than was planned with."]
+    shutil.rmtree(folder / "state")
+    code, said = told(capsys, "run", str(config), "--local", "--until", "caught-up", "--plan", str(planned))
+    text = "  There is no state, and the plan was made with one.\n"
+    assert (code, text in said, (folder / "state").exists()) == (ExitCode.CONFIG, True, False), said
 
 
 def test_columns_and_keys_that_differ_are_named(planned: Path) -> None:

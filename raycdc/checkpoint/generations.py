@@ -14,7 +14,7 @@ from raycdc.checkpoint import codec
 from raycdc.checkpoint.holder import Holder
 from raycdc.checkpoint.identity import require_usable
 from raycdc.checkpoint.state_folder import StateFolder
-from raycdc.errors import FencedError
+from raycdc.errors import FencedError, StateError
 
 #: A generation that a driver claimed for itself, and did not look up: what it writes must carry its own.
 OwnGeneration = NewType("OwnGeneration", int)
@@ -131,6 +131,13 @@ class Generations:
             self._folder.create_once(name, claim)
             if self._folder.read(name) != claim:
                 return None
+            # A folder cannot make look and claim one step. Who moves the state looks for claims behind its bar, so one
+            # of the two always sees the other.
+            try:
+                require_usable(self._folder)
+            except StateError:
+                self._folder.delete(name)
+                raise
             self._folder.write("gen", codec.encode({"version": codec.DOCUMENT_VERSION, "generation": generation}))
             older = [one for one in self._claims() if one < generation]
             for one in older:

@@ -7,7 +7,8 @@
 | 2, with `copied_from` | that a copy of a state is being written there | is told that it is not whole |
 
 A raycdc that knows version 1 alone refuses the other one by its number. A driver that waited for the state (a standby)
-has read the document before it was barred, so whoever claims a generation looks again (`require_usable`).
+has read the document before it was barred, so whoever claims a generation looks again, before and behind the claim
+(`require_usable`).
 """
 
 from __future__ import annotations

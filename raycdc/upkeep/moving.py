@@ -2,6 +2,7 @@
 
 | step | the old place | the new place |
 |---|---|---|
+| repeated behind a bar that a driver outran: no bar, before there is a lease | goes on | refused: not whole |
 | the move has the lease and a generation of its own | goes on, if this ends here | – |
 | mark, files, documents (`raycdc.upkeep.copying`) | goes on, if this ends here | refused: not whole |
 | bar | refused: the state was moved | refused: not whole |
@@ -11,7 +12,8 @@
 behind it the same command finishes it, and every other one says so.
 
 The bar is written under the move's own generation. A folder that several machines see cannot make that one step with
-the look at the generations: so the move looks once more, and takes the bar away where a driver was faster.
+the look at the generations: so the move looks once more, and takes the bar away where a driver was faster. A driver
+looks for a bar before and behind its claim, so one that the move's second look does not find is refused by the bar.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from raycdc.checkpoint.place import StatePlace
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.checkpoint.term import DriverTerm
 from raycdc.errors import ExitCode, FencedError, StateError
+from raycdc.testing.jobs import RUN_TIMEOUT_S
 from raycdc.upkeep.moving import move
 from tests.unit.upkeep.small_pipeline import MORE, MOST, command, configured, require_exact, run, told
 
@@ -100,6 +103,39 @@ def test_a_move_that_a_driver_overtook_leaves_the_state_where_it_is(
     assert CheckpointStore(there.place, create=False).generations.newest() == successor[0].generation()
     with pytest.raises(StateError, match="a copy was begun"):
         CheckpointStore(tmp_path / "new", create=False)
+
+
+def test_a_driver_that_looked_before_the_bar_and_claims_behind_it_does_not_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On another machine that sees the folder: the move cannot see its claim any more, so it must see the bar."""
+    there, waited = (CheckpointStore(tmp_path / "state", pipeline="small") for _ in range(2))
+    looked, moved = threading.Event(), threading.Event()
+    successor: list[Future[DriverTerm]] = []
+
+    def beside_the_bar(folder: LocalFolder, name: str, data: bytes) -> None:
+        if name == NAME and b"moved_to" in data and not successor:
+            successor.append(pool.submit(DriverTerm, waited))
+            assert looked.wait(RUN_TIMEOUT_S)
+        write(folder, name, data)
+
+    def late(folder: LocalFolder, name: str, data: bytes) -> None:
+        if threading.current_thread().name.startswith("successor"):
+            looked.set()
+            assert moved.wait(RUN_TIMEOUT_S)
+        create_once(folder, name, data)
+
+    write, create_once = LocalFolder.write, LocalFolder.create_once
+    monkeypatch.setattr(LocalFolder, "write", beside_the_bar)
+    monkeypatch.setattr(LocalFolder, "create_once", late)
+    with ThreadPoolExecutor(1, "successor") as pool:
+        try:
+            move(there.place, StatePlace.of(tmp_path / "new"))
+        finally:
+            moved.set()
+        with pytest.raises(StateError, match="was moved from"):
+            successor[0].result(RUN_TIMEOUT_S)
+    assert there.generations.newest() == CheckpointStore(tmp_path / "new", create=False).generations.newest()
 
 
 @pytest.mark.parametrize("what", ["a state", "a file", "inside", "around"])

@@ -252,8 +252,12 @@ def files_below(folder: AnyPath) -> list[str]:
 
 
 def transfer(file: AnyPath, to: AnyPath) -> int:
-    """Copy a file to wherever, whole or not at all; its bytes. `FileNotFoundError` where there is none."""
+    """Copy a file to wherever, whole or not at all, in a folder for this user alone; its bytes. `FileNotFoundError`
+    where there is none.
+    """
     with reading(file) as source, writing(to) as whole:
+        if isinstance(to, Path):
+            os.fchmod(whole.fileno(), 0o600)
         if not isinstance(source, str):
             return _piecewise(source, whole)
         with Path(source).open("rb") as opened:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from raycdc.checkpoint.disk import sync_folder
+from raycdc.checkpoint.disk import make_folder, sync_folder
 from raycdc.checkpoint.generations import Generations, OwnGeneration
 from raycdc.checkpoint.holder import Holder
 from raycdc.checkpoint.identity import NAME, Identity, read_identity
@@ -162,6 +162,8 @@ class Copy:
                 continue
             target = self._target.path(name)
             try:
+                if isinstance(target, Path):
+                    _make_private(target.parent, self._target.place.work)
                 self._bytes[name] = files.transfer(self._source.path(name), target)
             except FileNotFoundError:
                 self._bytes[name] = 0  # It went meanwhile, which the next look finds.
@@ -172,6 +174,14 @@ class Copy:
             if parent.is_dir():
                 sync_folder(parent)
         self._there = dict(there)
+
+
+def _make_private(folder: Path, work: Path) -> None:
+    """Make a folder of a state, and those that it is in, for this user alone."""
+    for one in reversed(folder.parents):
+        if one.is_relative_to(work):
+            make_folder(one)
+    make_folder(folder)
 
 
 def _require_apart(source: StatePlace, target: StatePlace) -> None:

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from raycdc.checkpoint.place import StatePlace
+from raycdc.checkpoint.store import CheckpointStore
 from raycdc.cli.entry import main
 from raycdc.errors import ExitCode
 from raycdc.testing.forked_commands import nursery
 from raycdc.testing.jobs import RUN_TIMEOUT_S
+from raycdc.upkeep.backup import back_up
 from tests.unit.upkeep.small_pipeline import MORE, MOST, command, configured, require_exact, run
 
 
@@ -55,6 +58,23 @@ def test_rows_that_wait_go_along(tmp_path: Path, failpoint: str) -> None:
     copy.rename(tmp_path / "state")
     assert run(config) == ExitCode.DONE
     require_exact(tmp_path)
+
+
+def test_what_is_copied_belongs_to_the_pipeline_alone(tmp_path: Path) -> None:
+    """Also where anybody may read whatever else this process makes."""
+    source, copy = CheckpointStore(tmp_path / "state", pipeline="small").place, tmp_path / "copy"
+    names = ["known/shop/a/1.parquet", "dead_letters/shop.a.jsonl", "looked_up/1.arrow"]
+    for name in names:
+        (source.work / name).parent.mkdir(parents=True)
+        (source.work / name).touch()
+    before = os.umask(0o022)
+    try:
+        back_up(source, StatePlace.of(copy))
+    finally:
+        os.umask(before)
+    modes = {str(path.relative_to(copy)): path.stat().st_mode for path in (copy, *copy.rglob("*"))}
+    assert set(names) <= set(modes)
+    assert {name: oct(mode) for name, mode in modes.items() if mode & 0o077} == {}
 
 
 def test_a_copy_of_a_running_pipeline_is_whole(tmp_path: Path) -> None:

@@ -78,7 +78,10 @@ def move_state(config: Path, to: str) -> int:
         print(printable_text(f'What stays on this machine is in {target.work} (pipeline.work = "{target.work}").'))
     elif source.on_store:
         print("Take pipeline.work out: a state in a folder has its files inside.")
-    print(printable_text(f"Nobody goes on from {moved.before} any more; once a run went well, it can be removed."))
+    left = f"Nobody goes on from {moved.before} any more; once a run went well, it can be removed"
+    # An older version took a work folder inside.
+    kept = f", but for {target.work}" if target.work.is_relative_to(moved.before) else ""
+    print(printable_text(f"{left}{kept}."))
     return int(ExitCode.DONE)
 
 
@@ -92,8 +95,11 @@ def _target(config: Path, to: str) -> StatePlace:
         return StatePlace.of(place.path)
     if not config.is_file():
         raise ConfigError(f"{to} is on an object store: name the configuration, which says how it is reached.")
-    options, storage = state_sections(tomllib.loads(config.read_text(encoding="utf-8")))
-    return state_place(options.model_copy(update={"state": str(place)}), storage)
+    document = tomllib.loads(config.read_text(encoding="utf-8"))
+    if isinstance(document.get("pipeline"), dict):
+        # As it will be, because pipeline.work may be there already, which only a state on a store has.
+        document["pipeline"]["state"] = str(place)
+    return state_place(*state_sections(document))
 
 
 def _size(copied: Copied) -> str:

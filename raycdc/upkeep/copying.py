@@ -109,6 +109,8 @@ class Copy:
         identity = self._identity
         assert identity is not None
         _require_apart(source.place, target.place)
+        if self._segments and target.place.on_store:
+            _require_work_apart(source.place, target.place)
         mark = replace(identity, copied_from=str(source.place), at_ms=time.time_ns() // 1_000_000)
         if (there := read_identity(target.folder)) is None:
             if not target.is_empty():
@@ -188,6 +190,14 @@ def _require_apart(source: StatePlace, target: StatePlace) -> None:
     one, other = f"{source}/", f"{target}/"
     if one.startswith(other) or other.startswith(one):
         raise StateError(f"{target} is not apart from {source}, where the state is: name another place.")
+
+
+def _require_work_apart(source: StatePlace, target: StatePlace) -> None:
+    if target.work.resolve().is_relative_to(source.work.resolve()):
+        raise StateError(
+            f"What {target} leaves on this machine would be in {target.work}, inside {source.work}, which the state "
+            f"goes from: set pipeline.work to a folder apart from it, and repeat the command."
+        )
 
 
 def identity_there(side: Side) -> Identity:

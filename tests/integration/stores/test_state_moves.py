@@ -31,13 +31,17 @@ def test_a_pipeline_goes_to_a_store_and_back_with_the_rows_that_wait(
     config = configured(tmp_path, sections=section)
     words = ("run", str(config), "--local", "--until", "caught-up")
     assert command(config, *words, failpoints="after_manifest=kill@2")[0] == -signal.SIGKILL
-    # There, killed on the way.
     moves = ("state", "move", str(config), url)
+    code, said = command(config, *moves)
+    assert (code, "set pipeline.work" in said) == (ExitCode.STATE, True), said
+    # There, killed on the way.
+    work = tmp_path / "work"
+    config.write_text(config.read_text().replace("[pipeline]", f'[pipeline]\nwork = "{work}"'))
     assert command(config, *moves, failpoints=failpoint)[0] == -signal.SIGKILL
     code, said = command(config, *moves)
-    work = tmp_path / "state" / "small.work"
     assert (code, f'pipeline.work = "{work}"' in said) == (ExitCode.DONE, True), said
-    shutil.rmtree(work, ignore_errors=True) if not work.exists() else work.rename(tmp_path / "work")
+    assert f"from {tmp_path / 'state'} any more; once a run went well, it can be removed." in said
+    shutil.rmtree(tmp_path / "state")
     there = configured(tmp_path, state=url, sections=section, events=MORE)
     code, said = told(capsys, "state", "check", str(there))
     assert (code, "is whole" in said) == (ExitCode.DONE, True), said

@@ -19,6 +19,15 @@ from raycdc.testing.jobs import RUN_TIMEOUT_S
 from raycdc.upkeep.moving import move
 from tests.unit.upkeep.small_pipeline import MORE, MOST, command, configured, require_exact, run, told
 
+#: A store that is not asked.
+NOWHERE = """
+[storage]
+endpoint = "http://127.0.0.1:1"
+allow_http = true
+region = "us-east-1"
+access_key_id = "nobody"
+secret_access_key = "nothing"
+"""
 BEFORE_THE_BAR = ["after_marked=kill", "half_written=kill@1", "half_written=kill@7", "after_copied=kill"]
 
 
@@ -156,3 +165,16 @@ def test_only_an_empty_place_apart_is_taken(tmp_path: Path, what: str, capsys: p
         code, said = told(capsys, "state", verb, str(config), str(new))
         assert (code, "name " in said) == (ExitCode.STATE, True), said
     CheckpointStore(tmp_path / "state", create=False)
+
+
+def test_a_state_does_not_leave_its_work_in_the_place_that_it_goes_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That place is to be removed, and the default would be inside."""
+    monkeypatch.chdir(tmp_path)
+    config = configured(tmp_path, sections=NOWHERE)
+    CheckpointStore(tmp_path / "state", pipeline="small")
+    code, said = told(capsys, "state", "move", str(config), "s3://lake/state")
+    work = tmp_path / "state" / "small.work"
+    assert (code, f"would be in {work}, inside {tmp_path / 'state'}" in said) == (ExitCode.STATE, True), said
+    assert "set pipeline.work" in said

@@ -23,6 +23,7 @@ from raycdc.epochs.dead_letters import DeadLetters
 from raycdc.errors import StateError
 from raycdc.model import META_COLUMNS, TableId, TableSchema
 from raycdc.runtime.supervisor import Supervisor
+from raycdc.source.table_requests import settle
 
 _log = logging.getLogger(__name__)
 
@@ -127,6 +128,7 @@ class Ledger:
                     before, epoch=manifest.epoch, generation=self._generation(), committed_ms=now_ms, tables=vectors
                 )
             )
+            settle(self.store, manifest.epoch)
             self._letters.show(manifest.epoch)
             self._supervisor.epoch_committed(manifest.epoch)
 

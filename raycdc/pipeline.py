@@ -195,6 +195,7 @@ class Pipeline:
             spec = replace(job_spec(config, store, settled, until=_end_of(until), taker=taker), copies=None)
             if in_flight_max:
                 spec = replace(spec, settings=replace(spec.settings, in_flight_max=in_flight_max))
+            CommandDesk(store).judge_rows(command_rules(config, rows_judge(config)))
             store.sweep_spool()
             sealed_before = store.next_epoch() - 1
             launcher = new_launcher(config, spec, store, local=local, reporter=silent)
@@ -306,7 +307,9 @@ class Pipeline:
             loop.recover()
         settle_place(self.config, store)
         desk = CommandDesk(store)
-        for answer in desk.take(desk.waiting(), command_rules(self.config, rows_judge(self.config))):
+        rules = command_rules(self.config, rows_judge(self.config))
+        desk.judge_rows(rules)
+        for answer in desk.take(desk.waiting(), rules):
             reporter.tell(Commanded(answer))
         last = store.last_manifest()
         # The start has told of those that it asks for.

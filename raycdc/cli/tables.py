@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import time
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, assert_never
 from raycdc.checkpoint.bad_rows import bad_rows
 from raycdc.checkpoint.opaque import Position
 from raycdc.checkpoint.pulse import Vacancy, Watch
-from raycdc.checkpoint.store import CheckpointStore
+from raycdc.checkpoint.store import CheckpointStore, CommitRecord
 from raycdc.checkpoint.term import brief_term
 from raycdc.cli.inspect_checkpoint import place_of_state
 from raycdc.cli.places import place_text_of
@@ -26,6 +26,7 @@ from raycdc.model import TableId
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.printable import printable, printable_json, printable_text
 from raycdc.source.parking import Asked
+from raycdc.source.rows_by_key import RowsByKey
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import RowsAgain
 from raycdc.source.table_commands import Command, CommandRules, TableAction, as_it_is, no_rows
@@ -177,7 +178,20 @@ def print_commands(config: Path, command: str | None, *, as_json: bool) -> int:
 
 def command_rules_of(config: Path) -> CommandRules:
     """What the file says, of which nothing but this need be valid; a state's folder is none."""
-    return CommandRules(_updates_rows(config), partial(_check_selected, config), partial(_require_rows, config))
+    selected, rows = partial(_check_selected, config), partial(_require_rows, config)
+    return CommandRules(_updates_rows(config), selected, rows, partial(_why_not_by_key, config))
+
+
+def _why_not_by_key(config: Path, table: TableId, tables: Iterable[TableId], record: CommitRecord | None) -> str:
+    """Why rows of the table cannot be put over those of its target; without a configuration, as far as the state says
+    it.
+    """
+    if not config.is_file():
+        return RowsByKey().why_not(table, tables, record)
+    from raycdc.config import load_config
+
+    loaded = load_config(config)
+    return RowsByKey(loaded.router(), loaded.transformed()).why_not(table, tables, record)
 
 
 def _require_rows(config: Path, table: TableId, document: SchemaDocument, again: RowsAgain) -> None:

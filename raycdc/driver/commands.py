@@ -30,6 +30,7 @@ from enum import StrEnum
 from typing import Any
 
 from raycdc.checkpoint import codec
+from raycdc.checkpoint.configured import kept_sink, read_configured
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.errors import ConfigError
@@ -39,8 +40,13 @@ from raycdc.source.parking import Asked, with_requests
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.stream_state import stream_of
 from raycdc.source.table_commands import Command, CommandRules, as_it_is, judged
-from raycdc.source.table_requests import acting, ask_all, requests_of, stream_state
+from raycdc.source.table_requests import acting, ask_all, judge_rows, requests_of, stream_state
 
+#: Why no rows are read again for a sink of one's own.
+NO_SINK = (
+    "Epochs of this state are taken by hand, and rows that are read again would come to whoever takes them as inserts "
+    "of keys that are there. A table that begins anew is emptied first: raycdc tables resnapshot, without --where."
+)
 _FOLDER = "commands"
 _FILE = re.compile(r"([0-9a-z]{8,64})\.json")
 
@@ -147,15 +153,34 @@ class CommandDesk:
                     rows = command.rows_request(TableId.parse(answer.table)) if of_rows else None
                     ask_all(self._store, command.requests(answer), [answer], rows)
                     answers.append(answer)
+            self.judge_rows(rules)
         reach("after_command")
         for command in commands:
             self._folder.delete(f"{_FOLDER}/{command.id}.json")
         return answers
 
+    def judge_rows(self, rules: CommandRules) -> None:
+        """Have backfills that were asked for before end where the configuration refuses them by now; while nobody
+        reads.
+        """
+        stream, asked = stream_of(self._store.last_manifest()), requests_of(self._store)
+        if stream is not None and asked.rows:
+            # With the tables that are to be added, of which some may share a target.
+            state, record, by_hand = with_requests(stream, asked), self._store.last_commit(), self._is_by_hand
+            judge_rows(self._store, lambda table: NO_SINK if by_hand else rules.why_no_rows(table, state, record))
+
+    @property
+    def _is_by_hand(self) -> bool:
+        """Whether the state's epochs are for whoever takes them, and no sink of ours."""
+        keys = read_configured(self._store)
+        return keys is not None and kept_sink(keys) is None
+
     def _judged(self, command: Command, rules: CommandRules, manifest: Manifest) -> Asked:
         stream = stream_of(manifest)
         if stream is None:
             return command.refused("This source has no log that tables are read from, so none can be told apart in it.")
+        if command.is_of_rows and self._is_by_hand:
+            return command.refused(NO_SINK)
         record = self._store.last_commit()
         state = as_it_is(with_requests(stream, requests_of(self._store)), record)
         try:

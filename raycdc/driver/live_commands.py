@@ -14,6 +14,7 @@ from raycdc.model import TableId
 from raycdc.runtime.launcher import CoordinatorLostError
 from raycdc.sinks.api import UPSERT
 from raycdc.source.parking import Asked
+from raycdc.source.rows_by_key import RowsByKey
 from raycdc.source.table_commands import CommandRules, RequireRows
 from raycdc.threads import THREADS, Threads
 
@@ -34,7 +35,8 @@ def command_rules(config: PipelineConfig, require_rows: RequireRows) -> CommandR
                 "start the pipeline again, which adds it."
             )
 
-    return CommandRules(config.sink.write == UPSERT, is_selected, require_rows)
+    by_key = RowsByKey(config.router(), config.transformed())
+    return CommandRules(config.sink.write == UPSERT, is_selected, require_rows, by_key.why_not)
 
 
 class SourceSide(Protocol):

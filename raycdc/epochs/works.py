@@ -195,6 +195,7 @@ class Works:
                 f"tables into {share.name}, and whose deleted row one is cannot be told. Route it elsewhere."
             )
         self._check_dropped(share, target, found)
+        self._check_again(manifest, share, target, found)
         self.left_out.check(manifest, tables, share, before, target, found)
 
     def _check_known(self, source: TableId, manifest: Manifest) -> None:
@@ -213,6 +214,20 @@ class Works:
             raise RoutesRefusedError(
                 f'{place}.missing = "drop": {drops[0]} is merged with other tables into {share.name}, and whose row is '
                 'deleted with one that was left out cannot be told. Route it elsewhere, or use missing = "null".'
+            )
+
+    def _check_again(
+        self, manifest: Manifest, share: TargetEpoch, target: Target, found: Mapping[TableId, ResolvedTransform]
+    ) -> None:
+        """`RoutesRefusedError` for rows that are read again, where the target may have their keys from other rows: the
+        command is refused there, but a table may have come to share its target since.
+        """
+        again = sorted({s.table for s in manifest.segments if s.kind == "backfill" and s.table in share.sources})
+        anew = any(source in found and found[source].keyed_anew for source in again)
+        if again and self._routing.upsert and (len(target.sources) > 1 or anew):
+            raise RoutesRefusedError(
+                f"{share.name}: rows of {again[0]} were read again, and cannot be told from those of the other tables "
+                f"there, or of another key. Read it anew with: raycdc tables resnapshot CONFIG {again[0]}"
             )
 
     def _transformed(

@@ -8,7 +8,7 @@
 | `resume` | not paused | to go on from where it was left; a snapshot, where nobody can say what lies between |
 | `resnapshot` | none of the pipeline's; removed | a snapshot |
 | `backfill`, and `resnapshot` of some rows | not followed, or without a primary key; its target keeps changes and no \
-rows; the source refuses the predicate | a backfill |
+rows, or cannot tell its rows by key (`raycdc.source.rows_by_key`); the source refuses the predicate | a backfill |
 
 Pure. `raycdc.driver.commands` keeps them, and carries them out.
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NotRequired, TypedDict
 
@@ -27,6 +27,7 @@ from raycdc.model import TableId
 from raycdc.model.selector import plain_table
 from raycdc.plugins import did_you_mean
 from raycdc.source.parking import Asked, TableRequest, with_refusals
+from raycdc.source.rows_by_key import RowsByKey, WhyNotByKey
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.backfill_request import RowsRequest
 from raycdc.source.snapshot.stream_state import StreamState
@@ -160,11 +161,25 @@ def no_rows(table: TableId, *_: object) -> None:
 class CommandRules:
     """What the configuration says about commands: whether the sink holds one row per key, and where a table that is to
     be added `is_selected`, which raises `ConfigError` otherwise. So does `require_rows` of rows that cannot be read.
+    `why_not_by_key` says why rows of a table cannot be put over those of its target.
     """
 
     updates_rows: bool
     is_selected: Callable[[TableId], None]
     require_rows: RequireRows = no_rows
+    why_not_by_key: WhyNotByKey = field(default_factory=lambda: RowsByKey().why_not)
+
+    def why_no_rows(self, table: TableId, state: StreamState, record: CommitRecord | None) -> str:
+        """Why no rows of the table are read again, whatever the source says; empty where they may be."""
+        if not self.updates_rows:
+            return (
+                f"The target of {table} keeps every change of a row (sink.write), and rows that are read again are "
+                "none. For a new beginning of the table in it: raycdc tables resnapshot, without --where."
+            )
+        try:
+            return self.why_not_by_key(table, state.tables, record)
+        except ConfigError as error:
+            return str(error)
 
 
 def as_it_is(state: StreamState, record: CommitRecord | None) -> StreamState:
@@ -187,7 +202,7 @@ def judged(
     """
     action, table = command.action, table_called(command.table, state)
     if command.is_of_rows:
-        return _judged_rows(command, TableId.parse(table), state, rules, document)
+        return _judged_rows(command, TableId.parse(table), state, record, rules, document)
     _require_sense(action, table, state, rules)
     why = _why_anew(table, state, record, rules) if action is TableAction.RESUME else ""
     anew = bool(why) or action.request is TableRequest.RESNAPSHOT
@@ -217,6 +232,7 @@ def _judged_rows(
     command: Command,
     table: TableId,
     state: StreamState,
+    record: CommitRecord | None,
     rules: CommandRules,
     document: Callable[[str], SchemaDocument],
 ) -> Asked:
@@ -234,11 +250,8 @@ def _judged_rows(
         raise ConfigError(f"{table} is {why} Rows are read again of tables that are followed: resume it first.")
     if isinstance(now, CatchingUp):
         raise ConfigError(f"{table} goes on from an older place, and is not where the log is yet. Ask again then.")
-    if not rules.updates_rows:
-        raise ConfigError(
-            f"The target of {table} keeps every change of a row (sink.write), and rows that are read again are none. "
-            "For a new beginning of the table in it: raycdc tables resnapshot, without --where."
-        )
+    if why_not := rules.why_no_rows(table, state, record):
+        raise ConfigError(why_not)
     described = document(now.schema)
     if not described.primary_key:
         raise ConfigError(

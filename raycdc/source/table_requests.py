@@ -120,6 +120,15 @@ def ask_all(
         store.documents.write(REQUESTS, with_commands(asked, commands).to_json())
 
 
+def judge_rows(store: CheckpointStore, why_not: Callable[[TableId], str]) -> None:
+    """Backfills that were asked for before are refused as `why_not` says of their tables now, while nobody reads."""
+    with store.documents.changing:
+        asked = requests_of(store)
+        rows = {name: replace(one, refused=why_not(one.table)) for name, one in asked.rows.items()}
+        if rows != asked.rows:
+            store.documents.write(REQUESTS, replace(asked, rows=rows).to_json())
+
+
 def with_commands(requests: Requests, commands: Sequence[Asked]) -> Requests:
     """`requests`, which know of `commands` too; of those that are done, the oldest are forgotten."""
     known = {asked.command: asked for asked in (*requests.commands, *commands)}

@@ -50,6 +50,7 @@ class ScriptedTable:
     changelog: list[Change] = field(default_factory=list)
     announced: bool = False
     snapshot: list[tuple[RowKind, Row]] = field(default_factory=list)
+    again: list[tuple[RowKind, Row]] = field(default_factory=list)
     log: list[tuple[RowKind, Row]] = field(default_factory=list)
     changes: list[SchemaChangeEvent] = field(default_factory=list)
 
@@ -61,6 +62,10 @@ class ScriptedTable:
         for row in rows:
             self._emit(self.snapshot, RowKind.INSERT, row)
             self.rows[self.key(row)] = row
+
+    def read_again(self, *keys: tuple[Any, ...]) -> None:
+        """Rows of a backfill in the epoch being written; to be called before the log's changes of it."""
+        self.again += [(RowKind.INSERT, dict(self.rows[key])) for key in keys]
 
     def insert(self, row: Row) -> None:
         self._emit(self.log, RowKind.INSERT, row)
@@ -118,14 +123,14 @@ class EpochScript:
             if not table.announced:
                 table.changes.insert(0, CreateTableEvent(table.id, table.schema))
                 table.announced = True
-            if not (table.snapshot or table.log or table.changes):
+            if not (table.snapshot or table.again or table.log or table.changes):
                 continue
             fingerprint = self.store.put_schema(table.schema)
-            for kind, rows in (("snapshot", table.snapshot), ("log", table.log)):
+            for kind, rows in (("snapshot", table.snapshot), ("backfill", table.again), ("log", table.log)):
                 if rows:
                     segments.append(self._segment(table, kind, rows, epoch, fingerprint))
             parts[table.id] = TableEpoch(fingerprint, snapshot=bool(table.snapshot), changes=tuple(table.changes))
-            table.snapshot, table.log, table.changes = [], [], []
+            table.snapshot, table.again, table.log, table.changes = [], [], [], []
         manifest = Manifest(
             epoch=epoch,
             generation=self.generation,

@@ -184,6 +184,20 @@ def test_a_row_inserted_and_deleted_at_once_leaves_another_shards_row_alone(tmp_
     world.check()
 
 
+def test_rows_read_again_never_swallow_a_deletion_in_a_target_of_several_tables(tmp_path: Path) -> None:
+    world = new_world("delta-upsert", tmp_path)
+    world.script.table("s2.item", narrow())
+    insert(world, "s1.item", 1)
+    insert(world, "s2.item", 2)
+    world.script.seal()
+    # The command is refused; a table may come to share its target while its rows are read again.
+    world.script.table("s2.item").read_again((2,))
+    world.script.table("s2.item").delete((2,))
+    world.script.seal(final=True)
+    with pytest.raises(ConfigError, match=r"lake\.item: rows of s2\.item were read again.*resnapshot CONFIG s2\.item"):
+        world.loop().run()
+
+
 def test_a_default_added_in_one_shard_after_the_other_is_in_all_rows(tmp_path: Path) -> None:
     world = new_world("delta-upsert", tmp_path)
     shards = [world.script.table("s1.item"), world.script.table("s2.item", narrow())]

@@ -25,7 +25,7 @@ does not have; those of `RowsAgain.keys` are deleted, if the SELECT does not sho
 |---|---|
 | the table's columns change | the open chunk is void and read again, with the new columns |
 | the table is parked, paused, removed, dropped, or begins again | the backfill is over, and says why |
-| the server refuses the predicate | so it is |
+| the server refuses the predicate, or the configuration the backfill by now | so it is |
 | a process dies | the chunks that are in no manifest are read again |
 
 Method: DBLog's (arXiv:2010.12597, section 4), whose windows also leave out the keys of the log between two watermarks.
@@ -156,13 +156,15 @@ class Backfills:
     def restore(self, sealed: Sequence[Backfill], asked: Mapping[str, RowsRequest]) -> list[RowsRequest]:
         """Go on with those that were `sealed` and those that are `asked` for. Returns the new ones, which `begin`.
 
-        One that is over and not asked for any more is forgotten.
+        One that is over and not asked for any more is forgotten; one that is refused by now is over.
         """
         for each in sealed:
             command = each.request.backfill
             if each.over is None or command in asked:
                 queue = tuple(replace(split, attempt=split.attempt + 1) for split in each.queue)
                 self._all[command] = _Running(replace(each, queue=queue))
+                if each.over is None and command in asked and asked[command].refused:
+                    self._end(self._all[command], asked[command].refused)
         return [request for command, request in asked.items() if command not in self._all]
 
     def begin(
@@ -175,6 +177,8 @@ class Backfills:
             followed = state.followed.get(request.table)
             begun = Backfill(request) if followed is None else Backfill.begun(request, document(followed.schema))
             self._all[request.backfill] = _Running(begun)
+            if request.refused:
+                self._end(self._all[request.backfill], request.refused)
         for table in self.tables():
             if table not in state.followed:
                 self.end(table, "the table is not followed")

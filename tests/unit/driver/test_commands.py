@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from raycdc.bridge.access import HERE
+from raycdc.bridge.bad_rows import BadRecords
+from raycdc.checkpoint.configured import write_configured
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.opaque import EnumeratorState, Position
-from raycdc.checkpoint.store import CheckpointStore, CommitRecord
+from raycdc.checkpoint.store import CheckpointStore, CommitRecord, RoutedTarget
+from raycdc.config import config_from_dict
+from raycdc.consumer import Ledger
 from raycdc.driver.commands import CommandDesk, CommandState
-from raycdc.driver.live_commands import LiveCommands
+from raycdc.driver.live_commands import LiveCommands, command_rules
 from raycdc.errors import ConfigError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.source.parking import Asked, TableRequest, with_requests
@@ -268,6 +276,77 @@ def test_a_backfill_that_is_over_early_is_refused_with_its_reason(store: Checkpo
     assert found is not None
     assert found.state is CommandState.REFUSED
     assert found.text.endswith("and then not any more: the table is paused: paused by the user")
+
+
+def by_key(**sections: list[dict[str, object]]) -> CommandRules:
+    """The rules of a configuration with these sections."""
+    config = config_from_dict(
+        {
+            "pipeline": {"name": "shop"},
+            "source": {"type": "mysql", "user": "cdc", "password": "geheim", "tables": ["shop.a", "shop.b"]},
+            "sink": {"type": "delta", "path": "./lake", "write": "upsert"},
+            **sections,
+        }
+    )
+    return command_rules(config, lambda *_: None)
+
+
+MERGED = by_key(route=[{"table": "shop.*", "to": "lake.all"}])
+REKEYED = by_key(transform=[{"table": "shop.a", "primary_keys": ["name"]}])
+SOFT = by_key(transform=[{"table": "shop.a", "filter": "id > 1", "on_delete": "soft"}])
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        (MERGED, r"cannot be told from those of shop\.b.*raycdc tables resnapshot CONFIG shop\.a"),
+        (
+            REKEYED,
+            r"transform\[0\]\.primary_keys gives the rows of shop\.a a key of its own.*resnapshot",
+        ),
+        (SOFT, r"transform\[0\]\.on_delete.*resnapshot CONFIG shop\.a"),
+    ],
+)
+def test_rows_whose_target_cannot_tell_them_by_key_are_not_read_again(
+    store: CheckpointStore, rules: CommandRules, said: str
+) -> None:
+    one = of_rows(store)
+    (answer,) = CommandDesk(store).take([one], rules)
+    assert answer.refused
+    assert re.search(said, answer.text)
+    # One that was asked for while the configuration was another one ends with the reason.
+    two = of_rows(store)
+    CommandDesk(store).take([two], by_key())
+    CommandDesk(store).judge_rows(by_key())
+    assert requests_of(store).rows[two.id].refused == ""
+    CommandDesk(store).judge_rows(rules)
+    assert re.search(said, requests_of(store).rows[two.id].refused)
+
+
+def test_a_target_that_had_rows_of_several_tables_takes_none_again(store: CheckpointStore) -> None:
+    one = of_rows(store)
+    routes = {"lake.all": RoutedTarget((A, B), "")}
+    store.write_commit(CommitRecord(store.next_epoch() - 1, store.generations.newest(), 0, {}, routes))
+    (answer,) = CommandDesk(store).take([one], by_key())
+    assert answer.refused
+    assert "in lake.all cannot be told from those of shop.b" in answer.text
+
+
+def test_epochs_that_are_taken_by_hand_get_no_rows_again(store: CheckpointStore) -> None:
+    desk, before, after = CommandDesk(store), of_rows(store), of_rows(store)
+    desk.take([before], by_key())
+    write_configured(store, {"source.type": "mysql"})
+    (answer,) = desk.take([after], by_key())
+    assert answer.refused
+    assert "taken by hand" in answer.text
+    assert "taken by hand" in requests_of(store).rows[before.id].refused
+    # Acknowledging is what settles it there.
+    supervisor: Any = SimpleNamespace(epoch_committed=lambda _: None)
+    ledger = Ledger(store, supervisor, BadRecords(), access=lambda: HERE, generation=store.generations.newest)
+    ended(store, before, "taken by hand")
+    ledger.acknowledge(store.next_epoch() - 1)
+    assert state_of(desk, before) is CommandState.REFUSED
+    assert requests_of(store).rows == {}
 
 
 def test_backfills_that_make_no_sense_are_refused_by_name(store: CheckpointStore) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -113,6 +114,20 @@ def test_chunks_of_a_predicate_are_planned_and_given_out_one_by_one() -> None:
     (sealed,) = made.sealed()
     assert (sealed.over, sealed.rows, sealed.planned, made.news) == ("", segment("s").rows, 2, False)
     assert made.tables() == []
+
+
+def test_one_that_is_refused_by_now_is_over_with_the_reason() -> None:
+    refused = replace(WHERE, refused="its target is shared")
+    made, context = backfills(refused)
+    assert (made.tables(), made.news, context.calls) == ([], True, [])
+    (sealed,) = made.sealed()
+    assert (sealed.over, sealed.rows) == ("its target is shared", 0)
+    # Also one that a manifest says goes on.
+    going = Backfill.from_json(GOLDEN["backfills"][0])
+    later, _ = backfills()
+    assert later.restore([going], {"c1": RowsRequest.from_json(refused.to_json())}) == []
+    (sealed,) = later.sealed()
+    assert (sealed.over, sealed.rows, later.tables()) == ("its target is shared", 7, [])
 
 
 def test_all_is_done_when_nothing_is_left_to_give_out() -> None:

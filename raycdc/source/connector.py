@@ -58,7 +58,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Generic, TypeVar
 
 from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.opaque import PlannerState, Position
+from raycdc.checkpoint.opaque import LogNotes, PlannerState, Position
 from raycdc.config import SourceConfig
 from raycdc.errors import ConfigError
 from raycdc.model import TableId, TableSchema
@@ -290,6 +290,13 @@ class IncrementalSource(Source[ConfigT]):
     def key_order(self, split: StreamSplit) -> KeyOrder:
         """How keys of rows of the log are compared with bounds of chunks."""
 
+    def is_settled(self, notes: LogNotes) -> bool:
+        """Whether `notes` of the log (`LogPlace.notes`) have nothing that is still to be told of the log before their
+        place; else the place's ordinal may stay before such a thing. Tables do not go over from one reading of the log
+        to another one until both are settled.
+        """
+        return True
+
     @property
     def takes_snapshot(self) -> bool:
         """Whether the rows that are there when a pipeline begins are read. Without, targets lack older ones."""
@@ -351,5 +358,11 @@ class _FetchedDialect:
 
     def key_order(self, split: StreamSplit) -> KeyOrder:
         # Here and not where the log is opened: that happens in the background, and a run may end before.
-        self._source.require_as_begun(split)
+        self.require_as_begun(split)
         return self._source.key_order(split)
+
+    def require_as_begun(self, split: StreamSplit) -> None:
+        self._source.require_as_begun(split)
+
+    def is_settled(self, notes: LogNotes) -> bool:
+        return self._source.is_settled(notes)

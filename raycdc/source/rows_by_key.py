@@ -69,8 +69,8 @@ class RowsByKey:
             return
         own = set(self.router.targets(table))
         for other in tables:
-            for target in own & set(_targets(self.router, other)) if other != table else ():
-                yield str(target), str(other)
+            for shared in own & set(_targets(self.router, other)) if other != table else ():
+                yield str(shared), str(other)
 
 
 def _targets(router: Router, table: TableId) -> tuple[TableId, ...]:

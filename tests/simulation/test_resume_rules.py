@@ -25,6 +25,9 @@ CRASHES = replace(CALM, crashes=0.006, pauses=0.006)
 REFUSALS = replace(CRASHES, refusals=0.15, pauses=0.01)
 TRUNCATIONS = replace(CALM, truncations=0.8, pauses=0.01)
 DEATHS = replace(CALM, crashes=0.02, pauses=0.008)
+BESIDE_AS_OF = replace(
+    CALM, kinds=(TableKind.PLAIN, TableKind.AS_OF, TableKind.AS_OF), truncations=0.5, unfollowed=0.3, pauses=0.01
+)
 FAILOVERS = replace(CRASHES, visibility=Visibility.WAIT, failovers=0.006)
 
 
@@ -39,6 +42,11 @@ def test_another_server_takes_over_while_tables_are_paused() -> None:
         Simulation(seed, settings=FAILOVERS).run()
 
 
+def test_the_log_waits_for_a_table_that_is_read_as_of_a_place_while_another_is_caught_up() -> None:
+    for seed in range(6):
+        Simulation(seed, settings=BESIDE_AS_OF).run()
+
+
 def test_tables_are_caught_up_in_the_runs_that_are_to_show_it() -> None:
     joined = 0
     for seed in range(4):
@@ -50,7 +58,12 @@ def test_tables_are_caught_up_in_the_runs_that_are_to_show_it() -> None:
 
 def join_where_the_table_was_left(patch: pytest.MonkeyPatch) -> None:
     """The rows between are in no epoch."""
-    patch.setattr(CatchUp, "meet", lambda self: self._end_tables() if self.tables and not self.wants_cut else None)
+
+    def meet(self: CatchUp, *, now_s: float) -> None:
+        if self.tables and not self.wants_cut:
+            self._end_tables()
+
+    patch.setattr(CatchUp, "meet", meet)
 
 
 def go_on_with_the_log_as_it_is_read(patch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.opaque import PlannerState
+from raycdc.checkpoint.opaque import LogNotes, PlannerState
 from raycdc.connectors.mongodb.captured import captured_collections, findings
 from raycdc.connectors.mongodb.catalog import (
     discover,
@@ -35,7 +35,7 @@ from raycdc.connectors.mongodb.snapshot.keys import SnapshotKeyOrder, StreamKeyO
 from raycdc.connectors.mongodb.snapshot.rows_again import require_rows
 from raycdc.connectors.mongodb.stream.causal import log_end, read_documents
 from raycdc.connectors.mongodb.stream.change_rows import ChangeRows
-from raycdc.connectors.mongodb.stream.document_reads import DocumentReads
+from raycdc.connectors.mongodb.stream.document_reads import DocumentReads, is_settled
 from raycdc.connectors.mongodb.stream.events import Scanner
 from raycdc.connectors.mongodb.stream.followed import FollowedCollections
 from raycdc.connectors.mongodb.stream.opening import StreamOpener, require_same_set
@@ -228,6 +228,9 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
         require_as_begun(
             split, begun=lambda d: Layout.from_document(d).asked, now=self.config.asked_of, options=options
         )
+
+    def is_settled(self, notes: LogNotes) -> bool:
+        return is_settled(notes.to_json())
 
     def key_order(self, split: StreamSplit) -> SnapshotKeyOrder | StreamKeyOrder:
         no_log = isinstance(position_of(split.state.position), NoLogPosition)

@@ -15,8 +15,14 @@ as after a restart. For the log's reader reads ahead, and has passed over rows o
 | has a unit up to M | it is passed on |
 | has a unit that does not say where it is | it waits for the next one of its transaction |
 | has something behind M, or is at M itself | all tables join; one that is `gone` has ended |
+| has, or the log has, something before its place that is still to be settled | it waits until M is behind its unit |
 | parks a table, or lets it begin again | the others go on; both readings are opened anew behind the next cut |
+| says that a table has ended | the log looks: it has passed over whatever took the name since |
 | cannot go on (the log is purged) | its tables are parked with the reason; the log goes on |
+
+*Settled* is a reading whose notes have nothing that is still to be told of the log before its place
+(`ReaderDialect.is_settled`). Until then its ordinal may be smaller than that of its position, which is where it would
+be opened anew; and the notes of the reading beside the log are of its tables, and go with it.
 
 Tables that were left at one place are read together, those of different places one after the other. At most one of the
 two readings is inside a transaction, because a cut needs both between two.
@@ -25,6 +31,7 @@ two readings is inside a transaction, because a cut needs both between two.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from typing import assert_never
 
@@ -32,6 +39,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raycdc.checkpoint.opaque import LogNotes
 from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.source.parked_tables import ended
@@ -42,6 +50,7 @@ from raycdc.source.snapshot.log_unit import (
     LogUnit,
     Progress,
     SchemaChange,
+    SchemaUpdate,
     TableParked,
     TransactionPart,
     Transactions,
@@ -59,14 +68,28 @@ from raycdc.source.table_life import CatchingUp, Parking, Phase, TableLives, asl
 class CatchUp:
     """See the module's docstring. Owned by the log reader, whose place in the log `log` is."""
 
-    def __init__(self, log: LogCursor, lives: TableLives, changes: TableChanges, epoch: OpenEpoch) -> None:
+    def __init__(
+        self,
+        log: LogCursor,
+        lives: TableLives,
+        changes: TableChanges,
+        epoch: OpenEpoch,
+        *,
+        is_settled: Callable[[LogNotes], bool],
+    ) -> None:
+        """`is_settled` of notes: see `raycdc.source.snapshot.incremental_reader.ReaderDialect`."""
         self._log, self._lives, self._changes, self._epoch = log, lives, changes, epoch
+        self._is_settled = is_settled
         self.numbers = RowNumbers()
         #: The tables that are read now; all were left at one place.
         self.tables: frozenset[TableId] = frozenset()
         self._cursor: LogCursor | None = None
-        #: Units that were not passed on yet; all but the last are known to be before the log's place.
+        #: Units that were not passed on yet.
         self._units: deque[LogUnit] = deque()
+        #: The last of them is behind the log's place, and the tables may not join there.
+        self._waits_for_log = False
+        #: Tables were left, and the reading is still one of them, too.
+        self._is_left = False
         #: The next epoch begins with the first of the units.
         self.awaits_cut = False
         #: Both readings are to be opened anew behind the next cut.
@@ -98,12 +121,14 @@ class CatchUp:
     @property
     def ready(self) -> bool:
         """Whether a unit may be passed in, while the log stands between two transactions."""
-        return bool(self.tables) and not self.wants_cut and (self.in_transaction or not self._epoch.is_full)
+        if not self.tables or self.wants_cut or self._waits_for_log:
+            return False
+        return self.in_transaction or not self._epoch.is_full
 
     def begin(self) -> None:
         """Read those tables next that were left earliest."""
         states = [(table, state) for table in self._lives if isinstance(state := self._lives[table], CatchingUp)]
-        self._units.clear()
+        self.forget_units()
         self.awaits_cut = self.opens_anew = False
         if not states:
             self.tables, self._cursor = frozenset(), None
@@ -135,21 +160,34 @@ class CatchUp:
     def on_unit(self, unit: LogUnit, *, now_s: float) -> None:
         """Pass one unit, if it is before the log's place. Only when `ready`, and the log is between transactions."""
         self._units.append(unit)
-        if unit.end == NOWHERE:
-            return
-        if unit.end > self._log.ordinal:
-            self._join(unit, now_s=now_s)
-        else:
-            self._pass_on(now_s=now_s)
-            self.meet()
+        if unit.end != NOWHERE:
+            self._pass_or_join(unit, now_s=now_s)
 
-    def meet(self) -> None:
-        """Join where both readings are at the same place; the log is between two transactions."""
+    def meet(self, *, now_s: float) -> None:
+        """Join where both readings are at the same place; the log is between two transactions, and may have moved."""
         cursor = self._cursor
+        if self._waits_for_log and not self.wants_cut and not self._epoch.is_full:
+            self._pass_or_join(self._units[-1], now_s=now_s)
         if cursor is None or self._units or not self.ready or cursor.in_transaction:
             return
-        if cursor.ordinal == self._log.ordinal:
+        if cursor.ordinal == self._log.ordinal and self._may_join(cursor.notes):
             self._end_tables()
+
+    def forget_units(self) -> None:
+        """The reading ends, between two transactions; another one begins where this one is."""
+        self._units.clear()
+        self._waits_for_log = False
+
+    def leave(self) -> None:
+        """Tables that were parked, or begin again, are not read here any more. A transaction of others is passed on to
+        its end: nothing else may be sealed of it.
+        """
+        staying = frozenset(table for table in self.tables if isinstance(self._lives[table], CatchingUp))
+        self._is_left = self._is_left or staying != self.tables
+        self.tables = staying
+        if self._is_left and not (staying and self.in_transaction):
+            self.seal()
+            self._stop()
 
     def give_up(self, reason: str, *, now_s: float) -> None:
         """The reading cannot go on, for a `reason` in a sentence: its tables are parked where they are."""
@@ -180,6 +218,24 @@ class CatchUp:
             self.awaits_cut = False
             self._pass_on(now_s=now_s)
 
+    def _pass_or_join(self, unit: LogUnit, *, now_s: float) -> None:
+        """`unit` is the last one, and says where it is."""
+        if unit.end <= self._log.ordinal:
+            self._waits_for_log = False
+            self._pass_on(now_s=now_s)
+            self.meet(now_s=now_s)
+        elif self._may_join(unit.place.notes):
+            self._join(unit, now_s=now_s)
+        else:
+            self._waits_for_log = True
+
+    def _may_join(self, notes: LogNotes | None) -> bool:
+        """Whether nothing is to be settled that is before the log's place, nor in `notes` of the reading beside it."""
+        cursor = self._cursor
+        assert cursor is not None, "nothing is read"
+        before = self._is_settled(self._log.notes) and self._is_settled(cursor.notes)
+        return before and (notes is None or self._is_settled(notes))
+
     def _pass_on(self, *, now_s: float) -> None:
         cursor = self._cursor
         assert cursor is not None, "nothing is read"
@@ -192,7 +248,7 @@ class CatchUp:
             self._units.popleft()
             self._take(unit, now_s=now_s)
             cursor.move(unit.place, in_transaction=in_transaction(unit))
-            self._leave()
+            self.leave()
             reach("while_catching_up")
 
     def _take(self, unit: LogUnit, *, now_s: float) -> None:
@@ -200,7 +256,7 @@ class CatchUp:
         match unit:
             case SchemaChange(_, updates, truncations):
                 for update in updates:
-                    self._changes.apply(update, now_s=now_s)
+                    self._changes.apply(_looked_at(update), now_s=now_s)
                 for rows in truncations:
                     self._epoch.collect(rows)
             case TransactionPart(_, rows):
@@ -212,19 +268,11 @@ class CatchUp:
                 for part in rows:
                     self._epoch.collect(part)
                 for update in parked:
-                    self._changes.apply(update, now_s=now_s)
+                    self._changes.apply(_looked_at(update), now_s=now_s)
             case Progress():
                 return
             case _:
                 assert_never(unit)
-
-    def _leave(self) -> None:
-        """Tables that were parked, or begin again, are not read here any more."""
-        staying = frozenset(table for table in self.tables if isinstance(self._lives[table], CatchingUp))
-        if staying != self.tables:
-            self.tables = staying
-            self.seal()
-            self._stop()
 
     def _join(self, unit: LogUnit, *, now_s: float) -> None:
         """`unit` has something behind the log's place."""
@@ -249,7 +297,8 @@ class CatchUp:
 
     def _stop(self) -> None:
         """Nothing more is passed on, here or in the log, before both readings are opened anew."""
-        self._units.clear()
+        self.forget_units()
+        self._is_left = False
         self.tables = frozenset(table for table in self.tables if isinstance(self._lives[table], CatchingUp))
         self._epoch.changed = True
         self.opens_anew = True
@@ -318,6 +367,16 @@ def _numbered(rows: LogRows, shift: int) -> LogRows:
     index = rows.batch.schema.get_field_index("_seq")
     numbers = pc.add(rows.batch.column(index), pa.scalar(shift, pa.int64()))
     return replace(rows, batch=rows.batch.set_column(index, rows.batch.schema.field(index), numbers))
+
+
+def _looked_at(update: SchemaUpdate) -> SchemaUpdate:
+    """An end, as something that the log is to look at: behind it another table may have taken the name, which the log
+    has passed over while this one was paused.
+    """
+    if isinstance(update, TableParked) and update.parking.phase is Phase.ENDED:
+        end = update.parking
+        return replace(update, parking=Parking(end.reason, end.position, end.ts_ms, again=True))
+    return update
 
 
 def _up_to(unit: TransactionPart | Transactions, ordinal: int) -> LogUnit:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol, assert_never
 
-from raycdc.checkpoint.opaque import SealedSplit
+from raycdc.checkpoint.opaque import LogNotes, SealedSplit
 from raycdc.checkpoint.patch import Patch
 from raycdc.errors import ConfigError, ProtocolError, RaycdcError
 from raycdc.failpoints import reach
@@ -44,6 +44,12 @@ class ReaderDialect(Protocol):
     def open_chunks(self) -> ChunkSource: ...
 
     def key_order(self, split: StreamSplit) -> KeyOrder: ...
+
+    def require_as_begun(self, split: StreamSplit) -> None:
+        """`ConfigError` where a followed table would be read in another way than the rows that are written."""
+
+    def is_settled(self, notes: LogNotes) -> bool:
+        """Whether the log's notes have nothing that is still to be told of the log before their place."""
 
 
 class IncrementalReader(SourceReaderBase):
@@ -121,7 +127,7 @@ class IncrementalReader(SourceReaderBase):
         """Pass one unit of what is read beside the log. A reading that cannot go on concerns its tables alone."""
         if self._beside is None or not log.at_boundary:
             return False
-        log.catch_up.meet()
+        log.catch_up.meet(now_s=self.context.now_s())
         if not log.catch_up.ready:
             return False
         try:
@@ -133,7 +139,7 @@ class IncrementalReader(SourceReaderBase):
             return True
         if unit is None:
             return False
-        log.catch_up.on_unit(unit, now_s=self.context.now_s())
+        log.on_unit_beside(unit, now_s=self.context.now_s())
         return True
 
     def add_splits(self, splits: Sequence[SourceSplit]) -> None:
@@ -214,6 +220,7 @@ class IncrementalReader(SourceReaderBase):
                 self._dialect.ring_s,
                 self._held_bytes_max,
                 parks=self.context.parking,
+                is_settled=self._dialect.is_settled,
             ),
             now_s=self.context.now_s(),
         )
@@ -230,8 +237,8 @@ class IncrementalReader(SourceReaderBase):
             self._beside = None
             return
         try:
-            # Whether the tables are captured as they were; keys of theirs are compared with nothing.
-            self._dialect.key_order(beside)
+            # Keys of theirs are compared with nothing.
+            self._dialect.require_as_begun(beside)
         except ConfigError as error:
             log.catch_up.give_up(_first_sentence(error), now_s=self.context.now_s())
             return

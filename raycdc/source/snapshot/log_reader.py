@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import assert_never
 
+from raycdc.checkpoint.opaque import LogNotes
 from raycdc.failpoints import reach
 from raycdc.source.protocol.api import ReaderOutput
 from raycdc.source.protocol.metrics import LogMetrics
@@ -63,19 +64,25 @@ from raycdc.source.table_life import AsOf, Parked, Parking, TableLives, reading
 __all__ = ["LogReader", "LogReaderSettings", "LogReport"]
 
 
+def always_settled(_: LogNotes) -> bool:
+    """Of logs whose notes have nothing that is still to be told."""
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class LogReaderSettings:
     """How much an epoch may have, how much chunks may hold in memory, and whether tables are parked.
 
     `ring_s` is how long rows that were dropped are remembered, because nothing tells when a SELECT may see them; 0
     where the server tells. Chunks hold as much as an epoch may have, if `held_bytes_max` is None. Without `parks`, a
-    table that cannot be followed ends the run.
+    table that cannot be followed ends the run. `is_settled` is that of `ReaderDialect`.
     """
 
     epoch_bytes_max: int
     ring_s: float = 0.0
     held_bytes_max: int | None = None
     parks: bool = True
+    is_settled: Callable[[LogNotes], bool] = always_settled
 
     @property
     def memory_max(self) -> int:
@@ -135,7 +142,7 @@ class LogReader:
         for table in self._lives:
             if reading(self._lives[table]) is not None:
                 self._hand_off.add_table(table, primary_key=self._epoch.tables.document(table).primary_key)
-        self.catch_up = CatchUp(self._cursor, self._lives, self._changes, self._epoch)
+        self.catch_up = CatchUp(self._cursor, self._lives, self._changes, self._epoch, is_settled=settings.is_settled)
         self._sealed = SealedStream(self._lives)
         self._waiting: deque[LogEvent] = deque()
         #: Why the log is not passed on, if it is not.
@@ -222,6 +229,12 @@ class LogReader:
             case _:
                 assert_never(unit)
 
+    def on_unit_beside(self, unit: LogUnit, *, now_s: float) -> None:
+        """Pass one unit of the reading beside the log. Only when `catch_up` is ready, and `at_boundary`."""
+        self.catch_up.on_unit(unit, now_s=now_s)
+        if isinstance(self._halt, AwaitsTables):
+            self._between_transactions(now_s=now_s)
+
     def on_event(self, event: LogEvent, *, now_s: float) -> None:
         """An event for the log reader; waits while a transaction or a schema change is pending."""
         self._waiting.append(event)
@@ -279,8 +292,8 @@ class LogReader:
             self._carry_out(decision, now_s=now_s)
         for table in self._hand_off.complete_tables():
             self._epoch.touch(table)
-        if self.catch_up.wants_cut:
-            return
+        if self.catch_up.wants_cut or self.catch_up.in_transaction:
+            return  # `after_cut`, or the end of that transaction, comes by again.
         if isinstance(self._halt, AwaitsTables) and not self._hand_off.bars(self._halt.unit.end):
             unit, self._halt = self._halt.unit, None
             self.on_unit(unit, now_s=now_s)
@@ -302,6 +315,7 @@ class LogReader:
                 self._stop = event
             case ParkTable(refusal):
                 self._changes.refuse(refusal, now_s=now_s)
+                self.catch_up.leave()
             case _:
                 assert_never(event)
 
@@ -348,6 +362,7 @@ class LogReader:
         if refused.gives_up:
             why = Parking(refused.reason, self._cursor.position, self._cursor.event_ms or 0)
             self._changes.give_up(split.table, why, now_s=now_s)
+            self.catch_up.leave()
 
     def _apply_schema(self, change: SchemaChange, *, now_s: float) -> None:
         self._halt = None

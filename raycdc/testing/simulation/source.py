@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raycdc.checkpoint.opaque import PlannerState, Position
+from raycdc.checkpoint.opaque import LogNotes, PlannerState, Position
 from raycdc.model import Column, RowKind, TableId, TableSchema
 from raycdc.schema.events import EVENT_TYPES, CreateTableEvent, TruncateTableEvent, event_from_json
 from raycdc.source.new_beginnings import TableLooks
@@ -158,6 +158,13 @@ class SimReaderDialect:
 
     def key_order(self, split: StreamSplit) -> SimKeyOrder:
         return SimKeyOrder(self._database)
+
+    def require_as_begun(self, split: StreamSplit) -> None:
+        """The tables of the simulation are always captured as they were."""
+
+    def is_settled(self, notes: LogNotes) -> bool:
+        """Whether nothing is to be told later: so it is always."""
+        return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -342,7 +342,7 @@ def test_epochs_that_are_taken_by_hand_get_no_rows_again(store: CheckpointStore)
     assert "taken by hand" in requests_of(store).rows[before.id].refused
     # Acknowledging is what settles it there.
     supervisor: Any = SimpleNamespace(epoch_committed=lambda _: None)
-    ledger = Ledger(store, supervisor, BadRecords(), access=lambda: HERE, generation=store.generations.newest)
+    ledger = Ledger(store, supervisor, BadRecords(), access=lambda: HERE, generation=store.generations.next)
     ended(store, before, "taken by hand")
     ledger.acknowledge(store.next_epoch() - 1)
     assert state_of(desk, before) is CommandState.REFUSED

@@ -4,15 +4,41 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
-from raycdc.checkpoint.opaque import LogNotes, Position, SealedSplit
+from raycdc.checkpoint.opaque import NO_NOTES, LogNotes, Position, SealedSplit
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind, changelog_schema
-from raycdc.source.parking import Requests, TableRequest, with_requests
+from raycdc.source.parking import Refusal, Requests, TableRequest, with_requests
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.catch_up import RowNumbers
+from raycdc.source.snapshot.chunk_events import ParkTable
+from raycdc.source.snapshot.log_reader import LogReader, LogReaderSettings
 from raycdc.source.snapshot.log_rows import LogRows
-from raycdc.source.snapshot.log_unit import LogPlace, LogUnit, Transactions, rows_of
+from raycdc.source.snapshot.log_unit import (
+    LogPlace,
+    LogUnit,
+    Progress,
+    SchemaChange,
+    TableParked,
+    TransactionPart,
+    Transactions,
+    rows_of,
+)
 from raycdc.source.snapshot.stream_state import StreamState
-from raycdc.source.table_life import AsOf, Behind, CatchingUp, InSnapshot, LeftAt, Live, Parked, Phase, SnapshotState
+from raycdc.source.split import StreamSplit
+from raycdc.source.table_life import (
+    AsOf,
+    Behind,
+    CatchingUp,
+    InSnapshot,
+    LeftAt,
+    Live,
+    Parked,
+    Parking,
+    Phase,
+    SnapshotState,
+)
+from tests.unit.source.test_log_reader import Numbers, Output
 
 TABLE = TableId("shop", "orders")
 OTHER = TableId("shop", "items")
@@ -112,3 +138,126 @@ def test_behind_a_gap_or_at_another_server_no_place_is_of_use() -> None:
     assert (after.parked[OTHER].left, after.parked[OTHER].phase) == (None, Phase.PAUSED)
     assert (after.parked[TABLE].phase, after.parked[TABLE].again, after.catching_up) == (Phase.PARKED, False, {})
     assert after.parked[TABLE].reason.endswith(f"raycdc tables resnapshot CONFIG {TABLE}")
+
+
+WAITING = LogNotes({"absent": [1]})
+DOCUMENT = SchemaDocument.from_json({"fingerprint": "f", "columns": [], "primary_key": ["id"]})
+BESIDE = Position.from_json({"at": 0})
+
+
+class Resumed:
+    """A log at 40, and tables that are caught up from 10 on. A log is settled without `WAITING`."""
+
+    def __init__(self, *tables: TableId, notes: LogNotes = NO_NOTES, left: LogNotes = NO_NOTES) -> None:
+        going_on = {table: CatchingUp("f", True, BESIDE, LeftAt(3, 10, left)) for table in tables}
+        state = StreamState(HERE, 40, changes=7, notes=notes, catching_up=going_on)
+        self.output = Output()
+        self.log = LogReader(
+            StreamSplit(state, {"f": DOCUMENT}),
+            key_order=Numbers(),
+            output=self.output,
+            send_event=lambda _: None,
+            settings=LogReaderSettings(1000, is_settled=lambda notes: notes != WAITING),
+            now_s=0.0,
+        )
+
+    def beside(self, unit: LogUnit) -> None:
+        """The reading beside the log has a unit."""
+        assert self.log.at_boundary
+        assert self.log.catch_up.ready
+        self.log.on_unit_beside(unit, now_s=0.0)
+
+    def moved_to(self, ordinal: int, notes: LogNotes | None = None) -> None:
+        """The log goes on."""
+        self.log.on_unit(Progress(LogPlace(HERE, ordinal, notes=notes)), now_s=0.0)
+        self.log.catch_up.meet(now_s=0.0)
+
+
+def rows_at(*ordinals: int, table: TableId = TABLE) -> LogRows:
+    """Rows whose ids are their ordinals."""
+    columns = [
+        pa.array(ordinals if field.name in ("_seq", "id") else [None] * len(ordinals), field.type) for field in SCHEMA
+    ]
+    return LogRows(table, pa.RecordBatch.from_arrays(columns, schema=SCHEMA), np.array(ordinals, np.int64))
+
+
+def whole(*ordinals: int, notes: LogNotes | None = None) -> Transactions:
+    return Transactions(LogPlace(BESIDE, ordinals[-1], notes=notes), (rows_at(*ordinals),))
+
+
+def test_tables_do_not_join_a_log_whose_ordinal_is_before_its_position() -> None:
+    """It would be opened anew behind rows that are left to it."""
+    resumed = Resumed(TABLE, notes=WAITING)
+    resumed.beside(whole(30, 50))
+    assert not resumed.log.catch_up.ready
+    assert (resumed.output.epoch, resumed.log.catch_up.opens_anew) == ([], False)
+    resumed.moved_to(60, NO_NOTES)
+    assert (resumed.output.epoch, resumed.log.catch_up.opens_anew) == ([30, 50], False)
+    resumed.beside(whole(60, 70))
+    assert (resumed.output.epoch, resumed.log.catch_up.opens_anew) == ([30, 50, 60], True)
+    assert TABLE in resumed.log.state().followed
+
+
+def test_tables_do_not_join_while_the_reading_beside_the_log_has_something_to_settle() -> None:
+    """That goes with the reading, and so would a row."""
+    resumed = Resumed(TABLE, left=WAITING)
+    resumed.moved_to(41)
+    resumed.beside(whole(30, 50))
+    assert resumed.output.epoch == []
+    resumed.moved_to(50)
+    assert (resumed.output.epoch, resumed.log.catch_up.opens_anew) == ([30, 50], False)
+    resumed.beside(whole(51, notes=NO_NOTES))
+    assert not resumed.log.catch_up.opens_anew
+    resumed.moved_to(51)
+    assert (resumed.output.epoch, resumed.log.catch_up.opens_anew) == ([30, 50, 51], True)
+
+
+def test_tables_do_not_join_where_the_two_readings_are_at_one_place_and_something_is_to_be_settled() -> None:
+    resumed = Resumed(TABLE)
+    resumed.beside(whole(40, notes=WAITING))
+    assert (resumed.output.epoch, resumed.log.catch_up.opens_anew) == ([40], False)
+    resumed.beside(Progress(LogPlace(BESIDE, 40, notes=NO_NOTES)))
+    assert resumed.log.catch_up.opens_anew
+
+
+def test_a_table_that_was_renamed_away_is_looked_at_by_the_log() -> None:
+    """Another one may have taken the name while this one was paused."""
+    resumed = Resumed(TABLE)
+    ended = Parking("renamed", BESIDE, 0, phase=Phase.ENDED)
+    resumed.beside(SchemaChange(LogPlace(BESIDE, 20), (TableParked(TABLE, ended),)))
+    parked = resumed.log.state().parked[TABLE]
+    assert (parked.again, parked.phase, parked.reason) == (True, Phase.PARKED, "renamed")
+    assert resumed.log.catch_up.opens_anew
+
+
+def test_a_table_that_its_target_refuses_is_not_read_on_and_the_others_are_to_the_end_of_their_transaction() -> None:
+    resumed = Resumed(TABLE, OTHER)
+    place = LogPlace(BESIDE, 10)
+    resumed.beside(TransactionPart(place, (rows_at(20), rows_at(21, table=OTHER))))
+    refusal = Refusal(TABLE, 3, "refused", BESIDE, 0)
+    resumed.log.on_event(ParkTable(refusal), now_s=0.0)
+    assert resumed.log.state().parked[TABLE].reason == "refused"
+    assert not resumed.log.can_cut
+    resumed.beside(TransactionPart(place, (rows_at(22), rows_at(23, table=OTHER))))
+    assert not resumed.log.can_cut
+    resumed.beside(Transactions(LogPlace(BESIDE, 24), (rows_at(24, table=OTHER),)))
+    assert resumed.output.epoch == [20, 21, 23, 24]
+    assert (resumed.log.can_cut, resumed.log.wants_seal, resumed.log.catch_up.opens_anew) == (True, True, True)
+    resumed.log.report()
+    assert resumed.log.state().catching_up[OTHER].ordinal == 24
+
+
+def test_a_unit_that_waits_for_a_table_does_not_begin_a_transaction_inside_one_beside_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing would be sealed any more: no cut is inside either."""
+    resumed = Resumed(TABLE)
+    hand_off = resumed.log._hand_off
+    monkeypatch.setattr(hand_off, "bars", lambda ordinal: True)
+    resumed.log.on_unit(TransactionPart(LogPlace(HERE, 40), (rows_at(50),)), now_s=0.0)
+    resumed.beside(TransactionPart(LogPlace(BESIDE, 10), (rows_at(20),)))
+    monkeypatch.setattr(hand_off, "bars", lambda ordinal: False)
+    resumed.log.on_event(ParkTable(Refusal(TABLE, 2, "of an earlier beginning", BESIDE, 0)), now_s=0.0)
+    assert resumed.log.at_boundary
+    resumed.beside(Transactions(LogPlace(BESIDE, 21), (rows_at(21),)))
+    assert not resumed.log.at_boundary

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from raycdc.checkpoint.manifest import Segment
-from raycdc.checkpoint.opaque import Position
+from raycdc.checkpoint.opaque import LogNotes, Position
 from raycdc.connectors.kafka.events import CheckKeys
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
@@ -46,6 +46,7 @@ from raycdc.source.snapshot.log_rows import LogRows
 from raycdc.source.snapshot.log_unit import LogSource, LogUnit
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
+from raycdc.source.table_life import CatchingUp, LeftAt
 from raycdc.testing.simulation.threads import NoThreads
 from tests.protocol.pair import segment
 
@@ -112,6 +113,11 @@ class Dialect:
 
     def key_order(self, split: StreamSplit) -> KeyOrder:
         raise AssertionError("no stream was given")
+
+    def require_as_begun(self, split: StreamSplit) -> None: ...
+
+    def is_settled(self, notes: LogNotes) -> bool:
+        return True
 
 
 class Harness:
@@ -307,3 +313,37 @@ def test_the_reader_wakes_when_a_chunk_may_be_opened_that_waits_for_a_time() -> 
         dues_s.append(availability.due_s)
     assert dues_s == [13.0, None]  # `ring_s` after the log was begun.
     assert any(isinstance(m, SourceEventWrapper) and isinstance(m.event, ChunkOpened) for m in said)
+
+
+class CountedDialect(QuietDialect):
+    """Counts what it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.orders, self.judged = 0, 0
+
+    def key_order(self, split: StreamSplit) -> KeyOrder:
+        self.orders += 1
+        return super().key_order(split)
+
+    def require_as_begun(self, split: StreamSplit) -> None:
+        self.judged += 1
+
+
+def test_a_reading_beside_the_log_compares_no_keys_and_is_judged_for_its_tables() -> None:
+    """What a source counts for the log's keys stays as it is."""
+    context = ReaderContext(
+        cast("ReaderOutput", Output()),
+        send=lambda _: None,
+        availability=Availability(),
+        now_s=lambda: 0.0,
+        epoch_bytes_max=1000,
+        threads=NoThreads(),
+    )
+    here = Position.from_json({"at": 100})
+    left = CatchingUp("f1", True, Position.from_json({"at": 1}), LeftAt(0, 1))
+    dialect = CountedDialect()
+    reader = IncrementalReader(context, dialect)
+    reader.handle(Registered(1))
+    reader.handle(AddSplits((StreamSplit(StreamState(here, 100, catching_up={TABLE: left}), {"f1": DOCUMENT}),)))
+    assert (dialect.orders, dialect.judged) == (1, 1)

@@ -111,6 +111,11 @@ class Settled:
     missing: dict[TableId, list[MissingRow]]
 
 
+def is_settled(state: Mapping[str, Any]) -> bool:
+    """Whether no change is absent in a `state` that `DocumentReads` gave."""
+    return not state.get("absent")
+
+
 class DocumentReads:
     """See the module's docstring."""
 

@@ -26,6 +26,8 @@ from raycdc.source.table_life import Live
 Row = dict[str, Any]
 #: A kind of row, and the row.
 Change = tuple[str, Row]
+#: Rows of a segment.
+Written = list[tuple[RowKind, Row]]
 
 
 def simple_schema() -> TableSchema:
@@ -49,9 +51,9 @@ class ScriptedTable:
     rows: dict[tuple[Any, ...], Row] = field(default_factory=dict)
     changelog: list[Change] = field(default_factory=list)
     announced: bool = False
-    snapshot: list[tuple[RowKind, Row]] = field(default_factory=list)
-    again: list[tuple[RowKind, Row]] = field(default_factory=list)
-    log: list[tuple[RowKind, Row]] = field(default_factory=list)
+    snapshot: Written = field(default_factory=list)
+    again: Written = field(default_factory=list)
+    log: Written = field(default_factory=list)
     changes: list[SchemaChangeEvent] = field(default_factory=list)
 
     def key(self, row: Row) -> tuple[Any, ...]:

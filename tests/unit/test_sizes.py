@@ -36,9 +36,12 @@ LARGE_CLASSES: dict[str, str] = {
     "connectors/mysql/plugin.py:MySqlSourceConfig": "keys of a section of the configuration",
     "connectors/mysql/client.py:ServerInfo": "settings of a server",
     "connectors/mysql/values/columns.py:ArenaView": "arrays as compiled loops take them",
+    "epochs/works.py:Works": "questions that are asked of a work, one each",
     "formats/envelope.py:EnvelopeSpec": "a description of an envelope, one value per part",
     "model/names.py:NameRules": "a list of what a target does to names",
     "verify/results.py:TableJson": "keys of a line of JSON",
+    "source/snapshot/catch_up.py:CatchUp": "steps of one reading, beside those that the log's reader asks it for",
+    "source/snapshot/log_reader.py:LogReader": "a method per thing that may reach the log's reader",
     "stores/settings.py:StorageSettings": "keys of a section of the configuration, as libraries get them",
 }
 

@@ -230,7 +230,7 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
         )
 
     def is_settled(self, notes: LogNotes) -> bool:
-        return is_settled(notes.to_json())
+        return is_settled(notes)
 
     def key_order(self, split: StreamSplit) -> SnapshotKeyOrder | StreamKeyOrder:
         no_log = isinstance(position_of(split.state.position), NoLogPosition)

@@ -32,6 +32,7 @@ from bson import json_util
 from bson.raw_bson import RawBSONDocument
 
 from raycdc.checkpoint.missing import MissingRow
+from raycdc.checkpoint.opaque import LogNotes
 from raycdc.connectors.mongodb.bson import code_loops as codes
 from raycdc.connectors.mongodb.bson.documents import RAW, Document
 from raycdc.connectors.mongodb.stream.causal import Found
@@ -111,9 +112,9 @@ class Settled:
     missing: dict[TableId, list[MissingRow]]
 
 
-def is_settled(state: Mapping[str, Any]) -> bool:
-    """Whether no change is absent in a `state` that `DocumentReads` gave."""
-    return not state.get("absent")
+def is_settled(notes: LogNotes) -> bool:
+    """Whether no change is absent in the log's notes, which `DocumentReads` gave."""
+    return not notes.to_json().get("absent")
 
 
 class DocumentReads:

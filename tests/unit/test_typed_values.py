@@ -32,7 +32,7 @@ PLACES_MAX = {
     "sinks": 32,
     "source": 13,
     "spark": 1,
-    "testing": 86,
+    "testing": 85,
 }
 
 

@@ -33,6 +33,7 @@ from raycdc.source.protocol.source_event import (
 )
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.chunk_events import ChunkReaderEvent, LogEvent
+from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.table_life import SnapshotState
 
 values = st.recursive(
@@ -66,6 +67,12 @@ gone = st.lists(st.text(max_size=5), max_size=2).map(tuple)
 patches = st.builds(Patch, objects, gone, st.dictionaries(names, st.builds(Patch, objects, gone), max_size=2))
 
 
+def in_one_state(state: StreamState) -> StreamState:
+    """A table that catches up stands among the parked ones in a document, and is none of them."""
+    there = {table: entry for table, entry in state.catching_up.items() if table not in state.parked}
+    return dataclasses.replace(state, catching_up=there)
+
+
 def field_values(hint: Any) -> st.SearchStrategy[Any]:
     """Values of a field's type, as deep as it goes."""
     origin, arguments = get_origin(hint), get_args(hint)
@@ -90,6 +97,7 @@ def field_values(hint: Any) -> st.SearchStrategy[Any]:
         Patch: patches.filter(lambda patch: all(patch.inside.values())),
         LogNotes: st.builds(LogNotes, st.dictionaries(st.text(max_size=5), values, max_size=3)),
         SnapshotState: st.builds(SnapshotState, st.none() | names, st.booleans(), st.booleans(), st.booleans(), bounds),
+        StreamState: st.deferred(lambda: dataclass_values(StreamState).map(in_one_state)),
         MissingState: st.just(MissingState()) | st.builds(MissingState, st.integers(1, 99), missing),
         SourceEvent: st.deferred(lambda: st.one_of(*(dataclass_values(kind) for kind in EVENTS))),
     }

@@ -4,8 +4,7 @@
 |---|---|
 | whose target has rows of other tables | a row that comes to such a target is one whose key it must not have yet |
 | whose transform gives it another key | likewise: its rows may come to have the same key |
-| whose transform filters, and marks deleted rows | a row that the filter leaves out is deleted, so one that the \
-target never had would be marked there |
+| whose transform leaves rows out | a row that it leaves out would stay in the target as it was |
 
 In the first two a row that is read again would be refused as a second one of its key, and one that the log deletes in
 the same epoch would be taken for a row that came and went, which changes nothing (`raycdc.sinks.origins`).
@@ -51,10 +50,10 @@ class RowsByKey:
                 f"them is read again by itself: another one may have the same. {anew}"
             )
         drops = found.filter or any(lookup.drop for lookup in found.lookups)
-        if found.soft and drops:
+        if drops:
             return (
-                f'{self.transforms.place(table)}.on_delete = "soft": a row of {table} that is left out would be marked '
-                f"as a deleted one, also where the target never had it. {anew}"
+                f"{self.transforms.place(table)} leaves rows of {table} out (filter, or a lookup that drops), and such "
+                f"a row would stay in the target as it was. {anew}"
             )
         return ""
 

@@ -6,6 +6,7 @@ import time
 
 import pyarrow as pa
 
+from raycdc.errors import TableChangedError
 from raycdc.model.keys import comparable, without
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.fold import deletes
@@ -24,11 +25,22 @@ class GoneKeys:
     def look(self, batch: pa.RecordBatch) -> None:
         """The chunk has these rows."""
         if self._left is not None:
-            rows = pa.Table.from_batches([batch]).select(self._left.column_names)
-            self._left = self._left.filter(pa.array(without(self._left, comparable(rows, rows.column_names))))
+            try:
+                rows = pa.Table.from_batches([batch]).select(self._left.column_names)
+                self._left = self._left.filter(pa.array(without(self._left, comparable(rows, rows.column_names))))
+            except (KeyError, pa.ArrowException) as cause:
+                raise _changed(cause) from cause
 
     def deleted(self, *, first: int) -> pa.RecordBatch | None:
         """The deletes of those that it has not, numbered from `first`; None where there are none."""
         if self._left is None or not self._left.num_rows:
             return None
-        return deletes(self._left, self._document.schema, first=first, read_ms=time.time_ns() // 1_000_000)
+        try:
+            return deletes(self._left, self._document.schema, first=first, read_ms=time.time_ns() // 1_000_000)
+        except pa.ArrowException as cause:
+            raise _changed(cause) from cause
+
+
+def _changed(cause: Exception) -> TableChangedError:
+    """Its backfill is over, and nothing else."""
+    return TableChangedError(f"The table has other key columns than when the backfill began: {cause}")

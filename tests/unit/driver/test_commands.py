@@ -293,7 +293,7 @@ def by_key(**sections: list[dict[str, object]]) -> CommandRules:
 
 MERGED = by_key(route=[{"table": "shop.*", "to": "lake.all"}])
 REKEYED = by_key(transform=[{"table": "shop.a", "primary_keys": ["name"]}])
-SOFT = by_key(transform=[{"table": "shop.a", "filter": "id > 1", "on_delete": "soft"}])
+FILTERED = by_key(transform=[{"table": "shop.a", "filter": "id > 1"}])
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ SOFT = by_key(transform=[{"table": "shop.a", "filter": "id > 1", "on_delete": "s
             REKEYED,
             r"transform\[0\]\.primary_keys gives the rows of shop\.a a key of its own.*resnapshot",
         ),
-        (SOFT, r"transform\[0\]\.on_delete.*resnapshot CONFIG shop\.a"),
+        (FILTERED, r"transform\[0\] leaves rows.*resnapshot CONFIG shop\.a"),
     ],
 )
 def test_rows_whose_target_cannot_tell_them_by_key_are_not_read_again(

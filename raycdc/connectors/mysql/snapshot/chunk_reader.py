@@ -13,20 +13,32 @@ from raycdc.clients.mysql import close_quietly, is_of_changed_table, query
 from raycdc.connectors.mysql.binlog.position import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.client import ServerInfo, current_place
 from raycdc.connectors.mysql.failover import require_same_server
-from raycdc.connectors.mysql.snapshot.chunk_range import range_of
+from raycdc.connectors.mysql.snapshot.chunk_range import ChunkRange, range_of
 from raycdc.connectors.mysql.snapshot.commits import CommitWatch
 from raycdc.connectors.mysql.snapshot.pace import ConnectionPace
 from raycdc.connectors.mysql.snapshot.row_filter import parse_filter
 from raycdc.connectors.mysql.snapshot.rows_again import READ_ONLY, is_refusal, with_rows
 from raycdc.connectors.mysql.snapshot.visibility import ChunkRead, ChunkSelect, read_chunk
 from raycdc.connectors.mysql.values.documents import capture_of, table_of
-from raycdc.errors import SourceError, TableChangedError
+from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.errors import ConfigError, SourceError, TableChangedError
 from raycdc.model import as_inserts, changelog_schema
 from raycdc.model.pace import UNLIMITED, Pace
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.reading import HighWatermark
-from raycdc.source.split import OpenedAt, SnapshotSplit
+from raycdc.source.split import OpenedAt, RowsAgain, SnapshotSplit
 from raycdc.transform.hiding import Hiding
+
+
+def _with_rows(condition: str | None, table: MySqlTable, wanted: ChunkRange, again: RowsAgain) -> str | None:
+    """`with_rows`. `TableChangedError` where the table has not the key any more that the chunk was cut by, or the keys
+    that it is to read: its backfill is over, and nothing else.
+    """
+    try:
+        wanted.condition(table)
+        return with_rows(condition, table, again)
+    except (ConfigError, ValueError, AssertionError, ArithmeticError, pa.ArrowException) as cause:
+        raise TableChangedError(f"{table.id} has other key columns than when the backfill began: {cause}") from cause
 
 
 class MySqlChunkReader:
@@ -56,10 +68,11 @@ class MySqlChunkReader:
         table = table_of(document)
         capture = capture_of(document)
         condition = None if capture.filter is None else parse_filter(table, capture.filter).sql()
+        wanted = range_of(split, self._hiding)
         if split.again is not None:
             query(self._connection, READ_ONLY)
-            condition = with_rows(condition, table, split.again)
-        select = ChunkSelect(table, range_of(split, self._hiding), capture.columns, condition, self._source_pace)
+            condition = _with_rows(condition, table, wanted, split.again)
+        select = ChunkSelect(table, wanted, capture.columns, condition, self._source_pace)
         remembered = opened_at.ring_s > 0
         commits = None if remembered else self._commits
         self._read = read_chunk(self._connection, self._info, select, position, commits=commits)

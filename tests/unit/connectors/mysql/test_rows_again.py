@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from raycdc.connectors.mysql.snapshot.chunk_range import ChunkRange
+from raycdc.connectors.mysql.snapshot.chunk_reader import _with_rows
 from raycdc.connectors.mysql.snapshot.rows_again import WHERE_MAX, require_rows, with_rows
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
-from raycdc.errors import ConfigError
-from raycdc.model import TableId
+from raycdc.errors import ConfigError, TableChangedError
+from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.mask import Mask, Masks
+from raycdc.source.schema_document import SchemaDocument
+from raycdc.source.snapshot.gone_keys import GoneKeys
 from raycdc.source.snapshot.key_list import text_of_keys
-from raycdc.source.split import RowsAgain
+from raycdc.source.split import RowsAgain, SnapshotSplit
 from raycdc.transform.hiding import Hiding
 
 TABLE = MySqlTable(
@@ -54,6 +59,37 @@ def refusal(where: str, hiding: Hiding | None = None) -> str:
 )
 def test_a_text_that_is_no_condition_is_refused_by_name(where: str, text: str) -> None:
     assert text in refusal(where)
+
+
+@pytest.mark.parametrize(
+    ("key", "lower", "again"),
+    [
+        ("old_id", 3, RowsAgain("c", "price > 1")),
+        ("at", "of text", RowsAgain("c", "price > 1")),
+        (None, None, RowsAgain("c", keys=text_of_keys(pa.table({"old_id": pa.array([1])})))),
+        (None, None, RowsAgain("c", keys=text_of_keys(pa.table({"f": pa.array([1.5])})))),
+    ],
+)
+def test_a_table_whose_key_is_another_one_ends_the_backfill_and_not_the_run(
+    key: str | None, lower: Any, again: RowsAgain
+) -> None:
+    with pytest.raises(TableChangedError, match=r"shop\.orders has other key columns"):
+        _with_rows(None, TABLE, ChunkRange(lower, key=key), again)
+
+
+def test_keys_that_the_table_cannot_have_any_more_end_the_backfill() -> None:
+    schema = TableSchema((Column("id", LogicalType(TypeKind.INT32)),), ("id",))
+    split = SnapshotSplit(TABLE.id, 0, None, None, None)
+    for listed in (pa.table({"id": pa.array([1 << 40])}), pa.table({"id": pa.array(["x"])})):
+        gone = GoneKeys(replace(split, again=RowsAgain("c", keys=text_of_keys(listed))), SchemaDocument.of(schema))
+        with pytest.raises(TableChangedError, match="other key columns"):
+            gone.deleted(first=0)
+    other = GoneKeys(
+        replace(split, again=RowsAgain("c", keys=text_of_keys(pa.table({"old": pa.array([1])})))),
+        SchemaDocument.of(schema),
+    )
+    with pytest.raises(TableChangedError, match="other key columns"):
+        other.look(pa.record_batch({"id": pa.array([1], pa.int32())}))
 
 
 def test_a_masked_column_is_not_named_because_its_values_would_be_in_the_state() -> None:

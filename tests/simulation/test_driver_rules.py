@@ -267,7 +267,7 @@ RULES: list[tuple[Switch, DriverSettings, int]] = [
     (change_a_schema_while_the_commit_before_is_under_way, DEATHS, 3),
     (read_the_range_of_a_frozen_epoch_again, FROZEN, 84),
     (freeze_an_epoch_without_reading_its_tables_anew, FROZEN, 84),
-    (do_steps_again_that_a_target_holds, LAKES, 94),
+    (do_steps_again_that_a_target_holds, LAKES, 60),
     (take_every_step_for_the_last, LAKES, 0),
     (end_the_run_because_of_one_target, REFUSALS, 0),
     (write_rows_behind_an_epoch_that_was_refused, REFUSALS, 0),

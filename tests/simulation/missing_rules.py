@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from raycdc.errors import RaycdcError
 from raycdc.testing.simulation import Settings, Simulation, SimulationError
+from raycdc.testing.simulation.chunk_source import SimChunkSource
 
 #: Runs after which a rule counts as not needed. Most are missed at once, the rarest in one run of ten.
 SEEDS_MAX = 120
@@ -20,6 +22,17 @@ NOTICED = (AssertionError, RaycdcError, FileNotFoundError, pa.ArrowInvalid)
 
 #: Turns a rule off.
 Switch = Callable[[pytest.MonkeyPatch], None]
+
+
+def select_at_once(patch: pytest.MonkeyPatch) -> None:
+    """No SELECT of a chunk waits until it sees what it must see."""
+    real = SimChunkSource.__init__
+
+    def init(self: SimChunkSource, *values: Any) -> None:
+        real(self, *values)
+        self.waits = False
+
+    patch.setattr(SimChunkSource, "__init__", init)
 
 
 def name_of(value: object) -> str:
@@ -36,3 +49,9 @@ def is_noticed(circumstances: Settings, first: int) -> bool:
             if error.__cause__ is None or isinstance(error.__cause__, NOTICED):
                 return True
     return False
+
+
+def require_noticed(switch: Switch, circumstances: Settings, first: int, patch: pytest.MonkeyPatch) -> None:
+    """An `AssertionError` if all runs are right although the rule is switched off."""
+    switch(patch)
+    assert is_noticed(circumstances, first), f"{SEEDS_MAX} runs passed although the job would {name_of(switch)}"

@@ -17,7 +17,7 @@ from raycdc.source.snapshot.gone_keys import GoneKeys
 from raycdc.source.split import SnapshotSplit
 from raycdc.testing.simulation import Settings, Simulation, TableKind, Visibility
 from raycdc.testing.simulation.chunk_source import SimChunkSource
-from tests.simulation.missing_rules import SEEDS_MAX, Switch, is_noticed, name_of
+from tests.simulation.missing_rules import Switch, name_of, require_noticed, select_at_once
 from tests.simulation.test_simulation import seeds
 
 #: Seeds of an ordinary test run.
@@ -63,13 +63,7 @@ def take_the_rows_of_a_cut_epoch_for_those_of_the_open_one(patch: pytest.MonkeyP
 
 
 def select_before_the_opening_is_visible(patch: pytest.MonkeyPatch) -> None:
-    real = SimChunkSource.__init__
-
-    def init(self: SimChunkSource, *values: Any) -> None:
-        real(self, *values)
-        self.waits = False
-
-    patch.setattr(SimChunkSource, "__init__", init)
+    select_at_once(patch)
 
 
 def let_rows_of_a_backfill_be_appended(patch: pytest.MonkeyPatch) -> None:
@@ -133,5 +127,4 @@ RULES: list[tuple[Switch, Settings, int]] = [
 def test_a_run_without_the_rule_is_noticed(
     switch: Switch, circumstances: Settings, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    switch(monkeypatch)
-    assert is_noticed(circumstances, first), f"{SEEDS_MAX} runs passed although the job would {name_of(switch)}"
+    require_noticed(switch, circumstances, first, monkeypatch)

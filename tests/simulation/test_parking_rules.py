@@ -20,7 +20,7 @@ from raycdc.source.table_life import InSnapshot, Live, Parked
 from raycdc.testing.simulation import Settings, TableKind, Visibility
 from raycdc.testing.simulation.driver import SimDriver
 from raycdc.testing.simulation.source import SimLogSource
-from tests.simulation.missing_rules import SEEDS_MAX, Switch, is_noticed, name_of
+from tests.simulation.missing_rules import Switch, name_of, require_noticed
 
 
 def settings(*, crashes: float = 0.0, truncations: float = 0.0) -> Settings:
@@ -168,5 +168,4 @@ RULES: list[tuple[Switch, Settings, int]] = [
 def test_a_run_without_the_rule_is_noticed(
     switch: Switch, circumstances: Settings, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    switch(monkeypatch)
-    assert is_noticed(circumstances, first), f"{SEEDS_MAX} runs passed although the job would {name_of(switch)}"
+    require_noticed(switch, circumstances, first, monkeypatch)

@@ -16,7 +16,7 @@ from raycdc.source.snapshot.snapshot_planning import SnapshotPlanning
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.table_life import CatchingUp, LeftAt
 from raycdc.testing.simulation import Settings, Simulation, TableKind, Visibility
-from tests.simulation.missing_rules import SEEDS_MAX, Switch, is_noticed, name_of
+from tests.simulation.missing_rules import Switch, name_of, require_noticed
 from tests.simulation.test_simulation import seeds
 
 SEEDS = 12
@@ -204,5 +204,4 @@ RULES: list[tuple[Switch, Settings, int]] = [
 def test_a_run_without_the_rule_is_noticed(
     switch: Switch, circumstances: Settings, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    switch(monkeypatch)
-    assert is_noticed(circumstances, first), f"{SEEDS_MAX} runs passed although the job would {name_of(switch)}"
+    require_noticed(switch, circumstances, first, monkeypatch)

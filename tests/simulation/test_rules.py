@@ -37,7 +37,7 @@ from raycdc.testing.simulation.chunk_source import SimChunkSource
 from raycdc.testing.simulation.place import SimPlace
 from raycdc.testing.simulation.source import SimFailoverDialect, SimLogSource, SimReaderDialect
 from raycdc.testing.simulation.state import MemoryState
-from tests.simulation.missing_rules import SEEDS_MAX, Switch, is_noticed, name_of
+from tests.simulation.missing_rules import Switch, name_of, require_noticed, select_at_once
 
 
 def settings(
@@ -142,13 +142,7 @@ def keep_moves_as_updates(patch: pytest.MonkeyPatch) -> None:
 
 
 def select_before_what_was_dropped_is_visible(patch: pytest.MonkeyPatch) -> None:
-    real = SimChunkSource.__init__
-
-    def init(self: SimChunkSource, *values: Any) -> None:
-        real(self, *values)
-        self.waits = False
-
-    patch.setattr(SimChunkSource, "__init__", init)
+    select_at_once(patch)
 
 
 def take_the_high_watermark_from_what_is_visible(patch: pytest.MonkeyPatch) -> None:
@@ -442,5 +436,4 @@ RULES: list[tuple[Switch, Settings, int]] = [
 def test_a_run_without_the_rule_is_noticed(
     switch: Switch, circumstances: Settings, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    switch(monkeypatch)
-    assert is_noticed(circumstances, first), f"{SEEDS_MAX} runs passed although the job would {name_of(switch)}"
+    require_noticed(switch, circumstances, first, monkeypatch)

@@ -84,10 +84,8 @@ class CatchUp:
         #: The tables that are read now; all were left at one place.
         self.tables: frozenset[TableId] = frozenset()
         self._cursor: LogCursor | None = None
-        #: Units that were not passed on yet.
+        #: Units that were not passed on yet. If the last says where it is, they wait: for a cut, or for the log.
         self._units: deque[LogUnit] = deque()
-        #: The last of them is behind the log's place, and the tables may not join there.
-        self._waits_for_log = False
         #: Tables were left, and the reading is still one of them, too.
         self._is_left = False
         #: The next epoch begins with the first of the units.
@@ -121,14 +119,19 @@ class CatchUp:
     @property
     def ready(self) -> bool:
         """Whether a unit may be passed in, while the log stands between two transactions."""
-        if not self.tables or self.wants_cut or self._waits_for_log:
+        if not self.tables or self.wants_cut or self._waits:
             return False
         return self.in_transaction or not self._epoch.is_full
+
+    @property
+    def _waits(self) -> bool:
+        """Whether the last of the units is behind the log's place, or behind the open epoch."""
+        return bool(self._units) and self._units[-1].end != NOWHERE
 
     def begin(self) -> None:
         """Read those tables next that were left earliest."""
         states = [(table, state) for table in self._lives if isinstance(state := self._lives[table], CatchingUp)]
-        self.forget_units()
+        self._units.clear()
         self.awaits_cut = self.opens_anew = False
         if not states:
             self.tables, self._cursor = frozenset(), None
@@ -166,17 +169,12 @@ class CatchUp:
     def meet(self, *, now_s: float) -> None:
         """Join where both readings are at the same place; the log is between two transactions, and may have moved."""
         cursor = self._cursor
-        if self._waits_for_log and not self.wants_cut and not self._epoch.is_full:
+        if self._waits and not self.wants_cut and not self._epoch.is_full:
             self._pass_or_join(self._units[-1], now_s=now_s)
         if cursor is None or self._units or not self.ready or cursor.in_transaction:
             return
         if cursor.ordinal == self._log.ordinal and self._may_join(cursor.notes):
             self._end_tables()
-
-    def forget_units(self) -> None:
-        """The reading ends, between two transactions; another one begins where this one is."""
-        self._units.clear()
-        self._waits_for_log = False
 
     def leave(self) -> None:
         """Tables that were parked, or begin again, are not read here any more. A transaction of others is passed on to
@@ -221,13 +219,10 @@ class CatchUp:
     def _pass_or_join(self, unit: LogUnit, *, now_s: float) -> None:
         """`unit` is the last one, and says where it is."""
         if unit.end <= self._log.ordinal:
-            self._waits_for_log = False
             self._pass_on(now_s=now_s)
             self.meet(now_s=now_s)
         elif self._may_join(unit.place.notes):
             self._join(unit, now_s=now_s)
-        else:
-            self._waits_for_log = True
 
     def _may_join(self, notes: LogNotes | None) -> bool:
         """Whether nothing is to be settled that is before the log's place, nor in `notes` of the reading beside it."""
@@ -297,7 +292,7 @@ class CatchUp:
 
     def _stop(self) -> None:
         """Nothing more is passed on, here or in the log, before both readings are opened anew."""
-        self.forget_units()
+        self._units.clear()
         self._is_left = False
         self.tables = frozenset(table for table in self.tables if isinstance(self._lives[table], CatchingUp))
         self._epoch.changed = True

@@ -7,13 +7,18 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bson import Int64
 
-from raycdc.errors import ExitCode
+from raycdc.config import load_config
+from raycdc.connectors.mysql import planning_costs
+from raycdc.connectors.mysql.planning_costs import MeteredConnections
+from raycdc.connectors.mysql.plugin import MySqlSourceConfig
+from raycdc.errors import ExitCode, SourceError
 from raycdc.testing.jobs import CollectionJob, Job
 from raycdc.testing.servers import MariaDbServer, MongoDb
 
@@ -102,6 +107,20 @@ def test_ctrl_c_ends_it_and_shows_what_is_known(job: Job) -> None:
     report = json.loads(out)
     assert report["ended_early"]
     assert [result["strategy"] for result in report["tables"][0]["strategies"]] == ["uneven"]
+
+
+def test_costs_that_cannot_be_asked_hide_nothing(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the middle of a statement leaves a connection that answers no other one."""
+    monkeypatch.setenv("RAYCDC_TEST_PASSWORD", job.server.cdc_user)
+    source = load_config(job.configuration()).source
+    assert isinstance(source, MySqlSourceConfig)
+
+    def lost(*_: object) -> None:
+        raise SourceError("nobody reads this")
+
+    monkeypatch.setattr(planning_costs, "query", lost)
+    with pytest.raises(KeyboardInterrupt), closing(MeteredConnections(source).connect()):
+        raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize(

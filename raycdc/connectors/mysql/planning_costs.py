@@ -14,6 +14,7 @@ from raycdc.clients.mysql import query
 from raycdc.config.tls import is_loopback
 from raycdc.connectors.mysql.connections import Connections
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig
+from raycdc.errors import SourceError
 from raycdc.source.split_trial import ServerCosts
 
 #: What a session counts when it reads a row, by an index or by walking the table.
@@ -61,7 +62,8 @@ class MeteredConnections(Connections):
         return ServerCosts(self._queries, self._rows_read, None if pid is None else _cpu_s(pid))
 
     def _add(self, connection: Connection[Any]) -> None:
-        with suppress(pymysql.Error, OSError):
+        # The costs are not known where the connection is no good any more; what made it so is told by whoever used it.
+        with suppress(SourceError, pymysql.Error, OSError, LookupError, ValueError):
             found = {str(name): int(value) for name, value in query(connection, _COUNTERS)}
             # But for this question.
             self._queries += found["Questions"] - 1

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,10 +30,10 @@ TIMEOUT_S = 600
 
 
 @contextmanager
-def trial(*words: str, folder: Path) -> Iterator[list[str]]:
+def trial(*words: str) -> Iterator[list[str]]:
     """The lines that the command prints until it is up. It is ended by Ctrl-C, and must then have left nothing."""
-    scratch = folder / "scratch"
-    scratch.mkdir()
+    # Not in the test's own folder, whose path is too long for sockets.
+    scratch = Path(tempfile.mkdtemp(prefix="trial-"))
     command = [sys.executable, "-m", "raycdc.cli", "trial", *words]
     environment = {**os.environ, "TMPDIR": str(scratch)}
     with subprocess.Popen(
@@ -52,6 +54,7 @@ def trial(*words: str, folder: Path) -> Iterator[list[str]]:
         finally:
             process.kill()
     assert list(scratch.glob("raycdc-*")) == []
+    shutil.rmtree(scratch)
 
 
 @pytest.mark.server
@@ -59,7 +62,7 @@ def test_what_a_trial_says_is_typed_as_it_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with trial("mariadb", "--live", folder=tmp_path) as lines:
+    with trial("mariadb", "--live") as lines:
         assert any(re.fullmatch(r"  url       mysql://127\.0\.0\.1:\d+", line) for line in lines), lines
         assert [line for line in lines if len(line) > 80] == []
         said = "\n".join(lines)

@@ -19,6 +19,8 @@ from typing import ClassVar, Self
 from raycdc.testing.servers.process import GuardedProcess, ServerError, free_port, log_tail, wait_until
 
 _START_TRIES = 3
+#: Of a folder's path, so that sockets in it have a name that the kernel takes: it keeps 108 bytes (unix(7)).
+_PATH_MAX = 85
 
 
 class PrivateServer(ABC):
@@ -30,7 +32,7 @@ class PrivateServer(ABC):
     host = "127.0.0.1"
 
     def __init__(self, *, port: int | None = None) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix=f"raycdc-{self.flavor}-"))
+        self.folder = _new_folder(f"raycdc-{self.flavor}-")
         self._fixed_port = port
         self.port = port or 0
         self._process: GuardedProcess | None = None
@@ -142,3 +144,12 @@ class PrivateServer(ABC):
         except ServerError as error:
             self.kill()
             raise ServerError("\n".join([f"{error}:", *map(log_tail, logs)])) from error
+
+
+def _new_folder(prefix: str) -> Path:
+    """A new temporary folder, where ``TMPDIR`` says, unless sockets could not be there."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    if len(os.fsencode(folder)) <= _PATH_MAX:
+        return folder
+    folder.rmdir()
+    return Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp"))

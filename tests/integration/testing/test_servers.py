@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
@@ -36,6 +37,17 @@ def test_committed_rows_survive_kill_9_and_the_port_stays() -> None:
         assert not server.running
         server.start()
         assert (server.port, server.execute("SELECT id FROM d.t ORDER BY id")) == (port, [(1,), (2,)])
+
+
+def test_a_folder_for_temporary_files_with_a_long_path_keeps_no_server_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    with MariaDbServer() as server:
+        assert server.execute("SELECT 1") == [(1,)]
+    assert list(deep.iterdir()) == []
 
 
 def test_a_server_ends_with_a_parent_that_was_killed_and_leaves_no_files() -> None:

@@ -14,9 +14,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -196,28 +196,17 @@ def _pipeline(options: _Options) -> Iterator[subprocess.Popen[bytes]]:
                 print("The pipeline did not stop when asked and was killed.", file=sys.stderr)
 
 
-@contextlib.contextmanager
-def _buying(trial: SourceTrial) -> Iterator[None]:
+def _buying(trial: SourceTrial) -> AbstractContextManager[None]:
     """Customers in a thread as long as the block lasts; what went wrong with them is raised at its end."""
-    stop = threading.Event()
-    failures: list[Exception] = []
+    from raycdc.testing.background import again_and_again
 
-    def work() -> None:
+    def step() -> None:
         try:
-            while not stop.wait(_WORKLOAD_PAUSE_S):
-                trial.step()
-        except Exception as error:  # noqa: BLE001  raised again in the main thread
-            failures.append(error)
+            trial.step()
+        except Exception as error:
+            raise SourceError(f"The demo's customers failed: {error}") from error
 
-    thread = threading.Thread(target=work, name="workload")
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-    if failures:
-        raise SourceError(f"The demo's customers failed: {failures[0]}") from failures[0]
+    return again_and_again(step, pause_s=_WORKLOAD_PAUSE_S)
 
 
 class _Progress:

@@ -21,7 +21,6 @@ class MySqlTrial(SourceTrial):
     """MariaDB or MySQL."""
 
     title: ClassVar[str] = "MySQL"
-    standard_port: ClassVar[int] = 3306
     accounts: ClassVar[tuple[Account, ...]] = (
         Account("cdc", "cdc", "reads all tables and follows the log"),
         Account("root", "root", "may do everything"),
@@ -120,7 +119,6 @@ class PostgresTrial(Trial):
     """PostgreSQL, as a target."""
 
     title: ClassVar[str] = "PostgreSQL"
-    standard_port: ClassVar[int] = 5432
     accounts: ClassVar[tuple[Account, ...]] = (Account("postgres", "postgres", "may do everything"),)
 
     def __init__(self, server: PostgresServer) -> None:

@@ -22,7 +22,6 @@ class KafkaTrial(SourceTrial):
     """The plain listener knows no users; the one with TLS does."""
 
     title: ClassVar[str] = "Kafka"
-    standard_port: ClassVar[int] = 9092
     accounts: ClassVar[tuple[Account, ...]] = ()
 
     def __init__(self, server: KafkaServer) -> None:

@@ -19,7 +19,6 @@ class MongoDbTrial(SourceTrial):
     """It keeps everything in memory and knows no users: any account will do."""
 
     title: ClassVar[str] = "MongoDB"
-    standard_port: ClassVar[int] = 27017
 
     def __init__(self, server: MongoDbServer) -> None:
         super().__init__(server)

@@ -17,7 +17,6 @@ class StoreTrial(Trial):
     """An object store with an empty bucket. It believes every key."""
 
     title: ClassVar[str] = "An object store"
-    standard_port: ClassVar[int] = 0
 
     def __init__(self, server: MotoServer | S3MockServer | AzuriteServer | GcsServer) -> None:
         super().__init__(server)
@@ -53,7 +52,6 @@ class CatalogTrial(Trial):
     """Iceberg's REST catalog, on an S3 of its own."""
 
     title: ClassVar[str] = "Iceberg's REST catalog"
-    standard_port: ClassVar[int] = 0
 
     def __init__(self, *, port: int | None = None) -> None:
         self._store = MotoServer()

@@ -38,9 +38,8 @@ class Account:
 class Trial(AbstractContextManager["Trial"], ABC):
     """See the module's docstring. The block starts the server and removes it."""
 
-    #: What people know it by, and where it is looked for by those who are told nothing.
+    #: What people know it by.
     title: ClassVar[str]
-    standard_port: ClassVar[int]
     accounts: ClassVar[tuple[Account, ...]] = ()
 
     def __init__(self, server: PrivateServer) -> None:

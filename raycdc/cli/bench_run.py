@@ -137,7 +137,7 @@ def _lines(figures: Figures, first: Figures) -> Iterator[tuple[str, str]]:
     yield "epochs", f"{figures.epochs:,}"
     yield "readers", f"{figures.readers:,}"
     for stage, share in figures.shares.items():
-        yield f"  {stage.replace('_', '-')}", f"{share:.0%}"
+        yield f"  {stage}", f"{share:.0%}"
     yield "CPU seconds of readers", f"{figures.readers_cpu_s:.1f}"
     yield "peak MiB of the driver", f"{figures.driver_peak_bytes / 2**20:,.0f}"
     yield "MiB of the target", f"{figures.target_bytes / 2**20:,.1f}"

@@ -172,7 +172,8 @@ def _cost(config: PipelineConfig, expected: Expected) -> str:
 
 def _agreed() -> bool:
     print("Go on? [Y/n] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("", "y", "yes")
+    answer = sys.stdin.readline()
+    return answer.strip().lower() in ("", "y", "yes") if answer else False  # Ctrl-D: nothing was said.
 
 
 class _Shown:

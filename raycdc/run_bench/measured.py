@@ -18,6 +18,8 @@ from raycdc.pipeline import Pipeline
 from raycdc.run_events import CaughtUp, Committed, Progress, RunEvent, Started, TableParked, Warned
 
 _KIB = 1024
+#: The stages that events tell of; whether chunks wait for the log's reader, a status alone knows.
+_TOLD = tuple(stage for stage in WHY if stage != "hand_off")
 #: Rows of sinks are seen in files alone; an epoch that is in no file yet was read for nothing.
 _NO_ROWS = "no row was committed in that time: give it more with --seconds"
 
@@ -34,9 +36,9 @@ class Limits:
 class Figures:
     """One run. `seconds` are those from when everything was up until the last commit; starting took `start_s` before.
 
-    `shares` say for each stage of `raycdc.control.stages` which part of that time it was at work: of all readers'
-    time, or of the driver's. `readers_cpu_s` are CPU seconds of the readers' processes together, `target_bytes` those
-    of the target's files. `whole` says whether all that there was to read was read.
+    `shares` say for each stage of `raycdc.control.stages` but the hand-off which part of that time it was at work: of
+    all readers' time, or of the driver's. `readers_cpu_s` are CPU seconds of the readers' processes together,
+    `target_bytes` those of the target's files. `whole` says whether all that there was to read was read.
     """
 
     settings: str
@@ -192,7 +194,7 @@ class _Watched:
         return round(max(0.0, sum(of_process.values()) - before_s), 2)
 
     def _shares(self, seconds: float, readers: int) -> dict[str, float]:
-        spent = dict.fromkeys(WHY, 0.0)
+        spent = dict.fromkeys(_TOLD, 0.0)
         for reader in self._seen.readers.values():
             for stage, more in stage_seconds({}, reader).items():
                 spent[stage] += more / readers

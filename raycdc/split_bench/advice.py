@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from raycdc.split_bench.figures import Advice, StrategyResult, TableResult
+from raycdc.split_bench.schedule import readers_text
 
 #: Strategies that differ by less are as good as one another: measurements vary by about as much.
 ALIKE = 1.1
@@ -50,7 +51,7 @@ def advice_for_all(tables: Sequence[TableResult], readers: int) -> Advice | None
     if len(measured) == 1:
         return measured[0].advice
     others = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in sorted(whole_s.items(), key=_second))
-    reason = f"All {len(measured)} tables, one after the other with {_readers(readers)}: {others}."
+    reason = f"All {len(measured)} tables, one after the other with {readers_text(readers)}: {others}."
     return Advice(chosen, settings, reason)
 
 
@@ -69,7 +70,7 @@ def _planning_rows(result: StrategyResult) -> int:
 
 def _reasons(chosen: StrategyResult, measured: Sequence[StrategyResult], readers: int) -> list[str]:
     chosen_s = chosen.whole_s(readers)
-    reasons = [f"With {_readers(readers)} the table takes {chosen_s:.1f} s by {chosen.name}."]
+    reasons = [f"With {readers_text(readers)} the table takes {chosen_s:.1f} s by {chosen.name}."]
     others = sorted((r for r in measured if r is not chosen), key=lambda r: r.whole_s(readers))
     reasons += [f"{other.name}: {_against(other, chosen, readers)}." for other in others]
     planning, rows = chosen.planning, chosen.rows()
@@ -110,10 +111,6 @@ def _against(other: StrategyResult, chosen: StrategyResult, readers: int) -> str
     elif other.planning.seconds > 0.5 * seconds:
         why = f"; cutting alone takes {other.planning.seconds:.1f} s"
     return f"{least}{seconds:.1f} s, {ratio:.1f} times as long{why}"
-
-
-def _readers(count: int) -> str:
-    return "1 reader" if count == 1 else f"{count} readers"
 
 
 def _chunks(count: int) -> str:

@@ -19,7 +19,7 @@ from raycdc.source.split_trial import SplitTrial
 from raycdc.split_bench.advice import advice_for, advice_for_all
 from raycdc.split_bench.figures import Planning, ReadChunk, Report, Run, StrategyResult, TableResult
 from raycdc.split_bench.readers import ReaderProcesses, Task
-from raycdc.split_bench.schedule import spread
+from raycdc.split_bench.schedule import readers_text, spread
 
 #: Fewer chunks say nothing about how even they are.
 CHUNKS_READ_MIN = 16
@@ -64,8 +64,7 @@ class SplitComparison:
 
     def __init__(self, source: Source[Any], where: str, terms: Terms, watch: Callable[[Progress], None]) -> None:
         """`where` names the source for people. `ConfigError` for a source with one way alone, or an unknown name."""
-        trials = source.split_trials() if isinstance(source, IncrementalSource) else ()
-        if not trials:
+        if not isinstance(source, IncrementalSource) or not (trials := source.split_trials()):
             raise ConfigError(
                 f"raycdc bench splits: a {source.config.type} source is cut in one way alone, so that there is nothing "
                 "to compare."
@@ -74,7 +73,6 @@ class SplitComparison:
         for name in terms.strategies:
             if name not in names:
                 raise ConfigError(f'--strategies: "{name}" is none of {", ".join(names)}.')
-        assert isinstance(source, IncrementalSource)
         self._source: IncrementalSource[Any] = source
         self._trials = [trial for trial in trials if not terms.strategies or trial.name in terms.strategies]
         self._where = where
@@ -91,11 +89,12 @@ class SplitComparison:
                 known = ", ".join(map(str, sorted(captured)[:5]))
                 raise ConfigError(f"{table} is none of the tables that the source captures (it has {known}).")
         rows = {table: captured[table].rows for table in chosen}
-        passes = len(self._trials) * len(self._really()) + 1
+        really = self._really()
+        passes = len(self._trials) * len(really) + 1
         return Expected(
             rows,
             [trial.name for trial in self._trials],
-            self._really(),
+            really,
             sum(min(count, self._terms.rows_max) for count in rows.values()) * passes,
         )
 
@@ -206,7 +205,7 @@ class _TableTrials:
             _read(trial, tasks, 1, lambda done: tell(f"reading once before, {done}", 0.1))
         runs = []
         for turn, readers in enumerate(self._really):
-            text = "reading with " + ("1 reader" if readers == 1 else f"{readers} readers")
+            text = f"reading with {readers_text(readers)}"
 
             def read(done: str, text: str = text, part: float = turn / len(self._really)) -> None:
                 tell(f"{text}, {done}", 0.2 + 0.8 * part)

@@ -16,6 +16,7 @@ from plotly.offline import get_plotlyjs
 
 from raycdc.checkpoint.patch import Json
 from raycdc.split_bench.figures import Report, Run, StrategyResult, TableResult
+from raycdc.split_bench.schedule import readers_text
 
 #: Bars of a histogram.
 _BINS = 40
@@ -146,10 +147,10 @@ def _figures(result: StrategyResult, readers: Sequence[int]) -> Iterator[tuple[s
     yield "MiB of a chunk, median", f"{sizes.p50 / 2**20:,.1f}"
     yield "MiB of the largest", f"{least}{sizes.most / 2**20:,.1f}"
     for run in result.runs:
-        yield f"rows/s of {_readers(run.readers)}", f"{run.rows_per_s:,.0f}"
-        yield f"idle share of {_readers(run.readers)}", f"{run.idle:.0%}"
+        yield f"rows/s of {readers_text(run.readers)}", f"{run.rows_per_s:,.0f}"
+        yield f"idle share of {readers_text(run.readers)}", f"{run.idle:.0%}"
     for count in readers:
-        yield f"seconds of the whole table, {_readers(count)}", f"{least}{result.whole_s(count):.2f}"
+        yield f"seconds of the whole table, {readers_text(count)}", f"{least}{result.whole_s(count):.2f}"
     yield "memory of a reader, MiB", f"{max(run.peak_bytes for run in result.runs) / 2**20:,.0f}"
 
 
@@ -157,7 +158,7 @@ def _plots(prefix: str, report: Report, measured: Sequence[StrategyResult], figu
     most = measured[0].runs[-1].readers
     plots = (
         ("rows", "Rows per chunk", _histograms(measured)),
-        ("gantt", f"What {_readers(most)} did: each bar is a chunk", _gantt([(r, r.runs[-1]) for r in measured])),
+        ("gantt", f"What {readers_text(most)} did: each bar is a chunk", _gantt([(r, r.runs[-1]) for r in measured])),
         ("time", "Seconds until the table is read, by readers", _times(measured, report.readers)),
         ("cost", "What cutting costs, and the largest chunk", _costs(measured)),
     )
@@ -270,10 +271,6 @@ def _colour(number: int) -> str:
 
 def _known(value: float | None, digits: int = 0) -> str:
     return "?" if value is None else f"{value:,.{digits}f}"
-
-
-def _readers(count: int) -> str:
-    return "1 reader" if count == 1 else f"{count} readers"
 
 
 def _text(value: str) -> str:

@@ -20,6 +20,11 @@ class Schedule:
     idle: float
 
 
+def readers_text(count: int) -> str:
+    """1 reader, 2 readers."""
+    return "1 reader" if count == 1 else f"{count} readers"
+
+
 def list_schedule(times_s: Sequence[float], readers: int) -> Schedule:
     """`times_s`: seconds per chunk, in the order in which they are given out; no reader slows another one."""
     free_at = [0.0] * readers

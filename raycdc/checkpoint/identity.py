@@ -128,12 +128,17 @@ def require_identity(folder: StateFolder) -> None:
         )
 
 
+def no_state(folder: StateFolder) -> StateError:
+    """The error for a folder in which a state was looked for, and is none."""
+    return StateError(
+        f"There is no raycdc state in {folder.where}. Either the pipeline has not run yet (raycdc run), or "
+        "pipeline.state names another place."
+    )
+
+
 def _created(folder: StateFolder, pipeline: str, *, create: bool) -> Identity:
     if not create:
-        raise StateError(
-            f"There is no raycdc state in {folder.where}. Either the pipeline has not run yet (raycdc run), or "
-            "pipeline.state names another place."
-        )
+        raise no_state(folder)
     require_identity(folder)
     folder.require_usable()
     folder.create("epochs", "commits", "schemas", "spool")

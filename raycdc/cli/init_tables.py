@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from raycdc.cli.schemas import known_source, table_findings
+from raycdc.cli.schemas import known_source, table_findings, table_of
 from raycdc.config import config_from_dict
 from raycdc.config.init_page import InitPage, secret_in, toml_list, toml_text
 from raycdc.errors import ConfigError, RaycdcError
@@ -46,8 +46,7 @@ def judge(text: str, *, password_variable: str = "") -> Judged:
         findings = [finding for finding in table_findings(config, schemas) if finding.parks]
     except RaycdcError as error:
         return Judged(problem=str(error))
-    names = {f"table {table}": plain_name(table) for table in schemas}
-    refused = {names[finding.name]: finding.text for finding in findings}
+    refused = {plain_name(table_of(finding)): finding.text for finding in findings}
     return Judged(refused, len(schemas))
 
 

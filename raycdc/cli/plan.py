@@ -31,6 +31,7 @@ from raycdc.cli.schemas import (
     known_source,
     known_store,
     table_findings,
+    table_of,
     transform_problems,
     transformed_tables,
 )
@@ -68,7 +69,7 @@ def plan_config(path: Path, *, as_json: bool, out: Path | None = None) -> int:
         print(printable_text(f"Changelog: {result.text}"), file=sys.stderr)
     parked: set[TableId] = set()
     for result in table_findings(config, {name: table.schema for name, table in tables.items()}):
-        parked |= {TableId.parse(result.name.removeprefix("table "))} if result.parks else set()
+        parked |= {table_of(result)} if result.parks else set()
         print(printable_text(f"{'Parked' if result.parks else 'Names'}: {result.text}"), file=sys.stderr)
     for name, table in tables.items():
         if table.note and name not in parked:
@@ -99,7 +100,7 @@ def require_planned(config: PipelineConfig, path: Path) -> None:
     sealed = read_plan(path)
     tables = known_source(config).tables()
     findings = table_findings(config, {name: table.schema for name, table in tables.items()})
-    parked = {TableId.parse(result.name.removeprefix("table ")) for result in findings if result.parks}
+    parked = {table_of(finding) for finding in findings if finding.parks}
     tables = {name: table for name, table in tables.items() if name not in parked}
     with transformed_tables(config) as transforms:
         targets = planned(config, tables, transforms)

@@ -14,6 +14,7 @@ from raycdc.cli.tables import change_table, command_rules_of
 from raycdc.driver.commands import CommandDesk
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.printable import printable_text
+from raycdc.source.parking import Asked
 from raycdc.source.table_commands import Command, TableAction
 from raycdc.source.table_life import phase_word
 from raycdc.source.table_requests import stream_state
@@ -33,10 +34,11 @@ def reset_table(config: Path, table: str, *, yes: bool, wait_s: float) -> int:
     there is nobody to ask.
     """
     store = CheckpointStore(place_of_state(config), create=False)
-    answer = CommandDesk(store).looked_at(Command.new(TableAction.RESNAPSHOT, table), command_rules_of(config))
+    rules = command_rules_of(config)
+    answer = CommandDesk(store).looked_at(Command.new(TableAction.RESNAPSHOT, table), rules)
     if answer.refused:
         raise ConfigError(answer.text)
-    for line in _said(config, store, answer.tables, answer.text):
+    for line in _said(config, store, answer, updates_rows=rules.updates_rows):
         print(printable_text(line, indent="  "), flush=True)
     if not (yes or _agreed()):
         print("Nothing was changed.")
@@ -60,14 +62,14 @@ def refuse_rewind(config: Path) -> int:
     )
 
 
-def _said(config: Path, store: CheckpointStore, tables: tuple[str, ...], text: str) -> Iterator[str]:
+def _said(config: Path, store: CheckpointStore, answer: Asked, *, updates_rows: bool) -> Iterator[str]:
     state, place_text = stream_state(store.last_manifest()), place_text_of(store)
-    yield f"{text}."
-    for name in tables:
+    yield f"{answer.text}."
+    for name in answer.tables:
         yield f"  {name}: {phase_word(state.named(name))}"
     yield f"  the log is read up to {place_text(state.position).partition('   ')[0]}; the other tables go on from there"
     document = tomllib.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
-    yield f"  {_UPSERT if command_rules_of(config).updates_rows else _CHANGELOG}"
+    yield f"  {_UPSERT if updates_rows else _CHANGELOG}"
     if document.get("pipeline", {}).get("on_existing") == "merge":
         yield f"  {_MERGED}"
 

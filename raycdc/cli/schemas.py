@@ -78,6 +78,11 @@ def known_naming(config: PipelineConfig) -> Naming:
     return naming_of(config, {} if store is None else column_names(store))
 
 
+def table_of(finding: CheckResult) -> TableId:
+    """The table that one of `table_findings` is about."""
+    return TableId.parse(finding.name.removeprefix("table "))
+
+
 def table_findings(config: PipelineConfig, schemas: Mapping[TableId, TableSchema]) -> list[CheckResult]:
     """Tables that no target can hold as they are, which a run parks, and columns that get another name."""
     rules = target_rules(config, upsert=config.sink.write == "upsert", naming=known_naming(config))

@@ -163,8 +163,10 @@ class CommandDesk:
         """Have backfills that were asked for before end where the configuration refuses them by now; while nobody
         reads.
         """
-        stream, asked = stream_of(self._store.last_manifest()), requests_of(self._store)
-        if stream is not None and asked.rows:
+        asked = requests_of(self._store)
+        # Most states have none, and a manifest of many tables takes a while to read.
+        stream = stream_of(self._store.last_manifest()) if asked.rows else None
+        if stream is not None:
             # With the tables that are to be added, of which some may share a target.
             state, record, by_hand = with_requests(stream, asked), self._store.last_commit(), self._is_by_hand
             judge_rows(self._store, lambda table: NO_SINK if by_hand else rules.why_no_rows(table, state, record))

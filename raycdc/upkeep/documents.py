@@ -10,11 +10,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from raycdc.checkpoint.identity import NAME
+from raycdc.checkpoint.identity import NAME, no_state
 from raycdc.checkpoint.kinds import DOCUMENTS
 from raycdc.checkpoint.place import StatePlace
 from raycdc.checkpoint.state_folder import StateFolder
-from raycdc.errors import StateError
 
 #: Folders of documents; all else below a state is of rows, or of processes.
 _FOLDERS = ("generations", "epochs", "bases", "commits", "schemas", "documents", "commands")
@@ -79,10 +78,7 @@ def require_readable(place: StatePlace) -> StateFolder:
     """The documents of a state that is there. `StateError` where there is none, whatever bars it."""
     folder = place.open()
     if folder.read(NAME) is None and not folder.has_remains():
-        raise StateError(
-            f"There is no raycdc state in {folder.where}. Either the pipeline has not run yet (raycdc run), or "
-            "pipeline.state names another place."
-        )
+        raise no_state(folder)
     return folder
 
 

@@ -16,7 +16,8 @@ updated, a bad before-image and a bad deletion are always the deletion of their 
 none. `raycdc.epochs.left_out` refuses what a changelog, or a target of several tables, cannot follow.
 
 Images of a topic may lack values, so there bad ones prove little of what the target has: a deletion stays one, and
-where rows are updated a bad row that came is the deletion of its key, too.
+where rows are updated a bad row that came is the deletion of its key, too. So is a bad row that a backfill reads again,
+because the target may have the row as it was when it was good.
 """
 
 from __future__ import annotations
@@ -74,7 +75,11 @@ class BadRecords:
         return self.place or self.folder
 
     def of_kind(self, kind: str) -> BadRecords:
-        """For segments of a kind: rows of chunks are all inserts, which sinks append; none may become a deletion."""
+        """For segments of a kind: rows of a snapshot's chunks are all inserts, which sinks append; none may become a
+        deletion. Rows of a backfill are inserts of keys that may be there.
+        """
+        if kind == "backfill":
+            return replace(self, partial=True)
         return replace(self, partial=False) if kind == "snapshot" else self
 
     def letters(self, epoch: int, name: str, share: str = "") -> Letters | None:

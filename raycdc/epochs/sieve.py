@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -198,6 +199,24 @@ class _Task:
         plain = replace(self.segment, view=None)
         return whole_updates(read_segment(plain, [*names, "_db", "_table"], access=self.access))
 
+    def _of_keys(self, batch: pa.RecordBatch, bad: Any) -> tuple[pa.RecordBatch, Any]:
+        """`batch`, where the `bad` rows have nothing but their keys, and which of them the target may have as they were
+        before they were bad: those whose keys it can have. It has no rows of other tables, nor of other keys
+        (`raycdc.source.rows_by_key`).
+        """
+        keys = set((self.schema if self.view is None else self.view.source).primary_key)
+        if self.view is not None and self.view.projection is not None:
+            keys = {output.stored for output in self.view.projection.outputs if output.name in keys}
+        keeps = {*keys, *META_COLUMNS, "_db", "_table"}
+        hidden = pa.array(bad)
+        columns = {
+            name: values if name in keeps else pc.if_else(hidden, pa.scalar(None, values.type), values)
+            for name, values in zip(batch.schema.names, batch.columns, strict=True)
+        }
+        left = pa.RecordBatch.from_pydict(columns)
+        reasons = self.judge(self._shown(left).select([column.name for column in self.schema.columns]))
+        return left, bad & reasons.is_null().to_numpy(zero_copy_only=False)
+
     def _shown(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         names = [column.name for column in self.schema.columns]
         shown = batch if self.view is None else viewed(batch, self.view, names, table=self.segment.table)
@@ -214,6 +233,9 @@ class _Task:
         # And a deletion of its key might take the row of another table.
         exact, wanted = replace(self.records, partial=False, upsert=False), np.ones(batch.num_rows, np.bool_)
         made, kept = judged(ops, batch.column("_seq").to_numpy(), wanted, bad, exact)
+        if self.segment.kind == "backfill" and bad.any():
+            batch, gone = self._of_keys(batch, bad)
+            made, kept = np.where(gone, RowKind.DELETE, made), kept | gone
         told = np.flatnonzero(counted(ops, bad))
         if letters is not None and len(told):
             texts = reasons.take(pa.array(told)).to_pylist()

@@ -94,6 +94,40 @@ def test_rows_that_a_target_can_never_have_are_left_out(
     assert keys == ([2, 4] if action == DEAD_LETTER else [])
 
 
+@pytest.mark.parametrize("kind", ["postgres-upsert", "mongodb-upsert"])
+def test_one_that_is_read_again_takes_the_row_with_it_that_it_was(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    """As an update in the log would, which nobody wrote."""
+    story = Story(request, kind, tmp_path, SKIP)
+    for number in (1, 2, 3):
+        story.table.insert({"id": number, "v": story.good})
+    story.world.script.seal()
+    story.table.rows[(2,)] = {"id": 2, "v": story.bad}
+    story.table.read_again((1,), (2,))
+    story.world.script.seal(final=True)
+    story.loop().run()
+    assert sorted(row["id"] for row in story.world.rows(story.table)) == [1, 3]
+    assert bad_rows(story.world.store, 2) == {"shop.t": 1}
+
+
+def test_one_whose_key_the_target_can_never_have_is_left_out_and_nothing_else(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    story = Story(request, "postgres-upsert", tmp_path, SKIP)
+    columns = (Column("id", LogicalType(TypeKind.STRING), nullable=False), Column("v", LogicalType(TypeKind.STRING)))
+    table = story.world.script.table("shop.texts", TableSchema(columns, ("id",)))
+    for key in ("a", "b"):
+        table.insert({"id": key, "v": "good"})
+    story.world.script.seal()
+    table.rows |= {("n\0",): {"id": "n\0", "v": "new"}, ("b",): {"id": "b", "v": "b\0d"}}
+    table.read_again(("a",), ("n\0",), ("b",))
+    story.world.script.seal(final=True)
+    story.loop().run()
+    assert {row["id"] for row in story.world.rows(table)} == {"a"}
+    assert bad_rows(story.world.store, 2) == {"shop.texts": 2}
+
+
 def test_a_changelog_goes_on_without_them(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     story = Story(request, "postgres-changelog", tmp_path, SKIP)
     story.play()

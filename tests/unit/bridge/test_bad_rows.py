@@ -49,6 +49,16 @@ def test_a_bad_row_that_goes_is_the_deletion_of_its_key_where_rows_are_updated(
     assert {int(place): SYMBOLS[made[place]] for place in np.flatnonzero(kept)} == becomes
 
 
+@pytest.mark.parametrize(("kind", "becomes"), [("backfill", ["+I", "-D", "-D"]), ("snapshot", ["+I", "-D"])])
+def test_a_bad_row_that_is_read_again_leaves_no_older_one_behind(kind: str, becomes: list[str]) -> None:
+    """A backfill's rows may be there as they were before; those of a snapshot are appended."""
+    ops = np.array([RowKind.INSERT, RowKind.INSERT, RowKind.DELETE], np.int8)
+    records = BadRecords(SKIP, "", upsert=True).of_kind(kind)
+    wrong = np.array([False, True, True])
+    made, kept = judged(ops, np.arange(3), np.ones(3, np.bool_), wrong, records)
+    assert [SYMBOLS[op] for op in made[kept]] == becomes
+
+
 def test_counts_told_again_for_some_tables_keep_those_of_the_others(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, pipeline="shop")
     add_bad_rows(store, 1, {"a": 1, "b": 1}, committed=0)

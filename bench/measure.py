@@ -52,16 +52,29 @@ class Measurement:
             "rows_per_s": round(self.rows / max(self.wall_s, 1e-6)),
             "rows_per_cpu_s": self.rows_per_cpu_s,
         }
-        more = figures.pop("more")
+        more: dict[str, Any] = figures.pop("more")
         return figures | more
 
     def summary(self) -> str:
         """One line for people."""
         first = f"  first row {self.more['first_row_s']:.2f} s" if "first_row_s" in self.more else ""
-        return (
-            f"{self.case:24s} {self.system:20s} {self.rows:>10,d} rows  {self.wall_s:8.2f} s wall  "
-            f"{self.cpu_s:8.2f} s CPU  {self.rows_per_cpu_s:>12,d} rows/CPU-s  {self.peak_rss_mb:7.0f} MB{first}"
-        )
+        head = f"{self.case:24s} {self.system:20s} {self.rows:>10,d} rows  {self.wall_s:8.2f} s wall"
+        if not self.cpu_s:
+            # What runs on many processes, of servers as well, has no CPU time of its own.
+            return f"{head}{first}"
+        cpu = f"{self.cpu_s:8.2f} s CPU  {self.rows_per_cpu_s:>12,d} rows/CPU-s"
+        return f"{head}  {cpu}  {self.peak_rss_mb:7.0f} MB{first}"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A case that could not be measured, or whose figures are not as they must be; the others follow."""
+
+    case: str
+    reason: str
+
+    def to_json(self) -> dict[str, str]:
+        return {"case": self.case, "reason": self.reason}
 
 
 def progress(text: str) -> None:

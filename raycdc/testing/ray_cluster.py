@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from raycdc.errors import RaycdcError
 from raycdc.runtime.ray_environment import prepare
 from raycdc.runtime.spools import FOLDER_VARIABLE
+from raycdc.testing.servers import ServerError
 
 #: The least Ray accepts: rows never pass through its object store here.
 OBJECT_STORE_BYTES = 80 << 20
@@ -56,7 +56,7 @@ class TwoNodes:
     def silence_other(self) -> None:
         """The node that is not the head's stands still, as one does that is cut off; it comes back no more."""
         raylets = [found.process.pid for found in self._other.all_processes["raylet"]]
-        self._silent.extend(_with_children(raylets))
+        self._silent.extend(with_children(raylets))
         self._signal(signal.SIGSTOP)
 
     def end_silent(self) -> None:
@@ -97,7 +97,7 @@ def two_nodes(
             nodes.end_silent()
 
 
-def _with_children(pids: list[int]) -> list[int]:
+def with_children(pids: list[int]) -> list[int]:
     """The processes and all that they have started."""
     parents = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
@@ -261,7 +261,7 @@ def _start(kind: Any, options: dict[str, Any], others: list[Further]) -> tuple[A
         except Exception as cause:
             cluster.shutdown()
             if attempt == START_ATTEMPTS:
-                raise RaycdcError(f"Ray's nodes did not start: {cause}") from cause
+                raise ServerError(f"Ray's nodes did not start: {cause}") from cause
         else:
             return cluster, nodes
     raise AssertionError("the last attempt raised")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ from raycdc.checkpoint.opaque import Position
 from raycdc.checkpoint.place import StatePlace, state_place
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.cli.places import PlaceText, place_text_of
-from raycdc.config.load import state_sections
-from raycdc.errors import ConfigError, ExitCode, StateError
+from raycdc.config.load import read_toml, state_sections
+from raycdc.errors import ExitCode, StateError
 from raycdc.printable import printable, printable_json
 from raycdc.stores.url import is_url
 
@@ -33,15 +32,10 @@ def place_of_state(path: Path) -> StatePlace:
     """`path` itself, or the state that a configuration file names. Of the rest of the file, ``[storage]`` must be valid
     where the state is on an object store.
     """
-    if path.suffix == ".toml" and not path.exists():
-        raise ConfigError(f"{path} cannot be read: No such file or directory. Write one with: raycdc init {path}")
-    if not path.is_file():
+    if not path.is_file() and (path.suffix != ".toml" or path.exists()):
         return StatePlace.of(path)
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-        pipeline = document.get("pipeline", {})
-    except (OSError, ValueError) as cause:
-        raise StateError(f"{path} is neither a state folder nor a readable configuration: {cause}") from cause
+    document = read_toml(path)
+    pipeline = document.get("pipeline", {})
     if not isinstance(pipeline, dict) or not (pipeline.get("state") or pipeline.get("name")):
         raise StateError(f"{path} names no state: pipeline.state and pipeline.name are missing")
     state = str(pipeline.get("state") or f"./state/{pipeline['name']}")

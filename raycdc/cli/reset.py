@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from raycdc.checkpoint.store import CheckpointStore
 from raycdc.cli.inspect_checkpoint import place_of_state
 from raycdc.cli.places import place_text_of
 from raycdc.cli.tables import change_table, command_rules_of
+from raycdc.config.load import read_toml
 from raycdc.driver.commands import CommandDesk
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.printable import printable_text
@@ -68,7 +68,7 @@ def _said(config: Path, store: CheckpointStore, answer: Asked, *, updates_rows: 
     for name in answer.tables:
         yield f"  {name}: {phase_word(state.named(name))}"
     yield f"  the log is read up to {place_text(state.position).partition('   ')[0]}; the other tables go on from there"
-    document = tomllib.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    document = read_toml(config) if config.is_file() else {}
     yield f"  {_UPSERT if updates_rows else _CHANGELOG}"
     if document.get("pipeline", {}).get("on_existing") == "merge":
         yield f"  {_MERGED}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -12,7 +11,7 @@ from pathlib import Path
 from raycdc.checkpoint.place import StatePlace, state_place
 from raycdc.cli.inspect_checkpoint import place_of_state
 from raycdc.cli.words import counted, size_text
-from raycdc.config.load import state_sections
+from raycdc.config.load import read_toml, state_sections
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.lean import without_pandas
 from raycdc.printable import printable_json, printable_text
@@ -95,7 +94,7 @@ def _target(config: Path, to: str) -> StatePlace:
         return StatePlace.of(place.path)
     if not config.is_file():
         raise ConfigError(f"{to} is on an object store: name the configuration, which says how it is reached.")
-    document = tomllib.loads(config.read_text(encoding="utf-8"))
+    document = read_toml(config)
     if isinstance(document.get("pipeline"), dict):
         # As it will be, because pipeline.work may be there already, which only a state on a store has.
         document["pipeline"]["state"] = str(place)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import sys
 import threading
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.cli.inspect_checkpoint import place_of_state
 from raycdc.cli.places import place_text_of
-from raycdc.config.load import control_section
+from raycdc.config.load import control_section, read_toml
 from raycdc.control.at_rest import status_at_rest
 from raycdc.control.client import ControlClient, NoRun, find
 from raycdc.control.model import Status
-from raycdc.errors import ConfigError, ExitCode, StateError
+from raycdc.errors import ExitCode, StateError
 from raycdc.lean import without_pandas
 from raycdc.printable import printable_json, printable_text
 
@@ -81,10 +80,7 @@ def find_run(config: Path, store: CheckpointStore, wait: Callable[[str], None] |
     """The run that has the state; `wait` hears what is waited for. `StateError` where it cannot be asked."""
     token = ""
     if config.is_file():
-        try:
-            token = control_section(tomllib.loads(config.read_text(encoding="utf-8"))).token.reveal()
-        except ValueError as cause:
-            raise ConfigError(f"{config} is not valid TOML: {cause}") from cause
+        token = control_section(read_toml(config)).token.reveal()
     return find(store, token, wait=wait)
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import time
-import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -20,6 +19,7 @@ from raycdc.checkpoint.store import CheckpointStore, CommitRecord
 from raycdc.checkpoint.term import brief_term
 from raycdc.cli.inspect_checkpoint import place_of_state
 from raycdc.cli.places import place_text_of
+from raycdc.config.load import read_toml
 from raycdc.driver.commands import CommandDesk, CommandState, CommandStatus
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.model import TableId
@@ -208,7 +208,7 @@ def _updates_rows(config: Path) -> bool:
     """Whether the sink holds one row per key; taken for granted where there is no configuration to ask."""
     if not config.is_file():
         return True
-    sink = tomllib.loads(config.read_text(encoding="utf-8")).get("sink", {})
+    sink = read_toml(config).get("sink", {})
     fields = load_plugin(PluginGroup.SINKS, str(sink.get("type", ""))).config.model_fields
     return bool(sink.get("write", fields["write"].default) == "upsert")
 
@@ -220,7 +220,7 @@ def _check_selected(config: Path, table: TableId) -> None:
     from raycdc.config import SourceConfig
     from raycdc.model.selector import TableSelector
 
-    source = tomllib.loads(config.read_text(encoding="utf-8")).get("source", {})
+    source = read_toml(config).get("source", {})
     model: type[SourceConfig] = load_plugin(PluginGroup.SOURCES, str(source.get("type", ""))).config
     key = model.tables_key
     selector = TableSelector(tuple(source.get(key, ())), tuple(source.get("exclude", ())))

@@ -23,12 +23,11 @@ Made anew in each of Spark's processes, from the options alone.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from raycdc.config.load import config_from_dict
+from raycdc.config.load import config_from_dict, read_toml
 from raycdc.config.toml import TomlTable, TomlValue
 from raycdc.errors import ConfigError
 from raycdc.model import TableId
@@ -103,9 +102,9 @@ class ReadOptions:
     def pipeline(self, state: Path | None = None) -> Pipeline:
         """A pipeline that captures the table alone, with its state in `state` (default: the stream's)."""
         try:
-            data = tomllib.loads(Path(self.config).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as cause:
-            raise ConfigError(f"option config: {self.config} cannot be read: {cause}") from cause
+            data = read_toml(Path(self.config))
+        except ConfigError as cause:
+            raise ConfigError(f"option config: {cause}") from cause
         for section in _BEHIND_THE_SOURCE:
             data.pop(section, None)
         options = data.setdefault("pipeline", {})

@@ -211,3 +211,32 @@ def test_a_byte_order_mark_is_no_fault(tmp_path: Path, capfd: pytest.CaptureFixt
     path = made(tmp_path, b"\xef\xbb\xbf" + configured(port="0").encode())
     assert main(["check", str(path)]) == ExitCode.CONFIG
     assert "source.port: must be at least 1" in capfd.readouterr().err
+
+
+#: Commands about the state that a configuration names, which need no more of it than that.
+ABOUT_THE_STATE: tuple[tuple[str, ...], ...] = (
+    ("status", "CONFIG"),
+    ("tables", "list", "CONFIG"),
+    ("tables", "pause", "CONFIG", "shop.t"),
+    ("tables", "add", "CONFIG", "shop.t"),
+    ("reset", "CONFIG", "shop.t"),
+    ("state", "check", "CONFIG"),
+    ("inspect", "checkpoint", "CONFIG"),
+)
+
+
+@pytest.mark.parametrize("command", ABOUT_THE_STATE, ids=" ".join)
+def test_commands_about_a_state_read_its_configuration_as_a_run_does(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["pipeline.toml" if word == "CONFIG" else word for word in command]
+    for name in ("not UTF-8", "no TOML", "lists 3,000 deep", "a number of 5,000 digits"):
+        content, told = BROKEN[name]
+        path = made(tmp_path, content)
+        assert main(words) == ExitCode.CONFIG, name
+        assert told in capfd.readouterr().err
+        path.unlink()
+    made(tmp_path, b"\xef\xbb\xbf" + configured().encode())
+    assert main(words) == ExitCode.STATE, "its state is looked for behind the byte order mark"
+    assert "Traceback" not in capfd.readouterr().err

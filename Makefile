@@ -34,7 +34,7 @@ check: test
 test-fast: setup lint ## Unit, protocol and simulation tests only (no server, no Spark)
 	$(PYTEST) $(ALL_CORES) -m "not long" $(UNIT)
 
-test-kill: setup-test ## Kill tests with many seeds; prints the table of the README
+test-kill: setup-test ## Kill tests with many seeds; prints the table of the manual (tests)
 	RAYCDC_KILL_SEEDS=$${RAYCDC_KILL_SEEDS:-10} $(PYTEST) tests/kill
 
 test-takeover: setup-test ## Twenty standbys of each kind take over; stopped drivers; lost nodes and heads of Ray; SIGTERM at any moment
@@ -94,7 +94,7 @@ test-demos: setup-test ## The demo of every pair of a source and a target, each 
 test-mutants: setup-test ## Take some eighty rules out of the source, one at a time: a test must notice each (about ten minutes)
 	$(BIN)/python -m tests.mutants.run
 
-test-mongodb-peer: setup-test ## MongoDB's tests on SecantusDB, a server of its protocol by others (from PyPI; README)
+test-mongodb-peer: setup-test ## MongoDB's tests on SecantusDB, a server of its protocol by others (from PyPI)
 	RAYCDC_TEST_MONGODB_URI=secantusdb $(PYTEST) $(SEVERAL) -m "not long" $(wildcard tests/kill/test_mongodb*.py \
 		tests/e2e/test_mongodb*.py tests/e2e/test_lookups.py tests/integration/*/test_mongodb*.py \
 		tests/integration/connectors/mongodb/test_*.py tests/integration/lookup/test_*.py)

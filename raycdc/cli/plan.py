@@ -48,7 +48,8 @@ from raycdc.source.selection import known_tables
 from raycdc.startup_checks import Start
 from raycdc.transform import ResolvedTransform, TransformedTables, layout_of
 
-#: So many narrow rows a second two cores read and write (README): nobody knows those of a user's machine before it ran.
+#: So many narrow rows a second two cores read and write (`raycdc explain figures`): nobody knows those of a user's
+#: machine before it ran.
 ROWS_PER_S = 500_000
 
 

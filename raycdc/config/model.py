@@ -144,7 +144,7 @@ class PipelineOptions(Options):
     )
     schema_change: SchemaChangeBehavior = option(
         SchemaChangeBehavior.LENIENT,
-        help='How the target follows when the source\'s tables change their shape (README, "When tables change").',
+        help="How the target follows when the source's tables change their shape (`raycdc explain configuration`).",
     )
     include_schema_changes: tuple[SchemaChange, ...] = option(
         (),

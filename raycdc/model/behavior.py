@@ -1,7 +1,7 @@
 """How a pipeline treats a schema change: Flink CDC's five behaviours.
 
-README ("When tables change") has the table of the effects that readers of a target see; each sink carries it out in its
-own way, and `tests/epochs/test_epoch_behaviors.py` plays each cell into each of them.
+"When tables change" in `raycdc/manual/configuration.md` has the table of the effects that readers of a target see; each
+sink carries it out in its own way, and `tests/epochs/test_epoch_behaviors.py` plays each cell into each of them.
 """
 
 from __future__ import annotations

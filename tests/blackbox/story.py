@@ -102,7 +102,7 @@ EQUAL, AGAIN, TOLD, GONE, ABSENT = Equal(), Again(), Told(), Gone(), Absent()
 
 @dataclass(frozen=True, slots=True)
 class Lenient:
-    """What the README says of ``schema_change = "lenient"`` where a story drops or renames columns, row by row.
+    """What the manual says of ``schema_change = "lenient"`` where a story drops or renames columns, row by row.
 
     `stays` has each column that the source no longer has, with its type: the values by id that rows have kept, as
     nothing was written to them since; all other rows have null. `unfilled` has each renamed column under its new name,

@@ -101,9 +101,9 @@ def test_sums_over_the_changelog_agree_with_the_server_after_every_statement(
         spark.stop()
 
 
-def test_the_commands_of_the_readme_give_the_sums(kafka: KafkaServer, tmp_path: Path) -> None:
-    readme = (EXAMPLES.parent / "README.md").read_text()
-    (commands,) = (block for block in re.findall(r"```bash\n(.*?)```", readme, re.S) if "maxwell_weights" in block)
+def test_the_commands_of_the_manual_give_the_sums(kafka: KafkaServer, tmp_path: Path) -> None:
+    page = (EXAMPLES.parent / "raycdc" / "manual" / "topics.md").read_text()
+    (commands,) = (block for block in re.findall(r"```bash\n(.*?)```", page, re.S) if "maxwell_weights" in block)
     for name in ("maxwell_to_lake.toml", "maxwell_weights.py"):
         (tmp_path / "examples").mkdir(exist_ok=True)
         shutil.copy(EXAMPLES / name, tmp_path / "examples" / name)

@@ -1,4 +1,4 @@
-"""What the kill tests print at their end: one line per story, which is the table of the README."""
+"""What the kill tests print at their end: one line per story, which is the table of `raycdc explain tests`."""
 
 from __future__ import annotations
 

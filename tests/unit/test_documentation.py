@@ -128,7 +128,8 @@ def test_continuous_integration_runs_exactly_make_test() -> None:
     assert lines == ["set -euo pipefail", 'cd "$(dirname "$0")/.."', "exec make test"]
 
 
-def test_the_architecture_is_read_at_one_sitting() -> None:
+def test_readme_and_architecture_are_read_at_one_sitting() -> None:
+    assert len(README.splitlines()) <= 250
     assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= 300
 
 

@@ -11,6 +11,7 @@ from raycdc.cli.inspect_checkpoint import place_of_state
 from raycdc.cli.places import place_text_of
 from raycdc.cli.tables import change_table, command_rules_of
 from raycdc.config.load import read_toml
+from raycdc.config.toml import section_of
 from raycdc.driver.commands import CommandDesk
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.printable import printable_text
@@ -70,7 +71,7 @@ def _said(config: Path, store: CheckpointStore, answer: Asked, *, updates_rows: 
     yield f"  the log is read up to {place_text(state.position).partition('   ')[0]}; the other tables go on from there"
     document = read_toml(config) if config.is_file() else {}
     yield f"  {_UPSERT if updates_rows else _CHANGELOG}"
-    if document.get("pipeline", {}).get("on_existing") == "merge":
+    if section_of(document, "pipeline").get("on_existing") == "merge":
         yield f"  {_MERGED}"
 
 

@@ -12,6 +12,7 @@ from raycdc.checkpoint.place import StatePlace, state_place
 from raycdc.cli.inspect_checkpoint import place_of_state
 from raycdc.cli.words import counted, size_text
 from raycdc.config.load import read_toml, state_sections
+from raycdc.config.toml import section_of
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.lean import without_pandas
 from raycdc.printable import printable_json, printable_text
@@ -95,10 +96,9 @@ def _target(config: Path, to: str) -> StatePlace:
     if not config.is_file():
         raise ConfigError(f"{to} is on an object store: name the configuration, which says how it is reached.")
     document = read_toml(config)
-    if isinstance(document.get("pipeline"), dict):
-        # As it will be, because pipeline.work may be there already, which only a state on a store has.
-        document["pipeline"]["state"] = str(place)
-    return state_place(*state_sections(document))
+    # As it will be, because pipeline.work may be there already, which only a state on a store has.
+    pipeline = {**section_of(document, "pipeline"), "state": str(place)}
+    return state_place(*state_sections({**document, "pipeline": pipeline}))
 
 
 def _size(copied: Copied) -> str:

@@ -20,6 +20,7 @@ from raycdc.checkpoint.term import brief_term
 from raycdc.cli.inspect_checkpoint import place_of_state
 from raycdc.cli.places import place_text_of
 from raycdc.config.load import read_toml
+from raycdc.config.toml import section_of, texts_of
 from raycdc.driver.commands import CommandDesk, CommandState, CommandStatus
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.model import TableId
@@ -208,7 +209,7 @@ def _updates_rows(config: Path) -> bool:
     """Whether the sink holds one row per key; taken for granted where there is no configuration to ask."""
     if not config.is_file():
         return True
-    sink = read_toml(config).get("sink", {})
+    sink = section_of(read_toml(config), "sink")
     fields = load_plugin(PluginGroup.SINKS, str(sink.get("type", ""))).config.model_fields
     return bool(sink.get("write", fields["write"].default) == "upsert")
 
@@ -220,9 +221,9 @@ def _check_selected(config: Path, table: TableId) -> None:
     from raycdc.config import SourceConfig
     from raycdc.model.selector import TableSelector
 
-    source = read_toml(config).get("source", {})
+    source = section_of(read_toml(config), "source")
     model: type[SourceConfig] = load_plugin(PluginGroup.SOURCES, str(source.get("type", ""))).config
     key = model.tables_key
-    selector = TableSelector(tuple(source.get(key, ())), tuple(source.get("exclude", ())))
+    selector = TableSelector(texts_of(source, key), texts_of(source, "exclude"))
     if not selector.matches(table):
         raise ConfigError(f"{config}: source.{key} does not select {table}. Put it there, and add it again.")

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from raycdc.config.load import config_from_dict, read_toml
-from raycdc.config.toml import TomlTable, TomlValue
+from raycdc.config.toml import TomlTable, TomlValue, section_of
 from raycdc.errors import ConfigError
 from raycdc.model import TableId
 from raycdc.model.selector import plain_name
@@ -102,22 +102,24 @@ class ReadOptions:
     def pipeline(self, state: Path | None = None) -> Pipeline:
         """A pipeline that captures the table alone, with its state in `state` (default: the stream's)."""
         try:
-            data = read_toml(Path(self.config))
+            data = dict(read_toml(Path(self.config)))
         except ConfigError as cause:
             raise ConfigError(f"option config: {cause}") from cause
         for section in _BEHIND_THE_SOURCE:
             data.pop(section, None)
-        options = data.setdefault("pipeline", {})
+        options = section_of(data, "pipeline")
         for name in ("mode", "on_existing", "route_mode"):
             options.pop(name, None)
-        options["state"] = str(state or self.state or self._default_state(options))
+        place = str(state or self.state or self._default_state(options))
         work = options.pop("work", "") or f"./state/{options.get('name', '')}.work"
-        if is_url(options["state"]):
+        options["state"] = place
+        if is_url(place):
             options["work"] = f"{work}.spark/{self.table}"
+        source = section_of(data, "source")
         for listed in _LISTS:
-            if listed in data.get("source", {}):
-                data["source"] = self._narrowed(data["source"], listed)
-        config = config_from_dict({**data, "sink": {"type": "console"}})
+            if listed in source:
+                data["source"] = self._narrowed(source, listed)
+        config = config_from_dict({**data, "pipeline": options, "sink": {"type": "console"}})
         return Pipeline(source=config.source, config=config)
 
     def _default_state(self, options: TomlTable) -> str:

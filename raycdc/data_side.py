@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from raycdc.bridge.access import ANYWHERE, SegmentAccess
 from raycdc.bridge.bad_rows import DEAD_LETTER, BadRecords
@@ -22,7 +21,7 @@ from raycdc.lookup import open_joiner
 from raycdc.lookup.answers import answers_of
 from raycdc.preflight import Settled
 from raycdc.sinks.api import UPSERT, Sink, SinkContext
-from raycdc.spark.lifecycle import task_runner
+from raycdc.spark.lifecycle import SparkThread, task_runner
 from raycdc.startup_checks import no_merging, order_by
 from raycdc.transform import PlainResolver, Resolver, TransformedTables, TransformUse
 from raycdc.waiting.stages import Board, Stage
@@ -53,7 +52,8 @@ def sink_context(config: PipelineConfig, app_id: str, run_tasks: TaskRunner) -> 
 
 @dataclass(frozen=True, slots=True)
 class DataSide:
-    """The parts of one run's data side. `session` is Spark's; without one (None) threads of this process do its work.
+    """The parts of one run's data side. Without `spark`, and until it is up, threads of this process do its work: rows
+    that need it from the first one on are for a data side that is made when it is up.
 
     `access` is how this process reaches segments.
     """
@@ -62,12 +62,12 @@ class DataSide:
     store: CheckpointStore
     settled: Settled
     access: SegmentAccess
-    session: Any
+    spark: SparkThread | None
 
     @property
     def is_here(self) -> bool:
         """Whether tasks run on the machine with the state, which is then the node they are on."""
-        return self.session is None or self.config.spark.is_here
+        return self.spark is None or self.config.spark.is_here
 
     def open(
         self, stack: ExitStack, sink: Sink, warn: Callable[[str], None], *, patiently: StartPatience, board: Board
@@ -76,12 +76,12 @@ class DataSide:
         waited for as `patiently` does; `board` shows what is waited for.
         """
         here, private = self.is_here, self.store.path / "private"
-        run_tasks, at_once = task_runner(self.session, None if here else private)
+        run_tasks, at_once = task_runner(self.spark, None if here else private)
         context = replace(
             sink_context(self.config, self.store.app_id, run_tasks),
             parallelism=self.config.sink.parallelism or at_once,
             access=self.access if here else replace(self.access, node=ANYWHERE),
-            spark=self.session,
+            session=None if self.spark is None else self.spark.session,
             order_by=order_by(self.config),
             private=str(private),
         )
@@ -93,7 +93,7 @@ class DataSide:
             from raycdc.epochs.known_rows import KnownRows  # Only here, because it loads Delta's libraries.
 
             # They are beside the state, where tasks on other machines could not write them.
-            kept = context if here else replace(context, run_tasks=task_runner(None)[0], spark=None)
+            kept = context if here else replace(context, run_tasks=task_runner(None)[0], session=None)
             known = KnownRows.opened(self.store.place, replace(kept, access=self.access))
             stack.callback(known.close)
         records = bad_records(self.config, self.store)
@@ -116,12 +116,12 @@ class DataSide:
         use = TransformUse(upsert, unmerged, order_by(config), records.leaves_out, config.sink.no_layout, adopts)
         resolver: Resolver = PlainResolver()
         deriver = None
-        if self.session is not None:
+        if (session := None if self.spark is None else self.spark.now) is not None:
             from raycdc.spark.derive import Deriver
             from raycdc.spark.transforms import SparkResolver
 
-            resolver = SparkResolver(self.session, transforms)
-            deriver = Deriver(self.session, folder, access=self.access, upsert=upsert, records=records)
+            resolver = SparkResolver(session, transforms)
+            deriver = Deriver(session, folder, access=self.access, upsert=upsert, records=records)
         on_names = partial(keep_column_names, self.store, warn)
         tables = TransformedTables(transforms, resolver, use, masks, naming, on_names)
         return Routing(config.router(), upsert, unmerged, tables, deriver, sieve, records)

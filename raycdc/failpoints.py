@@ -80,6 +80,11 @@ POINTS = (
     "after_barred",
     # The supervisor, before it ends a reader that the coordinator gave up.
     "end_fenced",
+    # The hand-over of a run that began in process: Ray and Spark are up; the driver's own readers have ended; the
+    # actors may start.
+    "before_hand_over",
+    "in_hand_over",
+    "after_hand_over",
     # Migrations of the MongoDB sink.
     "after_batch",
 )

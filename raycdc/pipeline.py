@@ -27,6 +27,7 @@ from raycdc.consumer import Epoch, Ledger
 from raycdc.control.beside import Control
 from raycdc.data_side import DataSide, bad_records
 from raycdc.driver.commands import CommandDesk
+from raycdc.driver.hand_over import HandedLauncher, HandOver, begins_in_process
 from raycdc.driver.live_commands import LOOK_AT_STORE_S, LOOK_S, LiveCommands, command_rules
 from raycdc.driver.new_tables import NewTables
 from raycdc.driver.start_patience import StartPatience
@@ -49,7 +50,7 @@ from raycdc.runtime.supervisor import Supervisor
 from raycdc.sinks.api import Sink
 from raycdc.source.selection import known_tables
 from raycdc.source.table_requests import complain_of_parked, requests_of
-from raycdc.source_side import SourceSide, copies_of, job_spec, new_launcher, new_supervisor
+from raycdc.source_side import SourceSide, copies_of, handed_launcher, job_spec, new_launcher, new_supervisor
 from raycdc.spark.lifecycle import SparkThread, activity, new_session
 from raycdc.startup_checks import Start, begin, no_order, order_by, require_known_rows
 from raycdc.waiting.stages import Board, Stage
@@ -247,32 +248,42 @@ class Pipeline:
         if self._stopped_early():
             return False
         spec = job_spec(config, store, settled, until=until, taker=taker)
-        reporter.starting("starting" if local else "starting Ray and Spark")
-        spark = None if local else SparkThread(partial(new_session, config.spark, store.path, config.sink.type))
+        in_process = begins_in_process(config, local=local)
+        waits = not (local or in_process)
+        reporter.starting("starting Ray and Spark" if waits else "starting")
+        spark = (
+            None
+            if local
+            else SparkThread(partial(new_session, config.spark, store.path, config.sink.type), at_once=waits)
+        )
         if spark is not None:
             run.stack.callback(spark.end)
-        # In this thread: Ray's processes die with the thread that started them.
-        launcher = new_launcher(config, spec, store, local=local, reporter=reporter)
+        if spark is not None and in_process:
+            launcher: Launcher = handed_launcher(config, spec, store, spark, reporter=reporter)
+        else:
+            # In this thread: Ray's processes die with the thread that started them.
+            launcher = new_launcher(config, spec, store, local=local, reporter=reporter)
         run.stack.callback(launcher.close)
         if spark is not None:
             run.stack.callback(spark.begin_end)
-        session = spark.session() if spark else None
+            if waits:
+                spark.session()
         if self._stopped_early():
             return False
-        if spark is not None:
+        if spark is not None and waits:
             spark.warm_up()
         reporter.starting("asking the sink what it holds")
-        data = DataSide(config, store, settled, spec.access, session)
+        data = DataSide(config, store, settled, spec.access, spark)
         watchdog = Watchdog(config.pipeline.watchdog.total_seconds(), reporter.tell)
-        watchdog.board.around = partial(activity, session)
+        watchdog.board.around = partial(activity, spark)
         run.stack.enter_context(watchdog.watching())
         reporter.on_status.append(watchdog.heard)
-        if session is not None and not config.spark.is_here:
+        if spark is not None and not config.spark.is_here:
             from raycdc.spark.executors import probe  # Only here, because most runs have no executors elsewhere.
 
             reporter.starting("asking an executor of Spark to read rows")
             with watchdog.board.doing(Stage.OPEN, "waits for an executor of Spark that reads rows from here"):
-                probe(session, store.spool, spec.access.as_of(launcher.flights()))
+                probe(spark.session(), store.spool, spec.access.as_of(launcher.flights()))
         routing = data.open(run.stack, start.sink, reporter.warning, patiently=patiently, board=watchdog.board)
         self._commit_epochs(run, start.sink, routing, spec, launcher, board=watchdog.board)
         return True
@@ -350,6 +361,9 @@ class Pipeline:
                 every_s=LOOK_AT_STORE_S if run.store.place.on_store else LOOK_S,
             )
             stack.callback(commands.close)
+            if isinstance(launcher, HandedLauncher) and launcher.in_process:
+                hand_over = HandOver(launcher, supervisor, lambda: run.store.last_manifest() is not None)
+                stack.callback(hand_over.close)
             _run_through_losses(loop, supervisor, run.reporter)
 
     def _supervised(self, run: _Run, stack: ExitStack, launcher: Launcher) -> Supervisor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from raycdc.checkpoint.store import CheckpointStore
 from raycdc.checkpoint.term import DriverTerm
 from raycdc.config import PipelineConfig
 from raycdc.consumer import next_manifest
+from raycdc.driver.hand_over import Engine, HandedLauncher
 from raycdc.epochs.outcomes import EpochStatistics
 from raycdc.epochs.parked_targets import parks_of
 from raycdc.errors import ClusterLostError, ParkReason
@@ -114,6 +115,24 @@ def new_launcher(
     """The launcher of the run's processes. Ray's processes die with the thread that calls this."""
     if local:
         return LocalLauncher(spec)
+    return _ray_launcher(config, spec, store, reporter)
+
+
+def handed_launcher(
+    config: PipelineConfig, spec: JobSpec, store: CheckpointStore, spark: Engine, *, reporter: ProgressReporter
+) -> HandedLauncher:
+    """The launcher of a run that begins in this process, before there is a Ray; `spark` is started beside that."""
+    return HandedLauncher(LocalLauncher(spec), partial(_ray_launcher, config, spec, store, reporter), spark)
+
+
+def _ray_launcher(
+    config: PipelineConfig,
+    spec: JobSpec,
+    store: CheckpointStore,
+    reporter: ProgressReporter,
+    readers: int | None = None,
+) -> Launcher:
+    """Ray, with the processes of so many `readers` (None: as many as there will be at first)."""
     from raycdc.runtime.ray_environment import prepare
 
     prepare(config.ray.address)
@@ -122,7 +141,8 @@ def new_launcher(
 
     options = config.ray
     limits, here = limits_of(config), [this_machine()]
-    readers = limits.bounds(here)[0] if store.sealed_epochs() else limits.first(here)
+    if readers is None:
+        readers = limits.bounds(here)[0] if store.sealed_epochs() else limits.first(here)
     needs = ReaderNeeds(config.readers.cpus, config.readers.resources, config.readers.labels)
     alone = options.address == "local" and config.spark.is_here
     listeners = RayListeners(reporter.warning, reporter.failed, partial(_end_process, reporter))
@@ -162,6 +182,23 @@ def _end_process(reporter: ProgressReporter, lost: ClusterLostError) -> None:
     os._exit(int(lost.exit_code))
 
 
+class Processes:
+    """Tells the processes of the source side. The driver itself is none of them, while it reads before it hands over:
+    who waits for readers waits for those that may end without it.
+    """
+
+    def __init__(self, launcher: Launcher, tell: Callable[[int, Sequence[int]], None]) -> None:
+        self._handed = isinstance(launcher, HandedLauncher)
+        self._tell = tell
+        self._told: tuple[int, tuple[int, ...]] | None = None
+
+    def __call__(self, enumerator: int, readers: Sequence[int]) -> None:
+        shown = (enumerator, tuple(pid for pid in readers if not self._handed or pid != os.getpid()))
+        if shown != self._told:
+            self._told = shown
+            self._tell(*shown)
+
+
 def new_supervisor(
     config: PipelineConfig, launcher: Launcher, store: CheckpointStore, term: DriverTerm, reporter: ProgressReporter
 ) -> Supervisor:
@@ -173,7 +210,7 @@ def new_supervisor(
             limits=limits_of(config),
             next_generation=term.for_coordinator,
             committed=lambda: commit.epoch if (commit := record()) else 0,
-            on_processes=reporter.processes,
+            on_processes=Processes(launcher, reporter.processes),
             on_warning=reporter.warning,
             on_scaled=reporter.scaled,
         ),

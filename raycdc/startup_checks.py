@@ -42,7 +42,7 @@ from raycdc.sinks.api import UPSERT, Sink
 from raycdc.source.checks import CheckResult
 from raycdc.stores.api import StoreError
 from raycdc.stores.url import FolderPlace, ObjectPlace, place_of
-from raycdc.transform.plain import is_plain
+from raycdc.transform.plain import needs_spark
 
 #: Of the control door at once: the page, a scraper and a few commands are far fewer.
 CONNECTIONS_MAX = 64
@@ -179,7 +179,7 @@ def _options(start: Start) -> Iterator[CheckResult]:
         )
     for index, transform in enumerate(config.transformed().all):
         place = f"transform[{index}]"
-        if start.local and (not is_plain(transform) or transform.udfs):
+        if start.local and needs_spark(transform):
             problems.append(
                 f"{place}: Spark computes its columns and filters, and --local runs without it. Run it without --local."
             )

@@ -13,7 +13,7 @@ last of the epoch carries `STEP_LAST`, so "holds the epoch" needs no knowledge o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -99,8 +99,9 @@ class SinkContext:
     `app_id` is ``"raycdc:" + pipeline name + ":" + checkpoint identity``. `run_tasks` runs `StageTask`s somewhere and
     `parallelism` says how many at once are worth having. `schema_change` is what targets do when the source's tables
     change their shape, `left_out` the types of changes that they are spared. `access` is how
-    tasks reach segments. `spark` is a SparkSession, or None where the pipeline runs without Spark. `order_by` names
-    the column whose greatest value wins among the rows of a key, and is given to sinks that `keeps_greatest` only.
+    tasks reach segments. `session` gives the SparkSession, or is None where the pipeline runs without Spark.
+    `order_by` names the column whose greatest value wins among the rows of a key, and is given to sinks that
+    `keeps_greatest` only.
     `private` is a folder for what tasks must know and their arguments must not say (empty: the system's for such).
     `storage` is how object stores are reached, for a sink whose place is a URL.
     """
@@ -113,10 +114,15 @@ class SinkContext:
     left_out: frozenset[str] = frozenset()
     parallelism: int = 1
     access: SegmentAccess = HERE
-    spark: Any = None
+    session: Callable[[], Any] | None = None
     order_by: str = ""
     private: str = ""
     storage: StorageSettings = LIKE_ANYBODY
+
+    @property
+    def spark(self) -> Any:
+        """The SparkSession; None where the pipeline runs without Spark. May block: a run begins before Spark is up."""
+        return None if self.session is None else self.session()
 
     @property
     def upsert(self) -> bool:

@@ -3,32 +3,50 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from raycdc.bridge import TaskRunner, ThreadTaskRunner
+from raycdc.bridge.tasks import ResultT, StageTask
 from raycdc.config import SparkOptions
 
 
-def task_runner(session: Any, private: Path | None = None) -> tuple[TaskRunner, int]:
-    """The runner of a sink's tasks, and how many run at once: Spark, or threads where there is none.
+def task_runner(spark: SparkThread | None, private: Path | None = None) -> tuple[TaskRunner, int]:
+    """The runner of a sink's tasks, and how many run at once: Spark, or threads where there is none, or none yet.
 
     Tasks of a Spark elsewhere are sent the texts of the folder `private`.
     """
-    if session is None:
+    if spark is None or spark.now is None:
         threads = os.cpu_count() or 1
-        return ThreadTaskRunner(threads), threads
+        in_process = ThreadTaskRunner(threads)
+        return in_process if spark is None else LaterTaskRunner(spark, in_process), threads
     from raycdc.spark.session import parallelism
     from raycdc.spark.stage import SparkTaskRunner
 
-    return SparkTaskRunner(session, private=private), parallelism(session)
+    return SparkTaskRunner(spark.now, private=private), parallelism(spark.now)
 
 
-def activity(session: Any) -> str:
+class LaterTaskRunner:
+    """A `TaskRunner` on `spark` once it is up, and on threads of this process before; callable from any thread."""
+
+    def __init__(self, spark: SparkThread, in_process: ThreadTaskRunner) -> None:
+        self._spark = spark
+        self._in_process = in_process
+
+    def __call__(self, tasks: Sequence[StageTask[ResultT]]) -> list[ResultT]:
+        if (session := self._spark.now) is None:
+            return self._in_process(tasks)
+        from raycdc.spark.stage import SparkTaskRunner
+
+        return SparkTaskRunner(session)(tasks)
+
+
+def activity(spark: SparkThread | None) -> str:
     """The stages that Spark runs now and how many of their tasks are done, in words; empty without Spark."""
-    if session is None:
+    if spark is None or (session := spark.now) is None:
         return ""
     from py4j.protocol import Py4JError
 
@@ -54,20 +72,38 @@ def new_session(options: SparkOptions, state: Path, sink: str) -> Any:
 class SparkThread:
     """Spark's life beside the rest of a run: start, warm-up and end, one after the other on a thread of its own.
 
-    Made by the thread that runs the pipeline, which calls all methods. `make` returns the session.
+    Made and ended by the thread that runs the pipeline; the rest is for any thread. `make` returns the session; it is
+    called `at_once`, or when somebody begins it or wants the session.
     """
 
-    def __init__(self, make: Callable[[], Any]) -> None:
+    def __init__(self, make: Callable[[], Any], *, at_once: bool = True) -> None:
+        self._make = make
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="spark")
-        self._session: Future[Any] = self._thread.submit(make)
+        self._lock = Lock()
+        self._session: Future[Any] | None = None
         self._end: Future[None] | None = None
+        if at_once:
+            self.begin()
+
+    def begin(self) -> Future[Any]:
+        """Start Spark, if nobody has yet."""
+        with self._lock:
+            if self._session is None:
+                self._session = self._thread.submit(self._make)
+            return self._session
 
     def session(self) -> Any:
         """The session, when it is there; the error of its start."""
-        return self._session.result()
+        return self.begin().result()
+
+    @property
+    def now(self) -> Any:
+        """The session if it is up, else None."""
+        made = self._session
+        return made.result() if made is not None and made.done() and made.exception() is None else None
 
     def warm_up(self) -> None:
-        """Start Spark's Python workers while readers start and read.
+        """Start Spark's Python workers while readers start and read. Waits for the session.
 
         A failure is not lost: the first stage job meets the same one, and tells it in its own words.
         """
@@ -89,5 +125,5 @@ class SparkThread:
 
     def _stop(self) -> None:
         """A failure of the start was told where it was waited for."""
-        if self._session.exception() is None:
+        if self._session is not None and self._session.exception() is None:
             self._session.result().stop()

@@ -40,6 +40,8 @@ class Job:
     sink: str = "delta"
     write: str = "upsert"
     local: bool = False
+    #: Whether a run that is not local begins so: its readers may be ended by themselves only after the hand-over.
+    start_in_process: bool = False
     chunk_rows: int = 500
     readers: int = 3
     readers_min: int = 1
@@ -92,6 +94,7 @@ class Job:
 name = "killed"
 state = "{self.state_url or self.state}"
 epoch_interval = "{self.epoch_interval}"
+start_in_process = {json.dumps(self.start_in_process)}
 {self.pipeline}
 
 [source]

@@ -25,6 +25,11 @@ def is_plain(transform: Transform) -> bool:
     return not transform.filter and not any(isinstance(item, Expression) for item in transform.items)
 
 
+def needs_spark(transform: Transform) -> bool:
+    """Whether a run without Spark cannot carry the transform out."""
+    return not is_plain(transform) or bool(transform.udfs)
+
+
 class PlainResolver:
     """A `Resolver` for plain transforms; others are a `ConfigError`, with the way out."""
 

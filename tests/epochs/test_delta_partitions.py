@@ -214,7 +214,7 @@ def test_spark_merges_rows_that_move_and_reads_what_is_there(
     world.script.seal(final=True)
     sink = world.sink(run=SparkTaskRunner(spark))
     assert isinstance(sink, DeltaSink)
-    context = SinkContext(world.store.app_id, "upsert", SparkTaskRunner(spark), parallelism=2, spark=spark)
+    context = SinkContext(world.store.app_id, "upsert", SparkTaskRunner(spark), parallelism=2, session=lambda: spark)
     sink.open(context)
     world.loop(sink).run()
     world.check()

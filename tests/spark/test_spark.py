@@ -68,7 +68,7 @@ def run(script: EpochScript, spark: Any, lake: Path, *, write: str = "upsert", o
     """All sealed epochs into a Delta lake, every task in a Spark worker."""
     sink = DeltaSink(DeltaSinkConfig(path=str(lake)))
     runner = SparkTaskRunner(spark, in_process_bytes_max=0)
-    context = SinkContext(script.store.app_id, write, runner, parallelism=parallelism(spark), spark=spark)
+    context = SinkContext(script.store.app_id, write, runner, parallelism=parallelism(spark), session=lambda: spark)
     sink.open(replace(context, order_by=order_by))
     ports = EpochPorts(
         generation=lambda: script.generation,
@@ -172,7 +172,7 @@ def test_a_spark_merge_is_not_done_twice(
     script.seal(final=True)
     run(script, spark, tmp_path / "lake")
     sink = DeltaSink(DeltaSinkConfig(path=str(tmp_path / "lake")))
-    sink.open(SinkContext(script.store.app_id, "upsert", SparkTaskRunner(spark), spark=spark))
+    sink.open(SinkContext(script.store.app_id, "upsert", SparkTaskRunner(spark), session=lambda: spark))
     held = sink.committed(orders.id)
     assert held is not None
     assert (held.epoch, held.step) == (3, 3)

@@ -75,7 +75,7 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         self.look(context)
         self._lake.keep_secrets(context.private)
         if self._config.optimize is not None:
-            self._upkeep = Upkeep(self._config.optimize, upsert=self._upsert, spark=context.spark)
+            self._upkeep = Upkeep(self._config.optimize, upsert=self._upsert, session=context.session)
 
     def look(self, context: SinkContext) -> None:
         super().look(context)

@@ -38,14 +38,19 @@ class Upkeep:
     """One per sink; holds nothing of a table."""
 
     def __init__(
-        self, options: OptimizeOptions, *, upsert: bool, spark: Any = None, clock: Callable[[], float] = time.time
+        self,
+        options: OptimizeOptions,
+        *,
+        upsert: bool,
+        session: Callable[[], Any] | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """`ConfigError` where the options want Spark and there is none."""
-        if options.z_order and spark is None:
+        if options.z_order and session is None:
             raise ConfigError(NO_SPARK_ORDER)
         self._options = options
         self._upsert = upsert
-        self._spark = spark
+        self._session = session
         self._clock = clock
 
     def after_commit(self, target: DeltaTarget, generation: int) -> None:
@@ -97,7 +102,8 @@ class Upkeep:
             # A changelog may be read as a stream, which wants no changes but new rows.
             found = compaction(target.table, target.path, target_bytes=size, data_change=self._upsert)
         if found is None:
-            spark_merge.optimize(self._spark, target, order, target_bytes=self._options.target_file)
+            session = None if self._session is None else self._session()
+            spark_merge.optimize(session, target, order, target_bytes=self._options.target_file)
             return True
         if found.actions:
             target.table.create_write_transaction(

@@ -142,7 +142,7 @@ def test_a_large_merge_is_not_made_by_spark(
     look = DeltaSink.look
 
     def with_spark(sink: DeltaSink, context: SinkContext) -> None:
-        look(sink, replace(context, spark=NoSpark()))
+        look(sink, replace(context, session=NoSpark))
 
     monkeypatch.setattr(DeltaSink, "look", with_spark)
     suite.test_every_change_is_there_once(tmp_path)

@@ -253,6 +253,9 @@ def _command(asked: dict[str, Any], out: int, err: int) -> NoReturn:
     os.environ.clear()
     os.environ.update(asked["environment"])
     sys.argv = ["raycdc", *asked["arguments"]]
+    # As the interpreter does with it; what is there already stays first.
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path]
+    sys.path[1:1] = paths
     gc.unfreeze()
 
     from raycdc import failpoints

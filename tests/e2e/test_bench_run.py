@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
 
 from raycdc.errors import ExitCode
+from raycdc.testing.forked_commands import completed
 
 CONFIG = """
 [pipeline]
@@ -30,8 +30,7 @@ events = 10
 def measured(folder: Path, *words: str, sink: str = 'type = "delta"\npath = "lake"') -> tuple[int, str, str]:
     path = folder / "job.toml"
     path.write_text(CONFIG.format(sink=sink))
-    command = [sys.executable, "-m", "raycdc.cli", "bench", "run", str(path), "--local", *words]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900, check=False)
+    done = completed(("bench", "run", str(path), "--local", *words), environment=os.environ, folder=folder)
     return done.returncode, done.stdout, done.stderr
 
 

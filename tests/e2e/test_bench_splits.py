@@ -19,6 +19,7 @@ from raycdc.connectors.mysql import planning_costs
 from raycdc.connectors.mysql.planning_costs import MeteredConnections
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig
 from raycdc.errors import ExitCode, SourceError
+from raycdc.testing.forked_commands import completed
 from raycdc.testing.jobs import CollectionJob, Job
 from raycdc.testing.servers import MariaDbServer, MongoDb
 
@@ -40,16 +41,16 @@ def job(mariadb: MariaDbServer, mariadb_database: str, tmp_path: Path) -> Job:
     return Job(tmp_path, mariadb, mariadb_database, ("skewed", "named"), local=True, chunk_rows=100)
 
 
-def started(job: Job, *words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "raycdc.cli", "bench", "splits", str(job.configuration()), *words]
+def command_of(job: Job, *words: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The words of the command, and its environment."""
     environment = {**os.environ, "RAYCDC_TEST_PASSWORD": getattr(job.server, "cdc_user", "")}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    return ("bench", "splits", str(job.configuration()), *words), environment
 
 
 def compared(job: Job, *words: str) -> tuple[int, str, str]:
-    process = started(job, *words)
-    out, errors = process.communicate(timeout=900)
-    return process.returncode, out, errors
+    words, environment = command_of(job, *words)
+    done = completed(words, environment=environment, folder=job.folder)
+    return done.returncode, done.stdout, done.stderr
 
 
 def by_strategy(table: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -97,7 +98,9 @@ def test_a_share_of_the_chunks_is_read_and_the_screen_says_what_to_type(job: Job
 def test_ctrl_c_ends_it_and_shows_what_is_known(job: Job) -> None:
     # Slow enough to be met in the middle of the second strategy.
     job.source = "rows_per_second = 500"
-    process = started(job, "--json", "--strategies", "uneven,sampled", f"{job.database}.skewed")
+    words, environment = command_of(job, "--json", "--strategies", "uneven,sampled", f"{job.database}.skewed")
+    command, pipe = [sys.executable, "-m", "raycdc.cli", *words], subprocess.PIPE
+    process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
     assert process.stderr is not None
     while "sampled: cutting" not in (line := process.stderr.readline()):
         assert line, "it ended before"
@@ -154,8 +157,7 @@ def test_collections_are_compared_too(mongodb: MongoDb, mongodb_database: str, t
 
 def test_generated_tables_need_no_configuration(tmp_path: Path) -> None:
     words = ["--cases", "skewed,string", "--rows", "20000", "--json", "--html", str(tmp_path / "page.html")]
-    command = [sys.executable, "-m", "raycdc.cli", "bench", "splits", *words]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
+    done = completed(["bench", "splits", *words], environment=os.environ, folder=tmp_path)
     assert done.returncode == ExitCode.DONE, done.stderr
     tables = {table["table"]: by_strategy(table) for table in json.loads(done.stdout)["tables"]}
     assert set(tables) == {"bench.skewed", "bench.string"}

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from raycdc.testing.forked_commands import completed
+
 GOOD = """
 [pipeline]
 name = "shop"
@@ -29,8 +31,7 @@ def raycdc(*words: str, cwd: Path, password: str | None = "x") -> subprocess.Com
     environment = {key: value for key, value in os.environ.items() if key != "RAYCDC_TEST_PASSWORD"}
     if password is not None:
         environment["RAYCDC_TEST_PASSWORD"] = password
-    command = [sys.executable, "-m", "raycdc.cli", *words]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    return completed(words, environment=environment, folder=cwd)
 
 
 def screen(*words: str, cwd: Path, password: str | None = "x") -> tuple[int, str]:

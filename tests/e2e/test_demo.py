@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from raycdc.cli import main
 from raycdc.errors import ExitCode
 from raycdc.testing.compare import read_delta
+from raycdc.testing.forked_commands import completed
 from raycdc.testing.trials.targets import FOLDERS, SERVERS
 
 TIMEOUT_S = 900
@@ -22,7 +24,10 @@ PAIRS = [
 
 
 def demo(folder: Path, *options: str, orders: int = 6000) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "raycdc.cli", "demo", "--orders", str(orders), "--seconds", "2", *options]
+    words = ["demo", "--orders", str(orders), "--seconds", "2", *options]
+    if "--local" in options:
+        return completed(words, environment=os.environ, folder=folder, timeout_s=TIMEOUT_S)
+    command = [sys.executable, "-m", "raycdc.cli", *words]
     return subprocess.run(
         command, cwd=folder, capture_output=True, text=True, check=False, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL
     )
@@ -55,12 +60,8 @@ def test_the_demo_ends_with_equal_tables_and_leaves_the_lake(tmp_path: Path) -> 
     assert "points" in read_delta(tmp_path / "demo-lake" / "shop" / "customers").column_names
     assert "'quantity': " in looked_at(tmp_path, done.stdout)
     # The file that it left says where the state is.
-    assert (
-        subprocess.run(
-            [sys.executable, "-m", "raycdc.cli", "status", "demo-lake/demo.toml"], cwd=tmp_path, check=False
-        ).returncode
-        == ExitCode.DONE
-    )
+    status = completed(["status", "demo-lake/demo.toml"], environment=os.environ, folder=tmp_path)
+    assert status.returncode == ExitCode.DONE
 
 
 @pytest.mark.server

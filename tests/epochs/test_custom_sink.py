@@ -21,6 +21,7 @@ from raycdc.errors import ExitCode
 from raycdc.model import TableId
 from raycdc.testing import SinkConformance
 from raycdc.testing.epochs import Row
+from raycdc.testing.forked_commands import completed
 from raycdc.testing.servers import MariaDbServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -142,8 +143,8 @@ path = "/proc/x/changes.db"
 '''
     )
     name, *more = command
-    words = [sys.executable, "-m", "raycdc.cli", name, str(tmp_path / "config.toml"), "--local", *more]
-    refused = subprocess.run(words, env=environment(site), capture_output=True, text=True, check=False)
+    words = [name, str(tmp_path / "config.toml"), "--local", *more]
+    refused = completed(words, environment=environment(site), folder=tmp_path)
     said = refused.stdout + refused.stderr
     assert refused.returncode == ExitCode.SINK, said
     assert "/proc/x cannot be written" in " ".join(said.split())
@@ -177,14 +178,8 @@ path = "{path}"
         )
         points = {"RAYCDC_FAILPOINTS": failpoints, "RAYCDC_FAILPOINT_DIR": str(self._folder)} if failpoints else {}
         command, *more = words
-        return subprocess.run(
-            [sys.executable, "-m", "raycdc.cli", command, "config.toml", "--local", *more],
-            env=environment(self._site) | points,
-            cwd=self._folder,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        words = (command, "config.toml", "--local", *more)
+        return completed(words, environment=environment(self._site) | points, folder=self._folder)
 
     def run(self, path: str, *, failpoints: str = "") -> subprocess.CompletedProcess[str]:
         return self.raycdc(path, "run", "--until", "caught-up", failpoints=failpoints)
@@ -264,11 +259,11 @@ type = "sqlite-changes"
 path = "{tmp_path / "changes.db"}"
 '''
         )
-        command = [sys.executable, "-m", "raycdc.cli", "run", str(config), "--local", "--until", "caught-up", "--json"]
+        words = ["run", str(config), "--local", "--until", "caught-up", "--json"]
         for statement in ("UPDATE big SET raw = NULL", "DELETE FROM big"):
-            subprocess.run(command, env=environment(site), check=True, capture_output=True)
+            completed(words, environment=environment(site), folder=tmp_path).check_returncode()
             mariadb.execute(statement, database=database)
-        subprocess.run(command, env=environment(site), check=True, capture_output=True)
+        completed(words, environment=environment(site), folder=tmp_path).check_returncode()
         rows = rows_of(tmp_path / "changes.db", f"{database}.big")
         assert [(row["_op"], row["id"], json.loads(row["doc"]), row["raw"]) for row in rows] == [
             (op, str(2**64 - 1), {"a": 1}, raw)
@@ -298,14 +293,8 @@ def test_words_of_the_sink_that_quote_a_row_are_not_told(site: Path, tmp_path: P
         '[sink]\ntype = "sqlite-changes"\npath = "changes.db"\nwrite = "changelog"\n'
     )
     paths = os.pathsep.join(map(str, (broken, ROOT, site)))
-    done = subprocess.run(
-        [sys.executable, "-m", "raycdc.cli", "run", "c.toml", "--local", "--until", "caught-up", asked],
-        env={**os.environ, "PYTHONPATH": paths},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ["run", "c.toml", "--local", "--until", "caught-up", asked]
+    done = completed(words, environment={**os.environ, "PYTHONPATH": paths}, folder=tmp_path)
     assert done.returncode == ExitCode.BUG, done.stderr
     assert "planted-value" not in done.stdout + done.stderr
     assert "ValueError" in done.stderr

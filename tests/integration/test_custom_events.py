@@ -17,6 +17,7 @@ import pytest
 from raycdc import failpoints, plugins
 from raycdc.source.connector import Source
 from raycdc.source.protocol.source_event import SourceEvent
+from raycdc.testing.forked_commands import completed
 from raycdc.testing.source_play import SourcePlay
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,8 +111,9 @@ def test_check_plan_and_run_know_it(tmp_path: Path, site: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
     def raycdc(*words: str) -> str:
-        command = [sys.executable, "-m", "raycdc.cli", *words]
-        return subprocess.run(command, env=environment, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+        done = completed(words, environment=environment, folder=tmp_path)
+        done.check_returncode()
+        return done.stdout
 
     assert "1 files are there." in raycdc("check", "lines.toml", "--local")
     assert json.loads(raycdc("plan", "lines.toml", "--json"))["target"] == "files.lines"

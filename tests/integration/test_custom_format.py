@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from raycdc.testing.forked_commands import completed
+
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = {"where": {"db": "shop", "table": "t"}}
 FULL, EMPTY = {"id": 1, "photo": "00ff"}, {"id": 1, "photo": None}
@@ -33,8 +35,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def raycdc(environment: dict[str, str], *words: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "raycdc.cli", *words]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return completed(list(map(str, words)), environment=environment, folder=Path.cwd())
 
 
 def test_the_package_is_listed(environment: dict[str, str]) -> None:

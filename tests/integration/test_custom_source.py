@@ -21,6 +21,7 @@ from raycdc.source.snapshot.snapshot_plan import first_state
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.split import StreamSplit
 from raycdc.source.table_life import Parking
+from raycdc.testing.forked_commands import completed
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = """
@@ -64,10 +65,7 @@ class Folder:
 
     def raycdc(self, *words: str, failpoints: str = "") -> subprocess.CompletedProcess[str]:
         points = {"RAYCDC_FAILPOINTS": failpoints, "RAYCDC_FAILPOINT_DIR": str(self._path)} if failpoints else {}
-        command = [sys.executable, "-m", "raycdc.cli", *words]
-        return subprocess.run(
-            command, env=self._environment | points, cwd=self._path, capture_output=True, text=True, check=False
-        )
+        return completed(words, environment=self._environment | points, folder=self._path)
 
     def run(self, *, failpoints: str = "") -> int:
         words = ("run", "csv.toml", "--local", "--until", "caught-up")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from raycdc.sinks.delta.places import table_at
 from raycdc.stores.files import Access, StorePath, any_path
+from raycdc.testing.forked_commands import completed
 from raycdc.testing.jobs import Job
 from raycdc.testing.servers import MariaDbServer, MotoServer, StoreProxy
 from raycdc.testing.servers.store_proxy import Fault, Rule
@@ -129,10 +129,5 @@ def test_check_refuses_what_only_spark_could_do_there(job: Job, keys: str, expec
 
 def check(job: Job) -> subprocess.CompletedProcess[str]:
     """``raycdc check`` of a job that runs without Spark."""
-    return subprocess.run(
-        [sys.executable, "-m", "raycdc.cli", "check", str(job.configuration()), "--local"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "RAYCDC_TEST_PASSWORD": job.server.cdc_user},
-    )
+    environment = {**os.environ, "RAYCDC_TEST_PASSWORD": job.server.cdc_user}
+    return completed(["check", str(job.configuration()), "--local"], environment=environment, folder=job.folder)

@@ -67,7 +67,7 @@ def vectors_of(world: World) -> int:
     return sum('"deletionVector":{' in line for line in lines)
 
 
-@pytest.mark.parametrize("kind", ["delta-upsert", "delta-partitioned-upsert"])
+@pytest.mark.parametrize("kind", ["delta-upsert", pytest.param("delta-partitioned-upsert", marks=pytest.mark.long)])
 def test_rows_that_are_deleted_by_a_vector_never_come_back(
     kind: str, tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

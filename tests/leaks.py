@@ -6,6 +6,7 @@ import base64
 import binascii
 import contextlib
 import json
+import os
 import re
 import struct
 import zlib
@@ -26,16 +27,28 @@ def leaks(folders: Iterable[Path], values: Iterable[str | int]) -> list[str]:
     forms = [(value, name, form) for value in values for name, form in _forms(value)]
     found = []
     for folder in folders:
-        for path in sorted(folder.rglob("*")) if folder.is_dir() else [folder]:
-            if not path.is_file():
+        for path in _files(folder):
+            try:
+                contents = list(_readings(path.read_bytes()))
+            except FileNotFoundError:
                 continue
-            contents = list(_readings(path.read_bytes()))
             found += [
                 f"{path}: {value!r} as {name}"
                 for value, name, form in forms
                 if any(form in content for content in contents)
             ]
     return found
+
+
+def _files(place: Path) -> list[Path]:
+    """The files in a folder, or the one that it is. Processes that have been killed may still take theirs away."""
+
+    def failed(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):
+            raise error
+
+    found = [Path(folder, name) for folder, _, names in os.walk(place, onerror=failed) for name in names]
+    return sorted(path for path in [*found, place] if path.is_file())
 
 
 def _readings(content: bytes, depth: int = 0) -> Iterator[bytes]:

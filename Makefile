@@ -73,7 +73,7 @@ test-leaks: setup-test ## The sweep for secrets and values of rows over processe
 	$(PYTEST) tests/e2e/test_nothing_leaks.py tests/integration/test_secrets_in_refusals.py
 
 test-verify: setup-test ## verify finds what was planted among 5 million rows, and raises no alarm in 100 comparisons under load
-	$(PYTEST) -s tests/e2e/test_verify.py tests/e2e/test_verify_places.py tests/e2e/test_verify_long.py
+	$(PYTEST) -s tests/e2e/test_verify.py tests/e2e/test_verify_places.py tests/e2e/test_verify_wanted.py tests/e2e/test_verify_long.py
 
 test-spark-elsewhere: setup-test ## Spark with executors that share no disk with the driver (network namespaces: needs root)
 	$(PYTEST) tests/e2e/test_spark_elsewhere.py tests/integration/bridge

@@ -16,8 +16,10 @@
    like that is a difference, and nothing else is.
    The pipeline itself may have emptied the target to read the table anew: every epoch is sealed before a target has
    anything of it, so the newest manifest is looked at after both sides were read.
-6. The other candidates are compared again in the next round, when the target holds everything up to U. A key that
-   changes in each round is told as such, and is no difference.
+6. The other candidates are compared again in the next round, when the target holds everything up to U. The log has
+   their values, so both sides are asked for these keys alone (`some_rows`); the hashes say which of the rows that come
+   count, so a server may compare keys as it likes. A side that cannot be asked is read whole. A key that changes in
+   each round is told as such, and is no difference.
 
 *Invariant:* nothing here is shared with what wrote the target. ``pyproject.toml`` forbids to import a sink's parts, but
 for the class of its options; the source's own decoder is used, and only to read.

@@ -16,7 +16,8 @@ ORDER = "_seq"
 
 #: After these a key has a row.
 _THERE = (SYMBOLS[RowKind.INSERT], SYMBOLS[RowKind.UPDATE_AFTER])
-_EMPTIED = SYMBOLS[RowKind.TRUNCATE]
+#: The kind of a row without a key, which says that the table was emptied.
+EMPTIED = SYMBOLS[RowKind.TRUNCATE]
 
 
 @dataclass(slots=True)
@@ -33,7 +34,7 @@ class Fold:
     def add(self, keys: np.ndarray, rows: np.ndarray, kinds: pa.Array, orders: pa.Array) -> None:
         """A batch: hashes of keys and of rows (uint64), and the columns `KIND` and `ORDER`."""
         numbers = orders.cast(pa.int64()).to_numpy(zero_copy_only=False)
-        emptied = pc.equal(kinds, _EMPTIED).to_numpy(zero_copy_only=False)
+        emptied = pc.equal(kinds, EMPTIED).to_numpy(zero_copy_only=False)
         if emptied.any():
             self._emptied = max(self._emptied, int(numbers[emptied].max()))
         kept = ~emptied

@@ -15,6 +15,7 @@ from raycdc.source.snapshot.log_unit import rows_of, updates_of
 from raycdc.source.snapshot.reading import BlockingLog
 from raycdc.source.split import StreamSplit
 from raycdc.verify.canonical import Compared
+from raycdc.verify.some_rows import NamedKeys
 from raycdc.verify.source_rows import RowMaker
 
 #: The log's end was asked for, so it is there: a log that does not come to it is told as such.
@@ -36,6 +37,8 @@ class LogChanges:
     split: StreamSplit
     maker: RowMaker
     compared: Compared
+    #: Keeps the values of the keys that are asked about.
+    named: NamedKeys
     _log: BlockingLog | None = None
     _keys: list[np.ndarray] = field(default_factory=list)
     _ordinals: list[np.ndarray] = field(default_factory=list)
@@ -50,18 +53,19 @@ class LogChanges:
         if self._log is not None:
             self._log.close()
 
-    def after(self, low: int, high: int) -> np.ndarray:
+    def after(self, low: int, high: int, asked: np.ndarray) -> np.ndarray:
         """Hashes of the keys that changed behind the ordinal `low`; the log is read to `high` first. Blocks.
 
+        `asked` are hashes of the keys that somebody wants to know it of: of those only that were asked about before.
         Raises `LogSaysMoreError`, and what reading a log raises (`LogLostError` among it).
         """
-        self._read_to(high)
+        self._read_to(high, asked)
         if not self._keys:
             return np.zeros(0, np.uint64)
         keys, ordinals = np.concatenate(self._keys), np.concatenate(self._ordinals)
         return np.unique(keys[ordinals > low])
 
-    def _read_to(self, high: int) -> None:
+    def _read_to(self, high: int, asked: np.ndarray) -> None:
         if self._log is None:
             self._log = self.source.log_reader(self.split)
             self._reached = self.split.state.ordinal
@@ -82,7 +86,9 @@ class LogChanges:
                 if (ops == RowKind.TRUNCATE).any():
                     raise LogSaysMoreError("the table was emptied meanwhile")
                 columns = self.maker.columns(rows.batch)
-                self._keys.append(self.compared.key_hashes(columns, rows.batch.num_rows))
+                hashes = self.compared.key_hashes(columns, rows.batch.num_rows)
+                self.named.look(asked, hashes, rows.batch, columns)
+                self._keys.append(hashes)
                 self._ordinals.append(np.asarray(rows.ordinals))
             if unit.place.ordinal > self._reached:
                 self._reached, deadline = unit.place.ordinal, time.monotonic() + REACHED_WITHIN_S

@@ -83,6 +83,7 @@ class TableJson(TypedDict):
     ranges: int
     rounds: int
     seconds: float
+    round_seconds: list[float]
     sample_percent: float
     missing: int
     extra: int
@@ -117,6 +118,8 @@ class Comparison:
     sample: float = 1.0
     #: Lists of the keys that differ (`raycdc.source.snapshot.key_list`), where they were asked for and can be named.
     repair: tuple[str, ...] = ()
+    #: Of reading both sides, in each round.
+    round_seconds: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,11 @@ class TableResult:
     comparison: Comparison | None = None
     reason: str = ""
     notes: tuple[str, ...] = ()
+
+    @classmethod
+    def refused(cls, table: str, target: str, *, why: str, notes: Sequence[str] = ()) -> TableResult:
+        """A table that was not compared. `why` may be a sentence already, as the reason of a parked table is."""
+        return cls(table, target, reason=f"{why.rstrip('.')}.", notes=tuple(dict.fromkeys(notes)))
 
     @property
     def verdict(self) -> Verdict:
@@ -155,6 +163,7 @@ class TableResult:
             ranges=found.ranges,
             rounds=found.rounds,
             seconds=round(found.seconds, 3),
+            round_seconds=[round(seconds, 3) for seconds in found.round_seconds],
             sample_percent=round(100 * found.sample, 3),
             missing=found.counts.missing,
             extra=found.counts.extra,

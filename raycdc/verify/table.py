@@ -8,22 +8,25 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from raycdc.errors import TableChangedError
+from raycdc.errors import SinkError, TableChangedError
 from raycdc.source.split import SnapshotSplit
 from raycdc.verify.canonical import Compared
-from raycdc.verify.changelog import KIND, ORDER, Fold
+from raycdc.verify.changelog import EMPTIED, KIND, ORDER, Fold
 from raycdc.verify.digests import Checksum, Differing, Digests
 from raycdc.verify.log_changes import LogChanges, LogSaysMoreError
 from raycdc.verify.pipeline_state import Held, PipelineState
 from raycdc.verify.repair import KEYS_MAX, KeysToRepair
 from raycdc.verify.results import Comparison, Counts, ShownKeys, Side
+from raycdc.verify.some_rows import NamedKeys, SomeRows
 from raycdc.verify.source_rows import ReadUpTo, SourceTableRows
-from raycdc.verify.targets.api import NotComparedError, TargetTable
+from raycdc.verify.targets.api import NotComparedError, TargetTable, Wanted
 
 Result = TypeVar("Result")
 
@@ -49,8 +52,17 @@ class Sides:
     counted_by: tuple[str, ...] = ()
     #: The target's rows are changes, of which each key's last one counts.
     is_changelog: bool = False
-    #: The source's column of each part of the compared key; empty where a key of the target names no row of the source.
+    #: The source's column of each part of the compared key; empty where a key of the target names no row of the source,
+    #: or one that may be none of the target.
     source_key: Mapping[str, str] = field(default_factory=dict)
+    #: As `source_key`, also where a row of the source may be none of the target.
+    asked_by: Mapping[str, str] = field(default_factory=dict)
+
+    def wanted(self, only: SomeRows | None) -> Wanted | None:
+        """The same rows, as the target is asked for them; None: all."""
+        if only is None or not only.values:
+            return None
+        return Wanted({self.names[name]: values for name, values in only.values.items()}, self.is_changelog)
 
     def target_columns(self, batch: pa.RecordBatch) -> Mapping[str, pa.Array]:
         """A batch of the target by the names of the compared columns."""
@@ -64,6 +76,8 @@ class Reading:
     source_rows: int = 0
     target_rows: int = 0
     round: int = 1
+    #: That a later round looks at.
+    keys: int = 0
     waits_for: str = ""
 
 
@@ -127,7 +141,8 @@ class TableComparison:
             begun = time.monotonic()
             self._failed.clear()
             try:
-                log = LogChanges(sides.source.source, split, sides.source.maker, sides.compared)
+                named = NamedKeys(sides.compared, sides.source.document.schema, tuple(sides.asked_by.values()))
+                log = LogChanges(sides.source.source, split, sides.source.maker, sides.compared, named)
                 with log:
                     found = self._compared(held, sides, log)
             except (LogSaysMoreError, TableChangedError) as cause:
@@ -139,7 +154,8 @@ class TableComparison:
         raise NotComparedError(f"{why.rstrip('.')}; that was so {BEGINNINGS_MAX} times. Compare it when that is over")
 
     def _compared(self, held: Held, sides: Sides, log: LogChanges) -> Comparison:
-        first = self._round(held, sides, None)
+        first, seconds = self._timed(partial(self._round, held, sides, None))
+        took = [seconds]
         confirmed, waiting = self._judged(held, sides, first, log)
         number, behind = 1, 0
         latest = first
@@ -153,10 +169,11 @@ class TableComparison:
                 behind = len(waiting)
                 break
             number += 1
-            self._reading.round = number
+            self._reading.round, self._reading.keys = number, len(waiting)
             if later.document(sides.source.table) != held.document(sides.source.table):
                 raise LogSaysMoreError("the table's columns were changed meanwhile")
-            latest = self._round(later, sides, waiting)
+            latest, seconds = self._timed(partial(self._later_round, later, sides, log.named.rows(waiting)))
+            took.append(seconds)
             more, waiting = self._judged(later, sides, latest, log)
             confirmed = _joined(confirmed, more)
         keys = self._shown(held, sides, confirmed) if self._terms.show_keys and confirmed.count else None
@@ -169,23 +186,40 @@ class TableComparison:
             behind=behind,
         )
         sizes = Side.of(first.source), Side.of(first.target)
-        return Comparison(*sizes, first.ranges, number, counts, seconds=0.0, keys=keys, repair=repair)
+        return Comparison(
+            *sizes, first.ranges, number, counts, seconds=0.0, keys=keys, repair=repair, round_seconds=tuple(took)
+        )
+
+    @staticmethod
+    def _timed(read: Callable[[], Result]) -> tuple[Result, float]:
+        begun = time.monotonic()
+        return read(), time.monotonic() - begun
 
     def _judged(self, held: Held, sides: Sides, found: _Round, log: LogChanges) -> tuple[Differing, np.ndarray]:
         """The differences of a round that are proven, and the keys that are to be looked at again."""
         if not found.differing.count:
             return found.differing, np.zeros(0, np.uint64)
-        changed = log.after(held.ordinal, found.high)
+        keys = found.differing.keys()
+        changed = log.after(held.ordinal, found.high, keys)
         if not self._state.goes_on(sides.source.table, held):
             raise LogSaysMoreError("the pipeline began the table anew, or left it, meanwhile")
         proven = found.differing.without(changed)
-        keys = found.differing.keys()
         return proven, np.unique(keys[np.isin(keys, changed)])
 
-    def _round(self, held: Held, sides: Sides, only: np.ndarray | None) -> _Round:
-        """Read both sides at the same time, all rows or those with the key hashes `only` (ascending)."""
+    def _later_round(self, held: Held, sides: Sides, only: SomeRows) -> _Round:
+        """As `_round`. A side that cannot be asked for these rows alone is read whole with the other one."""
+        try:
+            return self._round(held, sides, only)
+        except (TableChangedError, NotComparedError, SinkError):
+            if not only.is_narrow:
+                raise
+        self._failed.clear()
+        return self._round(held, sides, only.whole())
+
+    def _round(self, held: Held, sides: Sides, only: SomeRows | None) -> _Round:
+        """Read both sides at the same time: all rows or some."""
         with Digests() as ours, Digests() as theirs, ThreadPoolExecutor(1, "verify-target") as pool:
-            if self._ranges is None:
+            if self._ranges is None or only is not None:
                 reading: Future[None] = pool.submit(self._ending_both, self._read_target, sides, theirs, only)
                 try:
                     up_to = self._ending_both(self._read_source, held, sides, ours, only)
@@ -193,45 +227,52 @@ class TableComparison:
                     reading.result()  # Raises what ended this side.
                     raise
                 reading.result()
-                differing = ours.differing(theirs)
             else:
                 up_to = self._read_source(held, sides, ours, only)
-                self._read_target(sides, theirs, ours.keys())
-                differing = replace(ours.differing(theirs), extra=np.zeros(0, np.uint64))
+                self._read_target(sides, theirs, SomeRows(ours.keys()))
+            differing = ours.differing(theirs)
+            if self._ranges is not None:
+                differing = replace(differing, extra=np.zeros(0, np.uint64))
             end = sides.source.source.enumerator_dialect().current_ordinal()
             return _Round(ours.checksum, theirs.checksum, differing, up_to.ranges, max(up_to.ordinal, end))
 
-    def _read_source(self, held: Held, sides: Sides, into: Digests, only: np.ndarray | None) -> ReadUpTo:
+    def _read_source(self, held: Held, sides: Sides, into: Digests, only: SomeRows | None) -> ReadUpTo:
         self._reading.source_rows = 0
         up_to = ReadUpTo()
-        for batch in sides.source.batches(held.position, up_to, self._ranges):
+        ranges = self._ranges if only is None or not only.lists else only.splits(sides.source.table)
+        for batch in sides.source.batches(held.position, up_to, ranges):
             self._require_going()
             columns, rows = sides.source.maker.rows(batch)
-            into.add(*_within(only, *sides.compared.row_hashes(columns, rows)))
+            if only is not None:
+                chosen = np.isin(sides.compared.key_hashes(columns, rows), only.hashes)
+                rows = int(chosen.sum())
+                columns = {name: array.filter(pa.array(chosen)) for name, array in columns.items()}
+            into.add(*sides.compared.row_hashes(columns, rows))
             self._reading.source_rows += batch.num_rows
         return up_to
 
-    def _read_target(self, sides: Sides, into: Digests, only: np.ndarray | None) -> None:
+    def _read_target(self, sides: Sides, into: Digests, only: SomeRows | None) -> None:
         self._reading.target_rows = 0
         fold = Fold()
-        for batch in self._target_batches(sides):
+        for batch in self._target_batches(sides, only):
             self._require_going()
-            keys, rows = sides.compared.row_hashes(sides.target_columns(batch), batch.num_rows)
-            if sides.is_changelog:
-                fold.add(keys, rows, batch.column(KIND), batch.column(ORDER))
-            else:
-                into.add(*_within(only, keys, rows))
             self._reading.target_rows += batch.num_rows
+            read = batch if only is None else _of_keys(sides, batch, only)
+            keys, rows = sides.compared.row_hashes(sides.target_columns(read), read.num_rows)
+            if sides.is_changelog:
+                fold.add(keys, rows, read.column(KIND), read.column(ORDER))
+            else:
+                into.add(keys, rows)
         if sides.is_changelog:
-            into.add(*_within(only, *fold.rows()))
+            into.add(*fold.rows())
 
     @staticmethod
-    def _target_batches(sides: Sides) -> Iterator[pa.RecordBatch]:
-        """The target's rows that count."""
+    def _target_batches(sides: Sides, only: SomeRows | None = None) -> Iterator[pa.RecordBatch]:
+        """The target's rows that count: all, or those of `only` and whatever its reader does not skip."""
         further = [*sides.counted_by, *((KIND, ORDER) if sides.is_changelog else ())]
         names = dict.fromkeys([*sides.names.values(), *further])
         try:
-            yield from map(sides.counts, sides.target.batches(list(names)))
+            yield from map(sides.counts, sides.target.batches(list(names), sides.wanted(only)))
         except (OSError, pa.ArrowException) as cause:
             # A file that is gone or damaged: the other tables have theirs.
             raise NotComparedError(
@@ -300,8 +341,9 @@ def _joined(one: Differing, other: Differing) -> Differing:
     return Differing(*(np.concatenate(pair) for pair in zip(_kinds(one), _kinds(other), strict=True)))
 
 
-def _within(only: np.ndarray | None, keys: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    if only is None:
-        return keys, rows
-    kept = np.isin(keys, only)
-    return keys[kept], rows[kept]
+def _of_keys(sides: Sides, batch: pa.RecordBatch, only: SomeRows) -> pa.RecordBatch:
+    """The target's rows with these keys, and of changes those that say that the table was emptied."""
+    chosen = np.isin(sides.compared.key_hashes(sides.target_columns(batch), batch.num_rows), only.hashes)
+    if sides.is_changelog:
+        chosen |= pc.equal(batch.column(KIND), EMPTIED).to_numpy(zero_copy_only=False)
+    return batch.filter(pa.array(chosen))

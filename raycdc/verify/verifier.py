@@ -113,7 +113,7 @@ class Verifier:
             open_sides = partial(self._sides, table, target, notes)
             found = TableComparison(self._state, open_sides, self._terms, reading).run()
         except NotComparedError as why:
-            return TableResult(str(table), str(target), reason=f"{why}.", notes=tuple(dict.fromkeys(notes)))
+            return TableResult.refused(str(table), str(target), why=str(why), notes=notes)
         if found.sample < 1:
             notes.append("only a sample of its ranges was read, and rows too many in the target were not looked for")
         if found.counts.missing and (left := self._left_out(table)):
@@ -161,11 +161,14 @@ class Verifier:
         compared = Compared(columns, tuple(by_name[name] for name in schema.primary_key))
         names = {name: there[name.casefold()] for name in by_name}
         source = SourceTableRows(self._source, table, document, maker)
+        asked_by = _source_key(document.schema, found)
         if found is not None and found.transform.soft:
             deleted = there[found.transform.deleted_column.casefold()]
-            return Sides(source, rows, compared, names, partial(_present, deleted=deleted), (deleted,))
-        source_key = _source_key(document.schema, found)
-        return Sides(source, rows, compared, names, is_changelog=not self._upsert, source_key=source_key)
+            counts = partial(_present, deleted=deleted)
+            return Sides(source, rows, compared, names, counts, (deleted,), asked_by=asked_by)
+        named = asked_by if found is None or not found.transform.filter else {}
+        changes = not self._upsert
+        return Sides(source, rows, compared, names, is_changelog=changes, source_key=named, asked_by=asked_by)
 
     def _maker(self, table: TableId, schema: TableSchema, found: ResolvedTransform | None) -> RowMaker:
         hiding = Hiding(self._config.masked(), self._config.state_key)
@@ -194,15 +197,12 @@ class Verifier:
 
 
 def _source_key(schema: TableSchema, found: ResolvedTransform | None) -> Mapping[str, str]:
-    """The source's column of each part of the target's key; empty where the target's key alone says no row of it, or a
-    row of the source may be none of the target.
-    """
+    """The source's column of each part of the target's key; empty where the target's key alone says no row of it."""
     if found is None:
         return {name: name for name in schema.primary_key}
     stored = {column.name: column.stored for column in found.columns}
     named = {name: stored.get(name, "") for name in found.schema.primary_key}
-    filtered = found.transform.soft or found.transform.filter
-    return named if not filtered and sorted(named.values()) == sorted(schema.primary_key) else {}
+    return named if sorted(named.values()) == sorted(schema.primary_key) else {}
 
 
 def _present(batch: pa.RecordBatch, *, deleted: str) -> pa.RecordBatch:

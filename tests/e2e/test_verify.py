@@ -18,6 +18,8 @@ from raycdc.cli import main
 from raycdc.errors import ExitCode
 from raycdc.testing.jobs import CollectionJob, Job, catch_up
 from raycdc.testing.servers import MariaDbServer, MongoDb, PostgresServer
+from raycdc.verify.source_rows import SourceTableRows
+from raycdc.verify.targets.api import Wanted
 from raycdc.verify.targets.delta import DeltaRows
 from tests.e2e.test_jdbc import sink_keys
 from tests.e2e.verified import counts, require_equal, verified, written_to
@@ -333,17 +335,53 @@ def refused(job: Job, *words: str) -> tuple[int, str]:
     return code, errors.getvalue()[: len("There is no state in")]
 
 
+def test_later_rounds_read_what_still_differs_alone(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    job.server.execute(
+        "UPDATE t SET a = a + 1 WHERE id IN (10, 2500)",
+        "UPDATE t SET id = id + 10000 WHERE id = 600",
+        "DELETE FROM t WHERE id = 20",
+        "INSERT INTO t VALUES (4000, 1, 'new')",
+        database=job.database,
+    )
+    append(job, (9000, 1, "nobody's"))
+    of_target, of_source = DeltaRows.batches, SourceTableRows.batches
+    rows: list[tuple[str, int]] = []
+
+    def target(self: DeltaRows, columns: Sequence[str], wanted: Wanted | None = None) -> Iterator[pa.RecordBatch]:
+        batches = list(of_target(self, columns, wanted))
+        rows.append(("target", sum(batch.num_rows for batch in batches)))
+        if wanted is None:
+            # What was read differs; now a run commits all that the source has.
+            catch_up(job)
+        yield from batches
+
+    def source(self: SourceTableRows, *given: Any) -> Iterator[pa.RecordBatch]:
+        batches = list(of_source(self, *given))
+        rows.append(("source", sum(batch.num_rows for batch in batches)))
+        yield from batches
+
+    monkeypatch.setattr(DeltaRows, "batches", target)
+    monkeypatch.setattr(SourceTableRows, "batches", source)
+    code, lines = verified(job)
+    assert (code, counts(lines["t"]), lines["t"]["rounds"]) == (ExitCode.DIFFERENT, {"extra": 1}, 2), lines
+    assert sorted(rows[:2]) == [("source", 3000), ("target", 3001)]
+    later = dict(rows[2:])
+    # 10, 2500, 10600 and 4000; a file of the lake is read where it has one of the keys.
+    assert later["source"] == 4
+    assert 4 <= later["target"] < 3000
+
+
 def test_a_target_that_is_read_anew_meanwhile_is_no_alarm(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     read = DeltaRows.batches
 
-    def batches(rows: DeltaRows, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def batches(rows: DeltaRows, columns: Sequence[str], wanted: Wanted | None = None) -> Iterator[pa.RecordBatch]:
         # The state was looked at; now a run empties the target, and dies before it says so.
         monkeypatch.setattr(DeltaRows, "batches", read)
         with contextlib.redirect_stdout(io.StringIO()):
             assert main(["tables", "resnapshot", str(job.configuration()), f"{job.database}.t"]) == ExitCode.DONE
         assert job.start("--until", "caught-up", failpoints="after_commit=kill@1").wait() == -9
         assert delta(job).to_pyarrow_table().num_rows == 0
-        yield from read(rows, columns)
+        yield from read(rows, columns, wanted)
 
     monkeypatch.setattr(DeltaRows, "batches", batches)
     code, lines = verified(job)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
@@ -10,6 +11,18 @@ import pyarrow as pa
 
 class NotComparedError(Exception):
     """A table cannot be compared, or not now; the text says why, and what to do. It concerns this table alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Some rows: in each column that is named each of them has one of the column's `values`, which are distinct and
+    ascending, and of type int64, decimal128(38, 0) or string.
+
+    With `of_changes` rows that say that the table was emptied (`raycdc.verify.changelog`) are wanted beside them.
+    """
+
+    values: Mapping[str, pa.Array]
+    of_changes: bool = False
 
 
 class TargetTable(Protocol):
@@ -24,5 +37,8 @@ class TargetTable(Protocol):
     def rows_about(self) -> int:
         """About how many rows it has, for people; 0 where that would cost a scan."""
 
-    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The columns `columns`, in that order, of all rows; types are the target's."""
+    def batches(self, columns: Sequence[str], wanted: Wanted | None = None) -> Iterator[pa.RecordBatch]:
+        """The columns `columns`, in that order, of all rows; types are the target's.
+
+        Of `wanted` rows the reader skips as many others as it can: it may give more rows, never fewer.
+        """

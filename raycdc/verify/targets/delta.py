@@ -12,7 +12,8 @@ from raycdc.model import TableId
 from raycdc.stores.libraries import delta_options
 from raycdc.stores.settings import StorageSettings
 from raycdc.stores.url import FolderPlace, place_of
-from raycdc.verify.targets.api import NotComparedError
+from raycdc.verify.targets.api import NotComparedError, Wanted
+from raycdc.verify.targets.spans import arrow_condition
 
 #: Rows that become hashes at once.
 _BATCH_ROWS = 131_072
@@ -41,7 +42,7 @@ class DeltaRows:
             return 0
         return int(pa.compute.sum(actions.column("num_records")).as_py() or 0)
 
-    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: Sequence[str], wanted: Wanted | None = None) -> Iterator[pa.RecordBatch]:
         table = self._table()
         if "deletionVectors" in (table.protocol().reader_features or ()):
             # The pyarrow dataset would not see which rows are marked as deleted.
@@ -49,7 +50,10 @@ class DeltaRows:
             reader = QueryBuilder().register("target", table).execute(f"SELECT {names} FROM target")
             yield from pa.RecordBatchReader.from_stream(reader)
             return
-        yield from table.to_pyarrow_dataset().scanner(columns=list(columns), batch_size=_BATCH_ROWS).to_batches()
+        rows = table.to_pyarrow_dataset()
+        # The files' statistics in the log, and then those of their groups of rows.
+        condition = arrow_condition(wanted, rows.schema)
+        yield from rows.scanner(columns=list(columns), filter=condition, batch_size=_BATCH_ROWS).to_batches()
 
     def _table(self) -> DeltaTable:
         try:

@@ -5,19 +5,30 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyiceberg.expressions
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable, Table
+from pyiceberg.types import IntegerType, LongType, StringType
 
 from raycdc.errors import SinkError
 from raycdc.model import TableId
 from raycdc.stores.libraries import iceberg_properties
 from raycdc.stores.settings import StorageSettings
 from raycdc.stores.url import FolderPlace, place_of
-from raycdc.verify.targets.api import NotComparedError
+from raycdc.verify.changelog import EMPTIED, KIND
+from raycdc.verify.targets.api import NotComparedError, Wanted
+from raycdc.verify.targets.spans import spans
+
+#: Its classes are made with arguments that pydantic's types do not show.
+_has: Any = pyiceberg.expressions
 
 _METADATA = re.compile(r"v(\d+)(?:\.gz)?\.metadata\.json")
 
@@ -89,7 +100,30 @@ class IcebergRows:
         summary = None if snapshot is None else snapshot.summary
         return int((summary["total-records"] if summary is not None else None) or 0)
 
-    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        scan = self._warehouse.table(self._target).scan(selected_fields=tuple(columns))
+    def batches(self, columns: Sequence[str], wanted: Wanted | None = None) -> Iterator[pa.RecordBatch]:
+        table = self._warehouse.table(self._target)
+        scan = table.scan(row_filter=_condition(wanted, table.schema()), selected_fields=tuple(columns))
         for batch in scan.to_arrow_batch_reader():
             yield batch.select(list(columns))
+
+
+def _condition(wanted: Wanted | None, schema: Schema) -> BooleanExpression:
+    """By which files and groups of rows are skipped: spans of integers and texts, whose bounds are exact."""
+    parts: list[Any] = []
+    for name, values in () if wanted is None else wanted.values.items():
+        kind = schema.find_field(name).field_type
+        numbers = isinstance(kind, IntegerType | LongType) and pa.types.is_integer(values.type)
+        texts = isinstance(kind, StringType) and pa.types.is_string(values.type)
+        # A name with a dot would be taken for a field of a struct.
+        if "." not in name and (numbers or texts):
+            parts.append(reduce(_has.Or, (_between(name, low, high) for low, high in spans(values))))
+    if wanted is None or not parts:
+        return AlwaysTrue()
+    found: BooleanExpression = reduce(_has.And, parts)
+    if wanted.of_changes:
+        found = _has.Or(found, _has.EqualTo(KIND, EMPTIED))
+    return found
+
+
+def _between(name: str, low: object, high: object) -> object:
+    return _has.And(_has.GreaterThanOrEqual(name, low), _has.LessThanOrEqual(name, high))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 import pyarrow as pa
@@ -17,13 +17,17 @@ from raycdc.connectors.mongodb.layout import ID, Layout
 from raycdc.connectors.mongodb.stream.raw_cursors import RawFind
 from raycdc.errors import DataError, SinkError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.verify.changelog import KIND, ORDER
-from raycdc.verify.targets.api import NotComparedError
+from raycdc.verify.changelog import EMPTIED, KIND, ORDER
+from raycdc.verify.targets.api import NotComparedError, Wanted
 
 _BATCH_DOCUMENTS = 100_000
 #: Digits that Decimal128 holds, and those of a second that a date does; what has more is a text.
 _DECIMAL_DIGITS = 34
 _DATE_DIGITS = 3
+
+
+#: ``{$in: values}``.
+_OneOf = Mapping[str, Sequence[int | str]]
 
 
 class MongoDbRows:
@@ -59,14 +63,13 @@ class MongoDbRows:
             except PyMongoError as cause:
                 raise self._unread(cause) from cause
 
-    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: Sequence[str], wanted: Wanted | None = None) -> Iterator[pa.RecordBatch]:
         kinds = {KIND: parse_type("string"), ORDER: parse_type("long"), **self._types}
         fields = [Column(name, kinds[name]) for name in columns]
         decoder = DocumentDecoder(Layout((Column(ID, parse_type("json")), *fields)), collection=str(self._target))
         with connect(self._uri, place="sink.uri") as client:
-            found = RawFind(
-                client[self._target.db][self._target.table], {}, [ID, *columns], batch_size=_BATCH_DOCUMENTS
-            )
+            collection = client[self._target.db][self._target.table]
+            found = RawFind(collection, self._query(wanted), [ID, *columns], batch_size=_BATCH_DOCUMENTS)
             # By the index, as a scan meets a document twice that goes and comes again behind it.
             found.hint([(ID, ASCENDING)])
             try:
@@ -79,6 +82,17 @@ class MongoDbRows:
                 raise NotComparedError(f"a document of {self._target} has a value of another type: {cause}") from cause
             finally:
                 found.close()
+
+    def _query(self, wanted: Wanted | None) -> Mapping[str, _OneOf | Sequence[Mapping[str, _OneOf | str]]]:
+        """By which the server skips documents: numbers of any width are equal, texts where they are stored as such."""
+        parts: dict[str, _OneOf] = {}
+        for name, values in () if wanted is None else wanted.values.items():
+            texts = pa.types.is_string(values.type) and self._types[name] == parse_type("string")
+            if texts or pa.types.is_integer(values.type):
+                parts[name] = {"$in": values.to_pylist()}
+        if not parts or wanted is None:
+            return {}
+        return {"$or": [parts, {KIND: EMPTIED}]} if wanted.of_changes else parts
 
     def _unread(self, cause: PyMongoError) -> SinkError:
         return SinkError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -13,10 +13,15 @@ from pymysql.connections import Connection
 from raycdc.clients.mysql import MySqlSettings, connect, quote_name
 from raycdc.connectors.mysql.catalog import load_tables, table_sizes
 from raycdc.connectors.mysql.snapshot.resultset import stream_query
-from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import SinkError, SourceError
 from raycdc.model import TableId
-from raycdc.verify.targets.api import NotComparedError
+from raycdc.verify.changelog import EMPTIED, KIND
+from raycdc.verify.targets.api import NotComparedError, Wanted
+
+#: Types of columns by whose values the server is asked for rows.
+_NUMBERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal")
+_TEXTS = ("varchar", "text", "mediumtext", "longtext")
 
 
 class MySqlRows:
@@ -40,12 +45,12 @@ class MySqlRows:
             sizes = table_sizes(connection, [self._target])
         return sizes[self._target].rows if self._target in sizes else 0
 
-    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: Sequence[str], wanted: Wanted | None = None) -> Iterator[pa.RecordBatch]:
         table = self._described()
         by_name = {column.name: column for column in table.columns}
         chosen = replace(table, columns=tuple(by_name[name] for name in columns))
         names = ", ".join(map(quote_name, columns))
-        sql = f"SELECT {names} FROM {quote_name(self._target.db, self._target.table)}"
+        sql = f"SELECT {names} FROM {quote_name(self._target.db, self._target.table)}{_where(wanted, by_name)}"
         with self._connection() as connection:
             yield from stream_query(connection, sql, chosen)
 
@@ -64,3 +69,21 @@ class MySqlRows:
                 yield connection
         except SourceError as cause:
             raise SinkError(str(cause).replace("source.", "sink.")) from cause
+
+
+def _where(wanted: Wanted | None, columns: Mapping[str, MySqlColumn]) -> str:
+    """A clause by which the server skips rows; it compares texts as its collation does, so it may give more."""
+    parts = []
+    for name, values in () if wanted is None else wanted.values.items():
+        numbers, texts = columns[name].data_type in _NUMBERS, columns[name].data_type in _TEXTS
+        if texts and pa.types.is_string(values.type):
+            listed = [f"_utf8mb4 X'{value.encode().hex()}'" for value in values.to_pylist()]
+        elif numbers and not pa.types.is_string(values.type):
+            listed = [str(value) for value in values.to_pylist()]
+        else:
+            continue
+        parts.append(f"{quote_name(name)} IN ({', '.join(listed)})")
+    if not parts or wanted is None:
+        return ""
+    found = " AND ".join(parts)
+    return f" WHERE ({found}) OR {quote_name(KIND)} = '{EMPTIED}'" if wanted.of_changes else f" WHERE {found}"

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from raycdc.model import META_COLUMNS, TableId
 from raycdc.stores.url import FolderPlace, place_of
-from raycdc.verify.targets.api import NotComparedError
+from raycdc.verify.targets.api import NotComparedError, Wanted
+from raycdc.verify.targets.spans import arrow_condition
 
 _BATCH_ROWS = 131_072
 
@@ -45,8 +47,12 @@ class ParquetRows:
     def rows_about(self) -> int:
         return sum(pq.read_metadata(file).num_rows for file in self._files())
 
-    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: Sequence[str], wanted: Wanted | None = None) -> Iterator[pa.RecordBatch]:
         for file in self._files():
+            if (condition := arrow_condition(wanted, pq.read_schema(file))) is not None:
+                rows = ds.dataset(file, format="parquet")
+                yield from rows.scanner(columns=list(columns), filter=condition, batch_size=_BATCH_ROWS).to_batches()
+                continue
             yield from (
                 batch.select(list(columns))
                 for batch in pq.ParquetFile(file).iter_batches(_BATCH_ROWS, columns=list(columns))

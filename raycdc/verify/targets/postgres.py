@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,8 @@ from raycdc.clients.postgres import connection_url, quote
 from raycdc.config.tls import TlsMode
 from raycdc.errors import SinkError
 from raycdc.model import TableId
-from raycdc.verify.targets.api import NotComparedError
+from raycdc.verify.changelog import EMPTIED, KIND
+from raycdc.verify.targets.api import NotComparedError, Wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,11 @@ class Login:
     password: str = field(repr=False)
     tls_mode: TlsMode = TlsMode.AUTO
     tls_ca: str | None = None
+
+
+#: Types of columns by whose values the server is asked for rows, and the type that these are given.
+_ASKED = {"smallint": "bigint", "integer": "bigint", "bigint": "bigint", "numeric": "numeric"}
+_TEXTS = ("text", "character varying")
 
 
 class PostgresRows:
@@ -62,13 +69,21 @@ class PostgresRows:
             row = cursor.fetchone()
         return max(0, int(row[0])) if row else 0
 
-    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: Sequence[str], wanted: Wanted | None = None) -> Iterator[pa.RecordBatch]:
         names = ", ".join(map(quote, columns))
         table = f"{quote(self._target.db)}.{quote(self._target.table)}"
         with self._cursor() as cursor:
-            cursor.execute(f"SELECT {names} FROM {table}")
+            where, values = ("", ()) if wanted is None else _where(wanted, self._types(cursor))
+            cursor.execute(f"SELECT {names} FROM {table}{where}", values)
             for batch in cursor.fetch_record_batch():
                 yield pa.RecordBatch.from_arrays([_stored(column) for column in batch.columns], names=list(columns))
+
+    def _types(self, cursor: Any) -> Mapping[str, str]:
+        sql = (
+            "SELECT column_name, data_type FROM information_schema.columns WHERE table_schema = $1 AND table_name = $2"
+        )
+        cursor.execute(sql, (self._target.db, self._target.table))
+        return {str(name): str(kind) for name, kind in cursor.fetchall()}
 
     @contextmanager
     def _cursor(self) -> Iterator[Any]:
@@ -94,3 +109,21 @@ class PostgresRows:
 def _stored(column: pa.Array) -> pa.Array:
     """Numbers of any size and JSON come as an extension type over their text."""
     return column.storage if isinstance(column, pa.ExtensionArray) else column
+
+
+def _where(wanted: Wanted, types: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
+    """A clause by which the server skips rows, and its parameters: a list of values each, as JSON."""
+    parts: list[str] = []
+    lists: list[str] = []
+    for name, values in wanted.values.items():
+        is_text = pa.types.is_string(values.type)
+        kind = ("text" if types[name] in _TEXTS else "") if is_text else _ASKED.get(types[name], "")
+        if not kind:
+            continue
+        lists.append(json.dumps([str(value) for value in values.to_pylist()]))
+        asked = f"SELECT json_array_elements_text(${len(lists)}::text::json)"
+        parts.append(f"{quote(name)} = ANY (ARRAY({asked})::{kind}[])")
+    if not parts:
+        return "", ()
+    found = " AND ".join(parts)
+    return (f" WHERE ({found}) OR {quote(KIND)} = '{EMPTIED}'" if wanted.of_changes else f" WHERE {found}"), (*lists,)

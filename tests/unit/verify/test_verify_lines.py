@@ -50,9 +50,14 @@ READ = "(1,200 rows in 4 ranges, 2,400 rows/s, checksum 0123456789abcdef)"
             ),
         ),
         (
-            TableResult("a.b", "a.b", reason="it is paused."),
+            TableResult.refused("a.b", "a.b", why="it is paused"),
             Verdict.NOT_COMPARED,
             "a.b: not compared: it is paused.\n",
+        ),
+        (
+            TableResult.refused("a.b", "a.b", why="its target a.b is parked: It is full. Make room.", notes=("x", "x")),
+            Verdict.NOT_COMPARED,
+            "a.b: not compared: its target a.b is parked: It is full. Make room.\n    x.\n",
         ),
     ],
 )

@@ -1,0 +1,59 @@
+"""Wanted rows as spans of values, by which readers of files leave out whole files and groups of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from operator import and_, or_
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycdc.verify.changelog import EMPTIED, KIND
+from raycdc.verify.targets.api import Wanted
+
+#: So many conditions a file's statistics are held against.
+SPANS_MAX = 64
+
+
+def spans(values: pa.Array) -> Sequence[tuple[Any, Any]]:
+    """Spans [first, last] that have all of the values: numbers by their widest gaps, texts in shares of equal size."""
+    count = len(values)
+    if count <= SPANS_MAX:
+        cuts = np.arange(1, count)
+    elif pa.types.is_integer(values.type):
+        # In doubles, which do not overflow: a gap that seems to be another one is as good as any.
+        gaps = np.diff(values.to_numpy().astype(np.float64))
+        cuts = np.sort(np.argpartition(gaps, -(SPANS_MAX - 1))[-(SPANS_MAX - 1) :]) + 1
+    else:
+        cuts = np.arange(1, SPANS_MAX) * count // SPANS_MAX
+    first, last = np.concatenate([[0], cuts]), np.concatenate([cuts, [count]]) - 1
+    return [(values[int(a)].as_py(), values[int(b)].as_py()) for a, b in zip(first, last, strict=True)]
+
+
+def arrow_condition(wanted: Wanted | None, schema: pa.Schema) -> pc.Expression | None:
+    """For a dataset with columns of `schema`; None where it can skip nothing.
+
+    Columns of integers and texts alone: of other types statistics are not exact in each format (Delta has moments in
+    milliseconds, and decimals as floats).
+    """
+    if wanted is None:
+        return None
+    parts = []
+    for name, values in wanted.values.items():
+        kind = schema.field(name).type
+        numbers = pa.types.is_integer(kind) and pa.types.is_integer(values.type)
+        texts = pa.types.is_string(values.type) and (pa.types.is_string(kind) or pa.types.is_large_string(kind))
+        if not numbers and not texts:
+            continue
+        try:
+            bounds = [(pa.scalar(low, kind), pa.scalar(high, kind)) for low, high in spans(values)]
+        except (pa.ArrowInvalid, OverflowError):  # Numbers that the column cannot have.
+            continue
+        parts.append(reduce(or_, ((pc.field(name) >= low) & (pc.field(name) <= high) for low, high in bounds)))
+    if not parts:
+        return None
+    found = reduce(and_, parts)
+    return found | (pc.field(KIND) == EMPTIED) if wanted.of_changes else found

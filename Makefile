@@ -86,7 +86,7 @@ test-blackbox: setup-test ## Stories of DDL, types, broken surroundings, damaged
 
 test-stories: setup-test ## What `make test` tells in a cheaper form: the tutorial into PostgreSQL; plan as check; a bench of every system; states moved
 	$(PYTEST) $(SEVERAL) -m long tests/e2e/test_shop_tutorial.py tests/e2e/test_transforms.py tests/e2e/test_bench.py \
-		tests/e2e/test_backfill.py tests/unit/upkeep
+		tests/e2e/test_backfill.py tests/e2e/test_mongodb_sink.py tests/unit/upkeep
 
 test-demos: setup-test ## The demo of every pair of a source and a target, each with servers of its own (about a quarter of an hour)
 	$(PYTEST) -n 2 --dist worksteal -m long tests/e2e/test_demo.py

@@ -99,7 +99,12 @@ def drop(mongodb: MongoDb, name: str) -> None:
         client.drop_database(name)
 
 
-@pytest.mark.parametrize("local", [True, pytest.param(False, marks=pytest.mark.spark)], ids=["local", "Ray and Spark"])
+@pytest.mark.parametrize(
+    "local",
+    # How Spark's tasks write collections, `tests/spark` shows for `make test`.
+    [True, pytest.param(False, marks=[pytest.mark.spark, pytest.mark.long])],
+    ids=["local", "Ray and Spark"],
+)
 def test_ddl_mid_way_is_followed(
     request: pytest.FixtureRequest, mariadb: MariaDbServer, mongodb: MongoDb, local: bool, tmp_path: Path
 ) -> None:

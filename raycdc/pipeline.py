@@ -136,6 +136,8 @@ class Pipeline:
             self._run(start, reporter, control, _end_of(until), standby=standby)
         except StoppedWaitingError:
             reporter.finished(stopped=True)
+        finally:
+            control.close()
 
     def _run(
         self, start: Start, reporter: ProgressReporter, control: Control, until: Until | None, *, standby: bool

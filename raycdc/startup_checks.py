@@ -13,7 +13,7 @@ what a run would refuse is what `check` has said, and a refusal that only a run 
 | java, spark | Spark's start takes seconds until it says so |
 | state, sink folder or store | what cannot be written is not worth reading a server for |
 | pipeline | what another pipeline's state, or a damaged one, says is of no use |
-| control | a port that another program has does not get free by itself |
+| control, metrics | a port that another program has does not get free by itself |
 
 The questions to the source, its tables, transforms, lookups and the sink's server follow (`raycdc.preflight`,
 `raycdc.cli`). All of these together take milliseconds: `run --local` starts in about a second.
@@ -31,9 +31,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from raycdc.checkpoint.holder import Holder
 from raycdc.checkpoint.place import StatePlace, state_of
 from raycdc.checkpoint.store import CheckpointStore
-from raycdc.config import ControlOptions, PipelineConfig
+from raycdc.config import ControlOptions, MetricsOptions, PipelineConfig
 from raycdc.epochs.known_slots import KNOWN
 from raycdc.errors import ConfigError, RaycdcError, SinkError, StateError
 from raycdc.model.names import misread
@@ -286,17 +287,26 @@ def _pipeline(start: Start) -> Iterator[CheckResult]:
 
 def listen(options: ControlOptions) -> socket.socket:
     """A socket that listens where the options of the control door say. `ConfigError` where none can."""
-    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    remedy = "another control.port (0 takes a free one) or control.host, or set control.enabled = false"
+    return _listening("control", options.host, options.port, remedy)
+
+
+def listen_for_scrapers(options: MetricsOptions) -> socket.socket:
+    """A socket that listens at `metrics.address`. `ConfigError` where none can."""
+    return _listening("metrics", *options.place, "another metrics.address")
+
+
+def _listening(section: str, host: str, port: int, remedy: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((options.host, options.port))
+        listening.bind((host, port))
         listening.listen(CONNECTIONS_MAX)
     except OSError as cause:
         listening.close()
         raise ConfigError(
-            f"control: nothing can listen on port {options.port} of {options.host} ({cause.strerror}). Choose another "
-            "control.port (0 takes a free one) or control.host, or set control.enabled = false."
+            f"{section}: nothing can listen on port {port} of {host} ({cause.strerror}). Choose {remedy}."
         ) from cause
     return listening
 
@@ -311,17 +321,33 @@ def _control(start: Start) -> Iterator[CheckResult]:
     yield CheckResult("control", f"The control door can be at port {options.port} of {options.host}.", ok=True)
 
 
+def _metrics(start: Start) -> Iterator[CheckResult]:
+    """Where figures are asked for, nobody else must listen there: but the run that has this state, beside which it is
+    asked, and a standby on its machine, which then goes without.
+    """
+    options = start.config.metrics
+    if not options.address:
+        return
+    if _holder_here(start) is None:
+        listen_for_scrapers(options).close()
+    yield CheckResult("metrics", f"Figures for Prometheus can be at {options.address}.", ok=True)
+
+
 def _open_already(start: Start) -> bool:
     """Whether it is the door of the run that has this state: it is asked for beside that run, and by a standby."""
+    holder = _holder_here(start)
+    return holder is not None and holder.door is not None and holder.door.url.endswith(f":{start.config.control.port}")
+
+
+def _holder_here(start: Start) -> Holder | None:
+    """Who has the state, if that is a process of this machine."""
     place = state_of(start.config)
     if start.state_on_store is not None and not start.state_on_store.ok:
-        return False
+        return None
     store = CheckpointStore.there(place)
     newest = 0 if store is None else store.generations.newest()
     holder = None if store is None or not newest else store.generations.holder(newest)
-    if holder is None or holder.ended or holder.door is None or not holder.is_here:
-        return False
-    return holder.door.url.endswith(f":{start.config.control.port}")
+    return None if holder is None or holder.ended or not holder.is_here else holder
 
 
 def _sink_folder(start: Start) -> Iterator[CheckResult]:
@@ -390,6 +416,7 @@ START_CHECKS: tuple[StartCheck, ...] = (
     StartCheck("sink folder", _sink_folder),
     StartCheck("pipeline", _pipeline),
     StartCheck("control", _control),
+    StartCheck("metrics", _metrics),
 )
 #: The checks without which nothing more can be asked.
 DECISIVE = frozenset({"plug-ins", "pipeline"})

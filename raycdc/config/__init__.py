@@ -18,6 +18,7 @@ from raycdc.config.fields import (
 from raycdc.config.load import config_from_dict, load_config
 from raycdc.config.lookups import LookupOptions
 from raycdc.config.masks import MaskOptions
+from raycdc.config.metrics import MetricsOptions
 from raycdc.config.model import (
     Mode,
     PipelineConfig,
@@ -41,6 +42,7 @@ __all__ = [
     "FolderOrUrl",
     "LookupOptions",
     "MaskOptions",
+    "MetricsOptions",
     "Mode",
     "Options",
     "PipelineConfig",

@@ -54,6 +54,7 @@ _SECTIONS: Mapping[str, Mapping[Change, str]] = {
         "account_key sas_token service_account anonymous allow_http"
     },
     "control": {Change.FREE: "enabled host port token hosts"},
+    "metrics": {Change.FREE: "address tables_max token"},
     "mask": {Change.JUDGED: "columns method key length"},
     "transform": {
         Change.JUDGED: "table projection filter primary_keys partition_by table_options on_delete deleted_column udf"

@@ -32,7 +32,18 @@ from raycdc.plugins import PluginGroup, did_you_mean, load_plugin
 CONFIG_BYTES_MAX = 4 << 20
 
 _PLUGIN_SECTIONS = {"source": PluginGroup.SOURCES, "sink": PluginGroup.SINKS}
-_SECTIONS = ("pipeline", "source", "readers", *REPEATED_SECTIONS, "sink", "ray", "spark", "storage", "control")
+_SECTIONS = (
+    "pipeline",
+    "source",
+    "readers",
+    *REPEATED_SECTIONS,
+    "sink",
+    "ray",
+    "spark",
+    "storage",
+    "control",
+    "metrics",
+)
 
 
 def load_config(path: str | Path, *, environment: Mapping[str, str] | None = None) -> PipelineConfig:

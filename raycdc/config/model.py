@@ -29,6 +29,7 @@ from raycdc.config.fields import (
 )
 from raycdc.config.lookups import LookupOptions
 from raycdc.config.masks import MaskOptions, hiding_problems
+from raycdc.config.metrics import MetricsOptions
 from raycdc.config.problems import planned_problems
 from raycdc.config.storage import StorageOptions
 from raycdc.config.transforms import TransformOptions
@@ -503,6 +504,7 @@ class PipelineConfig:
     spark: SparkOptions = field(default_factory=SparkOptions)
     storage: StorageOptions = field(default_factory=StorageOptions)
     control: ControlOptions = field(default_factory=ControlOptions)
+    metrics: MetricsOptions = field(default_factory=MetricsOptions)
     masks: tuple[MaskOptions, ...] = ()
     transforms: tuple[TransformOptions, ...] = ()
     lookups: tuple[LookupOptions, ...] = ()
@@ -575,6 +577,7 @@ COMMON_SECTIONS: dict[str, type[Options]] = {
     "spark": SparkOptions,
     "storage": StorageOptions,
     "control": ControlOptions,
+    "metrics": MetricsOptions,
 }
 
 #: Sections that may come several times, and the fields of `PipelineConfig` that hold them.

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from raycdc.checkpoint.door import Door
 from raycdc.config import PipelineConfig
 from raycdc.control.collect import About, Collector
 from raycdc.control.room import AskedRoom, room_of
 from raycdc.control.server import ControlDoor, Threshold
+from raycdc.control.serving import HttpThread
 from raycdc.driver.commands import CommandDesk
 from raycdc.driver.succession import Tenure
 from raycdc.plugins import PluginGroup, load_plugin
-from raycdc.run_events import Listener, RunEvent, Started
+from raycdc.run_events import Listener, RunEvent, Started, Warned
 from raycdc.source.connector import LogRoom
 from raycdc.source.protocol.job_status import JobStatus
 from raycdc.source.table_life import Parked
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
 
 
 def _place_text(source: str, parked: Parked) -> str:
@@ -40,6 +46,7 @@ class Control:
         self._collector = Collector(about)
         self._door: ControlDoor | None = None
         self._opened = False
+        self._scraped = self._for_scrapers() if config.metrics.address else None
 
     def __repr__(self) -> str:
         return f"Control({self._collector!r}, {self._door!r})"
@@ -47,6 +54,8 @@ class Control:
     def listen(self, event: RunEvent) -> None:
         """An event of the run; one at a time."""
         self._collector.listen(event)
+        if self._scraped is not None and not self._scraped.begun:
+            self._scraped.open()
         if self._door is not None:
             self._door.tell(event)
             if isinstance(event, Started) and not self._opened:
@@ -68,10 +77,25 @@ class Control:
         threshold = Threshold(options, tenure.store.path / "private", tenure.announce, warn)
         self._door = ControlDoor(threshold, self._collector, CommandDesk(tenure.store))
 
+    def _for_scrapers(self) -> HttpThread:
+        """What serves figures and probes: from the first event on, because a standby that waits is alive, too."""
+
+        def prepare() -> tuple[socket.socket, ASGIApp]:
+            from raycdc.control.scraping import prepare
+
+            return prepare(self._config.metrics, self._collector)
+
+        def failed(cause: Exception) -> None:
+            self._listener(Warned(f"There are no figures for Prometheus ({cause}); the run goes on."))
+
+        return HttpThread("metrics", prepare, failed)
+
     def _log_room(self) -> LogRoom | None:
         return None if self._room is None else self._room()
 
     def close(self) -> None:
         """The run ends."""
+        if self._scraped is not None:
+            self._scraped.close()
         if self._door is not None:
             self._door.close()

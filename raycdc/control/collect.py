@@ -23,7 +23,9 @@ from raycdc.control.model import (
     Backlog,
     Chosen,
     Commit,
+    Counts,
     JobReport,
+    LagReport,
     Note,
     ParkedReport,
     ReaderReport,
@@ -39,6 +41,8 @@ from raycdc.run_events import (
     CaughtUp,
     Committed,
     Failed,
+    Lags,
+    PartitionLags,
     Progress,
     RunEvent,
     Started,
@@ -92,18 +96,21 @@ class Collector:
         self._lock = threading.Lock()
         self._run = Run(socket.gethostname(), os.getpid(), wall_ms(), "starting", about.local)
         self._job: JobStatus | None = None
+        #: When the run looked at its processes last, or said something.
+        self._heard_s = clock()
         self._tables = Tables()
         self._stages = Stages()
-        self._last_commit: Commit | None = None
+        self._journal = Journal(wall_ms)
+        self._lag: LagReport | None = None
         #: How far the sink was behind, and when that was so.
         self._behind: tuple[int, float] | None = None
-        self._notes: tuple[deque[Note], deque[Note]] = (deque(maxlen=NOTES_MAX), deque(maxlen=NOTES_MAX))
 
     def __repr__(self) -> str:
         return f"Collector({self._about.pipeline!r}, {self._run.step!r})"
 
     def heard(self, status: JobStatus | None) -> None:
         """The newest status of the source side; while there is none, the last one stays."""
+        self._heard_s = self._clock()
         if status is None:
             return
         with self._lock:
@@ -112,11 +119,18 @@ class Collector:
 
     def listen(self, event: RunEvent) -> None:
         """An event of the run."""
+        self._heard_s = self._clock()
         with self._lock:
             self._heed(event)
 
+    def silent_s(self) -> float:
+        """For how long a run that reads and writes has neither looked at its processes nor said anything, in seconds; 0
+        while it starts, waits or ends, which may take as long as it does.
+        """
+        return self._clock() - self._heard_s if self._run.step == "running" else 0.0
+
     def _heed(self, event: RunEvent) -> None:
-        warnings, errors = self._notes
+        journal = self._journal
         match event:
             case Starting(step):
                 self._step(step)
@@ -130,19 +144,19 @@ class Collector:
                 now_s = self._clock()
                 self._tables.progress(tables, now_s=now_s)
                 self._behind = None if event.behind_ms is None else (event.behind_ms, now_s)
+                self._lag = _lag(event.lags)
             case Committed(epoch, by_table, rows):
                 self._stages.committed(staging_s=event.staging_s, commit_s=event.commit_s)
-                at_ms = self._wall_ms()
-                self._last_commit = Commit(epoch, at_ms, rows)
+                at_ms = journal.committed(epoch, rows)
                 self._tables.committed(epoch, by_table, at_ms=at_ms)
             case Warned(text):
-                warnings.append(Note(self._wall_ms(), text))
+                journal.warned(text)
             case StoodStill() | WentOn():
-                warnings.append(Note(self._wall_ms(), str(event)))
+                journal.warned(str(event))
             case TableParked(table, parked):
-                warnings.append(Note(self._wall_ms(), f"{table} is {parked.phase}: {parked.reason}"))
+                journal.warned(f"{table} is {parked.phase}: {parked.reason}")
             case Failed(_, text):
-                errors.append(Note(self._wall_ms(), text))
+                journal.failed(text)
             case _:
                 pass
 
@@ -161,7 +175,14 @@ class Collector:
             tables = tuple(self._report(*each, lag_ms=lag_ms, now_s=now_s) for each in figures)
             waits = bool(self._tables.in_snapshot) or not _keeps_up(lag_ms)
             bottleneck = self._stages.bottleneck()
-            warnings, errors = (tuple(notes) for notes in self._notes)
+            counts = replace(
+                self._journal.counts,
+                rows_left_out=self._tables.rows_left_out,
+                values_lost=self._tables.values_lost,
+                tables=dict(sorted(self._tables.phases.items())),
+            )
+            lag = self._lag
+            warnings, errors = tuple(self._journal.warnings), tuple(self._journal.errors)
         readers = tuple(map(_reader, job.readers)) if job is not None else ()
         return Status(
             version=VERSION,
@@ -176,9 +197,11 @@ class Collector:
                 nodes=dict(Counter(reader.node for reader in readers)),
                 chunks_waiting=None if job is None else job.chunks_waiting,
                 rows_per_second=_rounded(speed),
-                last_commit=self._last_commit,
+                last_commit=self._journal.last_commit,
                 lag_ms=lag_ms,
+                lag=lag,
                 backlog=_backlog(job, room),
+                counts=counts,
                 bottleneck=bottleneck if waits else None,
                 warnings=warnings,
                 errors=errors,
@@ -208,6 +231,33 @@ class Collector:
         )
 
 
+class Journal:
+    """What happened in the run: counted, and the newest remembered. Not thread-safe."""
+
+    def __init__(self, wall_ms: Callable[[], int]) -> None:
+        self._wall_ms = wall_ms
+        self.warnings: deque[Note] = deque(maxlen=NOTES_MAX)
+        self.errors: deque[Note] = deque(maxlen=NOTES_MAX)
+        self.last_commit: Commit | None = None
+        self.counts = Counts()
+
+    def warned(self, text: str) -> None:
+        self.warnings.append(Note(self._wall_ms(), text))
+        self.counts = replace(self.counts, warnings=self.counts.warnings + 1)
+
+    def failed(self, text: str) -> None:
+        self.errors.append(Note(self._wall_ms(), text))
+        self.counts = replace(self.counts, errors=self.counts.errors + 1)
+
+    def committed(self, epoch: int, rows: int) -> int:
+        """When that was."""
+        at_ms = self._wall_ms()
+        self.last_commit = Commit(epoch, at_ms, rows)
+        counts = self.counts
+        self.counts = replace(counts, commits=counts.commits + 1, rows_committed=counts.rows_committed + rows)
+        return at_ms
+
+
 @dataclass(slots=True)
 class Speeds:
     """How fast a table's rows and chunks are read."""
@@ -226,6 +276,9 @@ class Tables:
         #: All names, ascending.
         self._names: list[str] = []
         self.in_snapshot: set[str] = set()
+        #: How many tables are in each phase, and what all of them have lost, kept as figures come.
+        self.phases: Counter[str] = Counter()
+        self.rows_left_out = self.values_lost = 0
         self._rows = 0
         self.speed = Speed(0.0, 0)
 
@@ -233,6 +286,7 @@ class Tables:
         for figures in tables:
             before = self._figures.get(figures.table)
             self._figures[figures.table] = figures
+            self._count(before, figures)
             (self.in_snapshot.add if figures.phase == "snapshot" else self.in_snapshot.discard)(figures.table)
             if before is None:
                 insort(self._names, figures.table)
@@ -247,6 +301,17 @@ class Tables:
             self.speed.at_s = now_s
         if self._rows != self.speed.count:
             self.speed.saw(self._rows, now_s=now_s)
+
+    def _count(self, before: TableFigures | None, figures: TableFigures) -> None:
+        if before is not None:
+            self.phases[before.phase] -= 1
+            self.rows_left_out -= before.bad_rows or 0
+            self.values_lost -= before.lost_values or 0
+            if not self.phases[before.phase]:
+                del self.phases[before.phase]
+        self.phases[figures.phase] += 1
+        self.rows_left_out += figures.bad_rows or 0
+        self.values_lost += figures.lost_values or 0
 
     def committed(self, epoch: int, rows: Mapping[str, int], *, at_ms: int) -> None:
         for table, count in rows.items():
@@ -321,6 +386,14 @@ def _backlog(job: JobStatus | None, room: LogRoom | None) -> Backlog:
         retention_headroom_seconds=kept_s,
         kept_until_deleted=kept,
     )
+
+
+def _lag(lags: Lags | PartitionLags) -> LagReport:
+    common = lags if isinstance(lags, Lags) else lags.common
+    shown = LagReport(common.fetch_ms, common.emit_ms, common.idle_ms)
+    if isinstance(lags, Lags):
+        return shown
+    return replace(shown, pending_records=lags.pending_records, watermark_lag_ms=lags.watermark_ms)
 
 
 def _rounded(per_s: float | None) -> float | None:

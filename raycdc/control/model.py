@@ -130,6 +130,34 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
+class LagReport:
+    """FLIP-33's lags of the source, in milliseconds; None while there is nothing to measure."""
+
+    current_fetch_event_time_lag_ms: Annotated[
+        int | None, Field(description="From a change's own time until a reader had it.")
+    ] = None
+    current_emit_event_time_lag_ms: Annotated[
+        int | None, Field(description="From a change's own time until it was in the sink.")
+    ] = None
+    source_idle_time_ms: Annotated[int | None, Field(description="How long nothing has come.")] = None
+    pending_records: Annotated[int | None, Field(description="Unread messages of topics.")] = None
+    watermark_lag_ms: Annotated[int | None, Field(description="Of the slowest partition of topics.")] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What happened in this run so far. `tables` are its tables by phase."""
+
+    commits: int = 0
+    rows_committed: int = 0
+    warnings: int = 0
+    errors: int = 0
+    rows_left_out: Annotated[int, Field(description="By pipeline.on_bad_record, in all runs.")] = 0
+    values_lost: Annotated[int, Field(description="Values that targets cannot hold, in all runs.")] = 0
+    tables: Annotated[Mapping[str, int], Field(description="Tables by phase.")] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """The process that runs the pipeline."""
 
@@ -150,7 +178,9 @@ class JobReport:
     rows_per_second: float | None = None
     last_commit: Commit | None = None
     lag_ms: int | None = None
+    lag: LagReport | None = None
     backlog: Backlog = field(default_factory=Backlog)
+    counts: Counts | None = None
     bottleneck: Bottleneck | None = None
     warnings: tuple[Note, ...] = ()
     errors: tuple[Note, ...] = ()

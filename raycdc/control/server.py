@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 import socket
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,12 +19,13 @@ from raycdc.checkpoint.door import Door
 from raycdc.checkpoint.folder import private_file
 from raycdc.config.control import ControlOptions
 from raycdc.control.collect import Collector
+from raycdc.control.serving import HttpThread
 from raycdc.driver.commands import CommandDesk
 from raycdc.run_events import RunEvent
-from raycdc.startup_checks import CONNECTIONS_MAX, listen
+from raycdc.startup_checks import listen
 
 if TYPE_CHECKING:
-    import uvicorn
+    from starlette.types import ASGIApp
 
     from raycdc.control.events import EventHub
 
@@ -51,17 +51,15 @@ class ControlDoor:
         self._collector = collector
         self._commands = commands
         self._events: EventHub | None = None
-        self._closed = threading.Event()
-        self._server: uvicorn.Server | None = None
-        self._thread = threading.Thread(target=self._run, name="control door", daemon=True)
+        self._thread = HttpThread("control door", self._prepare, self._failed, after_s=OPENS_AFTER_S)
         self._token_file: Path | None = None
 
     def __repr__(self) -> str:
-        return f"ControlDoor({self._threshold.options!r}, open={self._server is not None})"
+        return f"ControlDoor({self._threshold.options!r}, {self._thread!r})"
 
     def open(self) -> None:
         """Begin; returns at once."""
-        self._thread.start()
+        self._thread.open()
 
     def tell(self, event: RunEvent) -> None:
         """Pass an event of the run on to those who follow; returns at once."""
@@ -70,61 +68,31 @@ class ControlDoor:
 
     def close(self) -> None:
         """End, within a few seconds. Harmless where it was never opened."""
-        self._closed.set()
-        if self._server is not None:
-            self._server.should_exit = True
-        if self._thread.is_alive():
-            self._thread.join(timeout=5)
+        self._thread.close()
         if self._token_file is not None:
             self._token_file.unlink(missing_ok=True)
 
-    def _run(self) -> None:
-        if self._closed.wait(OPENS_AFTER_S):
-            return
-        try:
-            self._serve()
-        except Exception as cause:  # noqa: BLE001 - the run goes on, whatever a library has met
-            text = f"The control door of this run does not work ({type(cause).__name__}: {cause}); the run goes on."
-            self._threshold.announce(Door(problem=text))
-            self._threshold.warn(text)
+    def _failed(self, cause: Exception) -> None:
+        text = f"The control door of this run does not work ({type(cause).__name__}: {cause}); the run goes on."
+        self._threshold.announce(Door(problem=text))
+        self._threshold.warn(text)
 
-    def _serve(self) -> None:
-        import asyncio
-
-        import uvicorn
-
+    def _prepare(self) -> tuple[socket.socket, ASGIApp]:
         from raycdc.control.api import Answers, Guarding, application
         from raycdc.control.events import EventHub
 
         options = self._threshold.options
         listening = listen(options)
-        with listening:
-            host, port = listening.getsockname()[:2]
-            token = options.token.reveal() or secrets.token_urlsafe(32)
-            name = "" if options.token else self._write(token)
-            self._events = EventHub()
-            app = application(
-                Answers(self._collector.status, self._commands, self._events),
-                Guarding(token, names_of(options, host, port)),
-            )
-            config = uvicorn.Config(
-                app,
-                loop="asyncio",
-                http="h11",
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                limit_concurrency=CONNECTIONS_MAX,
-                timeout_graceful_shutdown=1,
-            )
-            self._server = uvicorn.Server(config)
-            if self._closed.is_set():
-                return
-            self._threshold.announce(Door(_url(options, host, port), name))
-            asyncio.run(self._server.serve(sockets=[listening]))
+        host, port = listening.getsockname()[:2]
+        token = options.token.reveal() or secrets.token_urlsafe(32)
+        name = "" if options.token else self._write(token)
+        self._events = EventHub()
+        app = application(
+            Answers(self._collector.status, self._commands, self._events),
+            Guarding(token, names_of(options, host, port)),
+        )
+        self._threshold.announce(Door(_url(options, host, port), name))
+        return listening, app
 
     def _write(self, token: str) -> str:
         path = private_file(self._threshold.private, token)

@@ -15,9 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from raycdc.config import load_config
+from raycdc.errors import ExitCode
 from raycdc.testing.forked_commands import completed
-from raycdc.testing.servers.process import wait_until
+from raycdc.testing.servers.process import free_port, wait_until
 
 CONFIG = """
 pipeline = { name = "asked", state = "state", epoch_interval = "200ms" }
@@ -40,7 +43,8 @@ def status(folder: Path) -> Any:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A pipeline that runs, with all of both tables committed."""
     path = tmp_path_factory.mktemp("door")
-    (path / "pipeline.toml").write_text(CONFIG)
+    metrics = f'metrics = {{ address = "127.0.0.1:{free_port()}" }}'
+    (path / "pipeline.toml").write_text(CONFIG + metrics)
     command = [sys.executable, "-m", "raycdc.cli", "run", "pipeline.toml", "--local", "--json"]
     with (path / "run.log").open("w") as log:
         run = subprocess.Popen(command, cwd=path, stdout=log, stderr=log)
@@ -108,6 +112,48 @@ def test_only_who_has_the_token_and_calls_the_door_by_its_name_is_answered(door:
     assert ask(door, "/v1/status", Host="evil.example")[0] == 421
     assert ask(door, "/v1/status", Origin="http://evil.example")[0] == 403
     assert ask(door, "/v1/status", Origin=f"http://{address}")[0] == 200
+
+
+def test_figures_for_prometheus_are_those_of_the_status(folder: Path) -> None:
+    place = load_config(folder / "pipeline.toml").metrics.address
+
+    def scraped() -> dict[tuple[str, str], float]:
+        with closing(http.client.HTTPConnection(place, timeout=30)) as connection:
+            connection.request("GET", "/metrics")
+            page = connection.getresponse().read().decode()
+        families = text_string_to_metric_families(page)
+        return {
+            (sample.name, sample.labels.get("table", sample.labels.get("phase", ""))): sample.value
+            for family in families
+            for sample in family.samples
+        }
+
+    before, said, after = scraped(), status(folder), scraped()
+    told = {
+        ("raycdc_last_commit_epoch", ""): said["job"]["last_commit"]["epoch"],
+        ("raycdc_rows_committed_total", ""): said["job"]["counts"]["rows_committed"],
+        ("raycdc_tables", "stream"): 2,
+        ("raycdc_running", ""): 1,
+        **{("raycdc_table_rows", table["table"]): table["rows"] for table in said["tables"]},
+    }
+    # The run goes on between the three questions.
+    assert all(before[figure] <= value <= after[figure] for figure, value in told.items())
+    for path in ("/healthz", "/readyz"):
+        with closing(http.client.HTTPConnection(place, timeout=30)) as connection:
+            connection.request("GET", path)
+            assert json.loads(connection.getresponse().read()) == {"pipeline": "asked", "text": "ok"}
+
+
+def test_check_beside_a_run_takes_its_own_door_for_none_of_others(folder: Path, tmp_path: Path) -> None:
+    assert raycdc(folder, "check", "pipeline.toml", "--local").returncode == 0
+    config = (folder / "pipeline.toml").read_text()
+    (tmp_path / "pipeline.toml").write_text(config)
+    refused = raycdc(tmp_path, "check", "pipeline.toml", "--local")
+    assert refused.returncode == ExitCode.CONFIG
+    assert "metrics: nothing can listen on port" in refused.stdout + refused.stderr
+    ran = raycdc(tmp_path, "run", "pipeline.toml", "--local")
+    assert ran.returncode == ExitCode.CONFIG
+    assert "Choose another metrics.address." in ran.stderr
 
 
 def test_the_description_names_every_key_of_the_status(door: tuple[str, str]) -> None:

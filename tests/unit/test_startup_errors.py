@@ -80,7 +80,7 @@ OF_SINKS = re.compile(
 #: Where each error is raised → the check that finds it: a name of `START_CHECKS`, or a function of the command.
 FOUND_BY = {
     "startup_checks.py: _plug_ins": "plug-ins",
-    "startup_checks.py: listen": "control",
+    "startup_checks.py: _listening": "control",
     "startup_checks.py: require": "every one",
     "startup_checks.py: order_by": "options",
     "startup_checks.py: _options": "options",

@@ -1,0 +1,157 @@
+"""The figures of a run in Prometheus' form.
+
+Figures that Flink CDC (FLIP-33) or Debezium has bear the same names behind ``raycdc_``, in milliseconds as there:
+``currentFetchEventTimeLag``, ``currentEmitEventTimeLag``, ``sourceIdleTime``, ``pendingRecords``, ``watermarkLag``,
+``MilliSecondsBehindSource``. All others are named as Prometheus wants them, in seconds and bytes. No label has values
+without end: tables are at most `Bounds.tables`, and reasons and texts are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+
+from raycdc.control.model import Chosen, Status, TableReport
+
+#: Every phase that a table can be in, so that a time series goes to 0 instead of away.
+PHASES = ("pending", "snapshot", "stream", "resuming", "paused", "removed", "ended", "parked", "new")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a scrape may cost."""
+
+    #: Of so many tables there are figures of their own.
+    tables: int
+
+
+def exposition(status: Callable[[Chosen], Status], bounds: Bounds, accept: str, *, version: str) -> tuple[bytes, str]:
+    """The page of one scrape, and its media type: what `accept` (the header) prefers of Prometheus' forms."""
+    encode, media_type = choose_encoder(accept)
+    parked = status(Chosen(phase="parked", limit=bounds.tables))
+    others = status(Chosen(limit=bounds.tables))
+    names = {table.table for table in parked.tables}
+    tables = [*parked.tables, *(table for table in others.tables if table.table not in names)]
+    page = _Page(others, tuple(islice(tables, bounds.tables)), version)
+    return encode(page), media_type
+
+
+class _Page:
+    """One scrape, as the library's encoders take it."""
+
+    def __init__(self, status: Status, tables: tuple[TableReport, ...], version: str) -> None:
+        self._status = status
+        self._tables = tables
+        self._version = version
+        self._labels = {"pipeline": status.pipeline}
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._run()
+        yield from self._lags()
+        yield from self._work()
+        yield from self._each_table()
+
+    def _run(self) -> Iterator[Metric]:
+        status, run = self._status, self._status.run
+        info = InfoMetricFamily("raycdc", "What runs.", labels=[*self._labels])
+        info.add_metric([*self._labels.values()], {"version": self._version, "sink": status.sink or ""})
+        yield info
+        running = 0 if run is None else int(run.step == "running")
+        yield self._gauge("running", "1 while rows are read and written; 0 while it starts, waits or ends.", running)
+        started = None if run is None else run.started_ms / 1000
+        yield self._gauge("start_time_seconds", "When the process of the run began, since 1970.", started)
+
+    def _lags(self) -> Iterator[Metric]:
+        job, lag = self._status.job, self._status.job.lag
+        behind = "Now minus the time up to which the source is in the sink, also while idle (Debezium's name), in ms."
+        yield self._gauge("MilliSecondsBehindSource", behind, job.lag_ms)
+        if lag is not None:
+            figures = (
+                ("currentFetchEventTimeLag", "From a change's time until a reader had it, in ms.", "current_fetch"),
+                ("currentEmitEventTimeLag", "From a change's time until it was in the sink, in ms.", "current_emit"),
+            )
+            for name, text, key in figures:
+                yield self._gauge(name, f"{text} FLIP-33.", getattr(lag, f"{key}_event_time_lag_ms"))
+            yield self._gauge("sourceIdleTime", "How long nothing has come, in ms. FLIP-33.", lag.source_idle_time_ms)
+            yield self._gauge("pendingRecords", "Unread messages of topics. FLIP-33.", lag.pending_records)
+            yield self._gauge("watermarkLag", "Of the slowest partition, in ms. FLIP-33.", lag.watermark_lag_ms)
+        backlog = job.backlog
+        yield self._gauge("backlog_bytes", "Of the log or of topics, not read yet.", backlog.bytes)
+        yield self._gauge("backlog_seconds", "How long reading that takes at the rate of now.", backlog.seconds)
+        room = "How long the source still keeps what is not read yet, at least."
+        yield self._gauge("retention_headroom_seconds", room, backlog.retention_headroom_seconds)
+
+    def _work(self) -> Iterator[Metric]:
+        job, counts = self._status.job, self._status.job.counts
+        if counts is not None:
+            yield self._counter("commits", "Epochs that this run wrote.", counts.commits)
+            yield self._counter("rows_committed", "Rows that this run wrote.", counts.rows_committed)
+            yield self._counter("warnings", "Warnings of this run.", counts.warnings)
+            yield self._counter("errors", "Errors of this run.", counts.errors)
+            yield self._gauge("rows_left_out", "By pipeline.on_bad_record, in all runs.", counts.rows_left_out)
+            yield self._gauge("values_lost", "That targets cannot hold, in all runs.", counts.values_lost)
+            phases: Mapping[str, int] = dict.fromkeys(PHASES, 0) | dict(counts.tables)
+            yield self._by("tables", "Tables by phase.", "phase", phases)
+        if (commit := job.last_commit) is not None:
+            yield self._gauge("last_commit_epoch", "The newest epoch in the sink.", commit.epoch)
+            at_s = None if commit.at_ms is None else commit.at_ms / 1000
+            yield self._gauge("last_commit_timestamp_seconds", "When it was written, since 1970.", at_s)
+        yield self._gauge("rows_per_second", "Read lately.", job.rows_per_second)
+        yield self._by("readers", "Readers by node; state is the node of the driver.", "node", job.nodes)
+        yield self._gauge("chunks_waiting", "Chunks that no reader has yet, at least.", job.chunks_waiting)
+        if job.bottleneck is not None:
+            shares = job.bottleneck.shares
+            yield self._by("stage_busy_ratio", "The part of the last minute that a stage was busy.", "stage", shares)
+
+    def _each_table(self) -> Iterator[Metric]:
+        tables = self._tables
+        snapshots = [table for table in tables if table.phase == "snapshot" and table.snapshot is not None]
+        yield self._of(tables, "table_parked", "1 for a table that is parked.", lambda t: int(t.phase == "parked"))
+        yield self._of(tables, "table_MilliSecondsBehindSource", "As the pipeline's, in ms.", lambda t: t.lag_ms)
+        yield self._of(tables, "table_rows", "Rows sealed in this run, of chunks and the log.", lambda t: t.rows)
+        yield self._of(tables, "table_last_commit_timestamp_seconds", "When rows of it were written.", _committed_s)
+        yield self._of(snapshots, "table_snapshot_ratio", "How much of its snapshot is done, 0 to 1.", _ratio)
+        yield self._of(snapshots, "table_snapshot_eta_seconds", "How long it still takes.", _eta_s)
+        yield self._of(tables, "table_rows_left_out", "By pipeline.on_bad_record.", lambda t: t.rows_left_out)
+
+    def _gauge(self, name: str, text: str, value: float | None) -> Metric:
+        """None has no sample: a figure that nobody knows is not 0."""
+        family = GaugeMetricFamily(f"raycdc_{name}", text, labels=[*self._labels])
+        if value is not None:
+            family.add_metric([*self._labels.values()], value)
+        return family
+
+    def _counter(self, name: str, text: str, value: float) -> Metric:
+        family = CounterMetricFamily(f"raycdc_{name}", text, labels=[*self._labels])
+        family.add_metric([*self._labels.values()], value)
+        return family
+
+    def _by(self, name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+        family = GaugeMetricFamily(f"raycdc_{name}", text, labels=[*self._labels, label])
+        for key, value in values.items():
+            family.add_metric([*self._labels.values(), key], value)
+        return family
+
+    def _of(
+        self, tables: Iterable[TableReport], name: str, text: str, figure: Callable[[TableReport], float | None]
+    ) -> Metric:
+        known = ((table.table, figure(table)) for table in tables)
+        return self._by(name, text, "table", {name: value for name, value in known if value is not None})
+
+
+def _committed_s(table: TableReport) -> float | None:
+    commit = table.last_commit
+    return None if commit is None or commit.at_ms is None else commit.at_ms / 1000
+
+
+def _ratio(table: TableReport) -> float | None:
+    percent = None if table.snapshot is None else table.snapshot.percent
+    return None if percent is None else percent / 100
+
+
+def _eta_s(table: TableReport) -> float | None:
+    return None if table.snapshot is None else table.snapshot.eta_seconds

@@ -1,6 +1,6 @@
 # The tasks of this project. `make test` is what CI runs; `make check` is a synonym for people who look for it.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test demo test check test-fast test-kill test-takeover test-elastic test-balance test-simulation test-drivers test-races test-sinks test-stores test-leaks test-verify test-spark-elsewhere test-blackbox test-stories test-demos test-mutants test-mongodb-peer lint types imports format bench clean
+.PHONY: help setup setup-test demo test check test-fast test-kill test-takeover test-elastic test-balance test-simulation test-drivers test-races test-sinks test-stores test-leaks test-verify test-monitoring test-spark-elsewhere test-blackbox test-stories test-demos test-mutants test-mongodb-peer lint types imports format bench clean
 SHELL := /bin/bash
 BIN := .venv/bin
 PYTEST := $(BIN)/python .ci/leaves-nothing $(BIN)/python -m pytest
@@ -74,6 +74,9 @@ test-leaks: setup-test ## The sweep for secrets and values of rows over processe
 
 test-verify: setup-test ## verify finds what was planted among 5 million rows, and raises no alarm in 100 comparisons under load
 	$(PYTEST) -s tests/e2e/test_verify.py tests/e2e/test_verify_places.py tests/e2e/test_verify_wanted.py tests/e2e/test_verify_long.py
+
+test-monitoring: setup-test ## Each alert of examples/monitoring fires and clears by a real fault, in a real Prometheus (needs apt)
+	$(PYTEST) -m long tests/e2e/test_alerts.py
 
 test-spark-elsewhere: setup-test ## Spark with executors that share no disk with the driver (network namespaces: needs root)
 	$(PYTEST) tests/e2e/test_spark_elsewhere.py tests/integration/bridge

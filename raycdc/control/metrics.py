@@ -91,7 +91,6 @@ class _Page:
             yield self._counter("commits", "Epochs that this run wrote.", counts.commits)
             yield self._counter("rows_committed", "Rows that this run wrote.", counts.rows_committed)
             yield self._counter("warnings", "Warnings of this run.", counts.warnings)
-            yield self._counter("errors", "Errors of this run.", counts.errors)
             yield self._gauge("rows_left_out", "By pipeline.on_bad_record, in all runs.", counts.rows_left_out)
             yield self._gauge("values_lost", "That targets cannot hold, in all runs.", counts.values_lost)
             phases: Mapping[str, int] = dict.fromkeys(PHASES, 0) | dict(counts.tables)

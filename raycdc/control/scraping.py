@@ -17,6 +17,7 @@ import hmac
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from ipaddress import ip_address
 
 from starlette.applications import Starlette
@@ -25,7 +26,6 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from raycdc import __version__
 from raycdc.config import MetricsOptions
 from raycdc.control.collect import Collector
 from raycdc.control.metrics import Bounds, exposition
@@ -61,7 +61,7 @@ class _Door:
     def __init__(self, options: MetricsOptions, told: Told) -> None:
         self._options = options
         self._told = told
-        self._version = __version__
+        self._version = version("raycdc")
 
     def metrics(self, request: Request) -> Response:
         if (refused := self._refusal(request)) is not None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +16,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from raycdc.config import MetricsOptions, Secret
 from raycdc.control.collect import About, Collector
-from raycdc.control.metrics import PHASES
+from raycdc.control.metrics import PHASES, Bounds, exposition
+from raycdc.control.model import (
+    Backlog,
+    Bottleneck,
+    Commit,
+    Counts,
+    JobReport,
+    LagReport,
+    SnapshotReport,
+    TableReport,
+)
 from raycdc.control.scraping import SILENT_MAX_S, Told, application
 from raycdc.model import TableId
 from raycdc.run_events import (
@@ -28,6 +41,8 @@ from raycdc.run_events import (
     Waiting,
     Warned,
 )
+
+MONITORING = Path(__file__).parents[3] / "examples" / "monitoring"
 
 
 @dataclass(frozen=True)
@@ -191,3 +206,32 @@ def test_a_name_that_was_bound_to_this_machine_is_not_answered(host: str, path: 
 @pytest.mark.parametrize("host", ["127.0.0.1:9464", "localhost", "[::1]:9464", "[::1]"])
 def test_addresses_and_localhost_are_its_names(host: str) -> None:
     assert Scene().get("/metrics", host=host).code == 200
+
+
+@pytest.mark.parametrize("name", ["alerts.yml", "grafana.json", "../../raycdc/manual/metrics.md"])
+def test_figures_that_are_shown_elsewhere_exist(name: str) -> None:
+    scene = Scene()
+    backlog = Backlog(1, seconds=2.0, retention_headroom_seconds=3.0)
+    bottleneck = Bottleneck("spark", 0.5, "", {"spark": 0.5})
+    table = TableReport("shop.a", "snapshot", snapshot=SnapshotReport(1, 2, percent=50.0, eta_seconds=3.0))
+    page, _ = exposition(
+        lambda chosen: dataclasses.replace(
+            scene.collector.status(chosen),
+            job=JobReport(
+                lag=LagReport(),
+                counts=Counts(),
+                backlog=backlog,
+                bottleneck=bottleneck,
+                last_commit=Commit(1, 2),
+                nodes={"state": 1},
+            ),
+            tables=(table,),
+        ),
+        Bounds(10),
+        "",
+        version="1",
+    )
+    known = set(re.findall(r"^# TYPE (\w+)", page.decode(), re.MULTILINE))
+    shown = set(re.findall(r"raycdc_\w+", (MONITORING / name).read_text()))
+    assert len(shown) > 5
+    assert shown - known == set()

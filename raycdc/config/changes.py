@@ -41,9 +41,9 @@ class Change(StrEnum):
 _SECTIONS: Mapping[str, Mapping[Change, str]] = {
     "pipeline": {
         Change.NEW_STATE: "name",
-        Change.FREE: "state work spool mode epoch_interval epoch_bytes_max reader_timeout progress_timeout "
-        "watchdog start_in_process schema_change include_schema_changes exclude_schema_changes time_zone on_bad_record "
-        "on_table_error on_log_lost on_existing state_key",
+        Change.FREE: "state work spool mode epoch_interval epochs_per_hour epoch_bytes_max reader_timeout "
+        "progress_timeout watchdog start_in_process schema_change include_schema_changes exclude_schema_changes "
+        "time_zone on_bad_record on_table_error on_log_lost on_existing state_key",
         Change.JUDGED: "route_mode",
     },
     "readers": {Change.FREE: "min max fetchers cpus resources labels"},

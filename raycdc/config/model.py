@@ -118,7 +118,17 @@ class PipelineOptions(Options):
         help="When the run ends: continuous (never), until-caught-up (at the log position of its start), snapshot.",
     )
     epoch_interval: Duration = option(
-        timedelta(seconds=2), help="How often what was read is sealed and committed to the sink.", unit="duration"
+        timedelta(seconds=2),
+        help="How often what was read is sealed and committed to the sink; epochs_per_hour lets it be sooner.",
+        unit="duration",
+    )
+    epochs_per_hour: int = option(
+        0,
+        help="Rows that wait while the sink is idle are committed at once, instead of after epoch_interval, as long as "
+        "there are at most so many epochs an hour in the mean of ten minutes; under load, or with none left, "
+        "epoch_interval groups them. 0: never sooner.",
+        example=3600,
+        ge=0,
     )
     epoch_bytes_max: Size = option(
         256 << 20,

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.errors import FencedError, ProtocolError, StateError
 from raycdc.model.until import Until
+from raycdc.source.protocol.coordination import SealTimer
+from raycdc.source.protocol.live_readers import LiveReader
 from raycdc.source.protocol.source_event import CheckpointComplete, Heartbeat, RequestSplit, SourceEventWrapper
 from raycdc.source.snapshot.chunk_events import StopAt
 from tests.protocol.pair import SETTINGS, FakeReader, Job
@@ -38,6 +44,55 @@ def test_a_seal_waits_for_its_time_when_there_are_rows() -> None:
     assert log.asked_to_seal() == []
     job.coordinator.tick(now_s=2.0)
     assert log.asked_to_seal() == [1]
+
+
+def test_rows_that_wait_while_the_sink_is_idle_may_be_sealed_early_so_often_an_hour() -> None:
+    job = Job(settings=replace(SETTINGS, epochs_per_hour=36))
+    log = job.reader(0)
+    sealed: list[float] = []
+    for tenth in range(1, 600 * 10):
+        job.now_s = tenth / 10
+        log.send(heartbeat(10))
+        job.coordinator.tick(now_s=job.now_s)
+        if asked := log.asked_to_seal():
+            sealed.append(job.now_s)
+            log.sealed(asked[-1], at=100 + len(sealed))
+            job.coordinator.epoch_committed(asked[-1])
+    early = [now - before for before, now in zip([0.0, *sealed], sealed, strict=False) if now - before < 1.9]
+    # Six are kept for ten minutes without any; the others wait for their interval, which takes one for each of them.
+    assert len(early) == 6
+    assert sealed[5] < 1.5
+
+
+def test_a_busy_sink_gets_no_early_epoch() -> None:
+    job = Job(settings=replace(SETTINGS, epochs_per_hour=3600))
+    log = job.reader(0)
+    log.send(heartbeat(10))
+    job.coordinator.tick(now_s=0.1)
+    assert log.asked_to_seal() == [1]
+    log.sealed(1, at=110)
+    log.send(heartbeat(10))
+    job.coordinator.tick(now_s=0.3)
+    assert log.asked_to_seal() == []
+    job.coordinator.epoch_committed(1)
+    job.coordinator.tick(now_s=0.4)
+    assert log.asked_to_seal() == [2]
+
+
+def test_early_epochs_that_were_not_needed_are_kept_for_later() -> None:
+    timer = SealTimer(replace(SETTINGS, epochs_per_hour=36))
+    for _ in range(10):
+        timer.restart(now_s=0.0)
+    reader = cast("LiveReader", SimpleNamespace(heartbeat=heartbeat(10)))
+
+    def due(now_s: float) -> bool:
+        return timer.is_due([reader], asked=False, in_flight=0, now_s=now_s)
+
+    assert not due(1.0), "none is left"
+    timer.restart(now_s=150.0)
+    assert not due(150.2), "one came, which that epoch took"
+    timer.restart(now_s=350.0)
+    assert due(350.2), "another one came meanwhile"
 
 
 def test_a_full_epoch_is_sealed_at_once() -> None:

@@ -12,6 +12,10 @@ from raycdc.source.protocol.live_readers import LiveReader
 
 #: A position that moved without rows is worth a manifest only now and then.
 IDLE_SEAL_INTERVAL_S = 10.0
+#: An early epoch takes what comes within so long, so that one transaction is not followed by the next one's epoch.
+EARLY_S = 0.1
+#: Early epochs that were not needed are kept for later, up to those of so long.
+EARLY_KEPT_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,9 @@ class CoordinatorSettings:
     whose process says nothing for `reader_timeout_s` is dead; one whose process answers while its main thread makes no
     progress for `progress_timeout_s` hangs, and would keep a seal waiting for ever. Syncing files is progress, file by
     file. Where the source is `paced`, readers share one budget.
+
+    Rows that wait while the sink is idle need not wait for `epoch_interval_s`, as long as there are at most
+    `epochs_per_hour` in the mean (0: they wait).
     """
 
     epoch_interval_s: float = 2.0
@@ -31,6 +38,7 @@ class CoordinatorSettings:
     reader_timeout_s: float = 10.0
     progress_timeout_s: float = 60.0
     paced: bool = False
+    epochs_per_hour: int = 0
 
 
 class ManifestWriter(Protocol):
@@ -59,10 +67,17 @@ class SealTimer:
     def __init__(self, settings: CoordinatorSettings) -> None:
         self._settings = settings
         self._last_s = 0.0
+        #: A token bucket: epochs that may be sealed early, as of `_last_s`.
+        self._kept = self._most = settings.epochs_per_hour * EARLY_KEPT_S / 3600
 
     def restart(self, *, now_s: float) -> None:
         """The open epoch is being sealed."""
+        self._kept = max(0.0, self._early(now_s) - 1)
         self._last_s = now_s
+
+    def _early(self, now_s: float) -> float:
+        """How many epochs may come early by now."""
+        return min(self._most, self._kept + (now_s - self._last_s) * self._settings.epochs_per_hour / 3600)
 
     def is_due(self, readers: Collection[LiveReader], *, asked: bool, in_flight: int, now_s: float) -> bool:
         """Whether to seal now what these registered readers have open; `asked` are stop and enumerator."""
@@ -76,6 +91,7 @@ class SealTimer:
             return True
         age_s = now_s - self._last_s
         if open_bytes > 0:
-            return age_s >= self._settings.epoch_interval_s
+            early = not in_flight and age_s >= EARLY_S and self._early(now_s) >= 1
+            return early or age_s >= self._settings.epoch_interval_s
         dirty = any(reader.heartbeat.dirty for reader in readers)
         return dirty and age_s >= max(IDLE_SEAL_INTERVAL_S, self._settings.epoch_interval_s)

@@ -306,9 +306,10 @@ def translate(settings: MySqlSettings, cause: BaseException) -> SourceError:
 _KILLED = frozenset({1927, 3169})  # MariaDB: ER_CONNECTION_KILLED; MySQL: ER_SESSION_WAS_KILLED
 _LOST = _KILLED | {CR.CR_SERVER_LOST, CR.CR_SERVER_GONE_ERROR, CR.CR_CONN_HOST_ERROR, ER.SERVER_SHUTDOWN, 0}
 _TRY_AGAIN = frozenset({ER.TABLE_DEF_CHANGED, ER.LOCK_WAIT_TIMEOUT, ER.LOCK_DEADLOCK})
-#: Of a table, its database or an index that is not there any more.
+#: Of a table, its database or an index that is not there any more, or a column that has another character set.
 _CHANGED = frozenset(
     {ER.BAD_FIELD_ERROR, ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR, ER.KEY_DOES_NOT_EXITS, ER.TABLE_DEF_CHANGED}
+    | {ER.CANT_AGGREGATE_2COLLATIONS, ER.CANT_AGGREGATE_3COLLATIONS, ER.CANT_AGGREGATE_NCOLLATIONS}
 )
 _DENIED = frozenset(
     {

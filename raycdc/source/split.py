@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from raycdc.checkpoint.manifest import STREAM_SPLIT_ID
 from raycdc.checkpoint.opaque import Position, SealedSplit
@@ -31,6 +31,7 @@ class RowsAgainJson(TypedDict):
     backfill: str
     where: str
     keys: str
+    order: NotRequired[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +63,25 @@ class RowsAgain:
 
     Of the chunk's range those are read that meet `where`, a predicate as the source takes it; all where it is empty.
     With `keys` (`raycdc.source.snapshot.key_list`) those of these keys are read, and keys that the source has not are
-    deleted. Empty: nothing is deleted.
+    deleted. Empty: nothing is deleted. `order` is that of the chunk key when the range was cut, as `PlannedChunks` has
+    it: in another one, the range is of other rows.
     """
 
     backfill: str
     where: str = ""
     keys: str = ""
+    order: str = ""
 
     def to_json(self) -> RowsAgainJson:
-        return {"backfill": self.backfill, "where": self.where, "keys": self.keys}
+        again = RowsAgainJson(backfill=self.backfill, where=self.where, keys=self.keys)
+        if self.order:
+            again["order"] = self.order
+        return again
 
     @classmethod
     def from_json(cls, data: RowsAgainJson) -> RowsAgain:
-        return cls(data["backfill"], data["where"], data["keys"])
+        """Inverse of `to_json`; older states have no order."""
+        return cls(data["backfill"], data["where"], data["keys"], data.get("order", ""))
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,9 +111,9 @@ class MySqlEnumeratorDialect:
             ranges = chunks.next_chunks(PLANNED_AHEAD)
         splits = tuple(split_of(chunk, table, first_index + n, self._context.hiding) for n, chunk in enumerate(ranges))
         plan = chunks.plan
-        return PlannedChunks(
-            splits, None if plan.done else self._planner(table, plan), plan.estimated_total, chunks.rows
-        )
+        rest = None if plan.done else self._planner(table, plan)
+        order = "" if plan.key is None else plan.key.ordering
+        return PlannedChunks(splits, rest, plan.estimated_total, chunks.rows, order)
 
     def _planner(self, table: TableId, plan: ChunkPlan) -> PlannerState:
         """The plan as manifests have it."""

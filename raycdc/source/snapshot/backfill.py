@@ -25,6 +25,8 @@ does not have; those of `RowsAgain.keys` are deleted, if the SELECT does not sho
 |---|---|
 | the table's columns change | the open chunk is void and read again, with the new columns |
 | the table is parked, paused, removed, dropped, or begins again | the backfill is over, and says why |
+| the chunk key is ordered otherwise (another type, or collation) | the backfill is over, because what is left of its \
+chunks is a part of other rows |
 | the server refuses the predicate, or the configuration the backfill by now | so it is |
 | a process dies | the chunks that are in no manifest are read again |
 
@@ -33,7 +35,7 @@ Method: DBLog's (arXiv:2010.12597, section 4), whose windows also leave out the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypedDict
@@ -240,6 +242,15 @@ class Backfills:
         for each in [each for each in self._going() if each.backfill.request.table == table]:
             self._end(each, reason)
 
+    def drop(self, tables: Collection[TableId]) -> list[TableId]:
+        """The tables are no more: another one may take the name, and a backfill is none of its own. Returns those whose
+        backfills are over for it.
+        """
+        ended = [table for table in self.tables() if table in tables]
+        for table in ended:
+            self.end(table, "the table was dropped")
+        return ended
+
     def sealed(self) -> tuple[Backfill, ...]:
         """As the manifest that is being made has them."""
         self.news = False
@@ -250,7 +261,7 @@ class Backfills:
         backfill = each.backfill
         if backfill.over is None:
             request = backfill.request
-            again = RowsAgain(request.backfill, request.where)
+            again = RowsAgain(request.backfill, request.where, order=chunks.order)
             # No key of the log is compared with bounds of these chunks, so that any cut does.
             splits = tuple(replace(split, as_of=None, again=again) for split in chunks.splits)
             planner, document = chunks.planner, backfill.document

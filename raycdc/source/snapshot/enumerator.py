@@ -55,8 +55,9 @@ from raycdc.source.snapshot.run_end import RunEnd
 from raycdc.source.snapshot.snapshot_plan import EnumeratorDialect, StartPoint, first_state
 from raycdc.source.snapshot.snapshot_planning import SnapshotPlanning
 from raycdc.source.snapshot.stream_placement import StreamAssignment
-from raycdc.source.snapshot.stream_state import StreamState, stream_of
+from raycdc.source.snapshot.stream_state import StreamState, dropped_by, stream_of
 from raycdc.source.split import STREAM_SPLIT_ID, PartitionSplit, SnapshotSplit, SourceSplit, StreamSplit
+from raycdc.source.table_life import Unknown
 
 __all__ = ["IncrementalSnapshotEnumerator", "Restored", "restore_or_create"]
 
@@ -189,9 +190,15 @@ class IncrementalSnapshotEnumerator:
         change = splits.changes.get(STREAM_SPLIT_ID) if isinstance(splits, SplitStates) else None
         if change is not None:
             # The tables that it does not tell of were followed before.
-            begun = self._follow(StreamState.of_change(change))
+            begun, dropped = self._follow(StreamState.of_change(change)), dropped_by(change)
+        elif STREAM_SPLIT_ID in splits:
+            stream = StreamState.of(splits[STREAM_SPLIT_ID])
+            begun = self._follow(stream)
+            dropped = [table for table in self._backfills.tables() if isinstance(stream[table], Unknown)]
         else:
-            begun = STREAM_SPLIT_ID in splits and self._follow(StreamState.of(splits[STREAM_SPLIT_ID]))
+            begun, dropped = False, []
+        for table in self._backfills.drop(dropped):
+            self._planning.end_chunks(table)
         if begun:
             self._go_on()
         if self._changes >= self._changed:

@@ -71,12 +71,14 @@ class PlannedChunks:
     """More chunks of a table: splits, the planner's new state (None: planned to the end), estimated total.
 
     `rows` are those of the table as the source estimates them, for people; None where it does not say them now.
+    `order` says how the values of the chunk key are ordered, in the source's words; empty where that never changes.
     """
 
     splits: tuple[SnapshotSplit, ...]
     planner: PlannerState | None
     estimate: int
     rows: int | None = None
+    order: str = ""
 
 
 @dataclass(frozen=True, slots=True)

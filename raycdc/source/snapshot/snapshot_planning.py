@@ -215,8 +215,12 @@ class SnapshotPlanning:
             self._to_begin.discard(table)
 
     def know(self, table: TableId, fingerprint: str, *, incarnation: int) -> None:
-        """The table is followed. One that was made while its log was read has had no chunk to plan until now."""
-        if table not in self._tables:
+        """The table is followed as the beginning `incarnation`. One that was made while its log was read has had no
+        chunk to plan until now; nor has it where another one had the name before, and that had begun again.
+        """
+        planning = self._tables.get(table)
+        if planning is None or planning.incarnation > incarnation:
+            self.end_chunks(table)
             self._put(table, TablePlanning(fingerprint, None, incarnation=incarnation))
 
     def of(self, table: TableId) -> TablePlanning | None:
@@ -243,6 +247,8 @@ class SnapshotPlanning:
         if self.is_of_now(split):
             planning = self._tables[split.table]
             planning.planner = None
+            # Of a table that takes the name, there is nothing left to read.
+            planning.planned = planning.finished
             self._put(split.table, planning)
             self.end_chunks(split.table)
 

@@ -191,6 +191,13 @@ class StreamState:
         )
 
 
+def dropped_by(change: Patch) -> list[TableId]:
+    """The tables that no state has any more after a change that `SealedStream` gave."""
+    inside = [patch for name in (TABLES, PARKED) if (patch := change.inside.get(name)) is not None]
+    kept = {name for patch in inside for name in patch.put}
+    return [TableId.parse(name) for patch in inside for name in patch.gone if name not in kept]
+
+
 def stream_of(manifest: Manifest | None) -> StreamState | None:
     """The state of the log after the epoch of `manifest`; None where the source has none, or nothing was sealed."""
     state = None if manifest is None else manifest.to_splits.get(STREAM_SPLIT_ID)

@@ -31,6 +31,8 @@ DOCUMENT = SchemaDocument.of(SCHEMA)
 WHERE = RowsRequest("c1", TABLE, where="v > 3")
 STATE = StreamState(Position.unknown(), 1, {TABLE: Live(DOCUMENT.fingerprint, announced=True, incarnation=0)})
 
+ORDER = "as numbers"
+
 #: As states have it: this must be readable for ever.
 GOLDEN: dict[str, Any] = {
     "backfills": [
@@ -71,7 +73,8 @@ class Dialect:
 
     def plan(self, document: SchemaDocument, table: TableId, planner: PlannerState, first: int) -> PlannedChunks:
         split = SnapshotSplit(table, first, "id", 5 * first or None, 5 * first + 5, as_of=3)
-        return PlannedChunks((split,), PlannerState.from_json({"next": 1}) if first == 0 else None, 2)
+        rest = PlannerState.from_json({"next": 1}) if first == 0 else None
+        return PlannedChunks((split,), rest, 2, order=ORDER)
 
 
 class Context:
@@ -107,7 +110,8 @@ def planned(made: Backfills, context: Context) -> SnapshotSplit:
 def test_chunks_of_a_predicate_are_planned_and_given_out_one_by_one() -> None:
     made, context = backfills(WHERE)
     first = planned(made, context)
-    assert first == SnapshotSplit(TABLE, 0, "id", None, 5, again=RowsAgain("c1", "v > 3"))
+    assert first == SnapshotSplit(TABLE, 0, "id", None, 5, again=RowsAgain("c1", "v > 3", order=ORDER))
+    assert SnapshotSplit.from_json(first.to_json()) == first
     made.finished(first, (segment(first.split_id),))
     last = planned(made, context)
     made.finished(last, ())

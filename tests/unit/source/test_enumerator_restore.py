@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.opaque import EnumeratorState, SealedSplit
+from raycdc.checkpoint.patch import Patch
 from raycdc.model import TableId
 from raycdc.source.parking import Requests, TableRequest
 from raycdc.source.protocol.api import EnumeratorStart
+from raycdc.source.protocol.epochs import SplitStates
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.enumerator import restore_or_create
-from raycdc.source.split import STREAM_SPLIT_ID, SnapshotSplit, StreamSplit
+from raycdc.source.snapshot.backfill_request import RowsRequest
+from raycdc.source.snapshot.chunk_events import ChunkVoided
+from raycdc.source.snapshot.enumerator import IncrementalSnapshotEnumerator, restore_or_create
+from raycdc.source.snapshot.enumerator_state import SealedEnumerator
+from raycdc.source.snapshot.stream_state import TABLES, StreamState
+from raycdc.source.split import STREAM_SPLIT_ID, RowsAgain, SnapshotSplit, StreamSplit
 from raycdc.source.table_life import Phase
 from tests.protocol.pair import Dialect
 from tests.unit.source.enumerator_context import KeptContext
@@ -79,6 +89,61 @@ def test_a_table_left_out_meanwhile_has_ended_and_its_chunks_are_forgotten() -> 
         LEFT_OUT: "ended",
     }
     assert [(s.state.changes, s.state.parked[LEFT_OUT].phase) for s in streams] == [(1, Phase.ENDED)]
+
+
+def backfilling(last: Manifest, context: KeptContext) -> IncrementalSnapshotEnumerator:
+    """With a backfill of two chunks of the table that is kept, whose reader asks for one."""
+    parts = tuple(SnapshotSplit(KEPT, n, None, None, None, again=RowsAgain("c1")) for n in range(2))
+    asked = Requests(rows={"c1": RowsRequest("c1", KEPT, parts=parts)})
+    start = EnumeratorStart(None, last, lambda name: SchemaDocument({"fingerprint": name}), asked)
+    enumerator = restore_or_create(context, Dialect(), start)
+    enumerator.start()
+    enumerator.add_reader(0)
+    enumerator.handle_split_request(0)
+    return enumerator
+
+
+def chunks_again(context: KeptContext) -> list[SnapshotSplit]:
+    """The chunks of the backfill that were given out."""
+    return [split for split in context.assigned if isinstance(split, SnapshotSplit) and split.again is not None]
+
+
+def read_through(last: Manifest, **counts: int) -> Manifest:
+    """The same, with the snapshot of the one table of which `counts` tell."""
+    table = {"schema": "f", "document": None, "planner": None, "estimate": 2, **counts}
+    state = {"version": 1, "started": True, "high": 0, "tables": {str(KEPT): table}, "unfinished": []}
+    return replace(last, enumerator=EnumeratorState.from_json(state))
+
+
+@pytest.mark.parametrize("counts", [{"planned": 2, "finished": 2}, {"planned": 2, "finished": 1}])
+def test_a_table_that_was_made_again_after_a_new_beginning_has_backfills(counts: dict[str, int]) -> None:
+    """The log follows it as one that never began again; the chunks of the one before are none of its own."""
+    context = KeptContext()
+    backfilling(read_through(last_manifest(), incarnation=3, **counts), context)
+    (split,) = chunks_again(context)
+    assert (split.table, split.incarnation) == (KEPT, 0)
+
+
+@pytest.mark.parametrize("seals", ["whole", "changes"])
+def test_a_backfill_of_a_table_that_is_dropped_is_over_also_where_another_one_takes_the_name(seals: str) -> None:
+    context = KeptContext()
+    last = read_through(last_manifest(), planned=2, finished=2)
+    enumerator = backfilling(last, context)
+    (split,) = chunks_again(context)
+    enumerator.handle_source_event(0, ChunkVoided(split.chunk_id, "the table's schema changed"))
+    stream = StreamState.of(last.to_splits[STREAM_SPLIT_ID])
+    states = SplitStates({STREAM_SPLIT_ID: stream.only([LEFT_OUT]).sealed()})
+    if seals == "changes":
+        states.changes[STREAM_SPLIT_ID] = Patch(
+            stream.place_json(as_of=False), inside={TABLES: Patch(gone=(str(KEPT),))}
+        )
+    enumerator.epoch_sealed(2, states)
+    states = SplitStates({STREAM_SPLIT_ID: stream.sealed()})
+    enumerator.epoch_sealed(3, states)
+    given = len(context.assigned)
+    enumerator.handle_split_request(0)
+    (backfill,) = SealedEnumerator.of(enumerator.snapshot_state(3)).backfills
+    assert (backfill.over, len(context.assigned)) == ("the table was dropped", given)
 
 
 def test_a_request_is_sealed_at_once_however_quiet_the_log_is() -> None:

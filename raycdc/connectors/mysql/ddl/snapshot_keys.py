@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
+from raycdc.connectors.mysql.snapshot.keys import order_of
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.model import TableId
 from raycdc.source.snapshot.chunk_key import ChunkKey, key_names
@@ -40,10 +40,4 @@ class SnapshotKeys:
         key = self._keys.get(before.id)
         if key is None or not self.under_way(before.id):
             return None
-        return next((name for name in key_names(key) if _order_of(before, name) != _order_of(after, name)), None)
-
-
-def _order_of(table: MySqlTable, name: str) -> Any:
-    """The properties that decide how values of a column compare; None where there is no such column."""
-    column = next((column for column in table.columns if column.name == name), None)
-    return None if column is None else (column.logical(), column.charset, column.collation)
+        return next((name for name in key_names(key) if order_of(before, name) != order_of(after, name)), None)

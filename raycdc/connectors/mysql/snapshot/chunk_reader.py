@@ -15,6 +15,7 @@ from raycdc.connectors.mysql.client import ServerInfo, current_place
 from raycdc.connectors.mysql.failover import require_same_server
 from raycdc.connectors.mysql.snapshot.chunk_range import ChunkRange, range_of
 from raycdc.connectors.mysql.snapshot.commits import CommitWatch
+from raycdc.connectors.mysql.snapshot.key_columns import KeyColumns
 from raycdc.connectors.mysql.snapshot.pace import ConnectionPace
 from raycdc.connectors.mysql.snapshot.row_filter import parse_filter
 from raycdc.connectors.mysql.snapshot.rows_again import READ_ONLY, is_refusal, with_rows
@@ -25,20 +26,30 @@ from raycdc.errors import ConfigError, SourceError, TableChangedError
 from raycdc.model import as_inserts, changelog_schema
 from raycdc.model.pace import UNLIMITED, Pace
 from raycdc.source.schema_document import SchemaDocument
+from raycdc.source.snapshot.chunk_key import key_names
 from raycdc.source.snapshot.reading import HighWatermark
 from raycdc.source.split import OpenedAt, RowsAgain, SnapshotSplit
 from raycdc.transform.hiding import Hiding
 
 
 def _with_rows(condition: str | None, table: MySqlTable, wanted: ChunkRange, again: RowsAgain) -> str | None:
-    """`with_rows`. `TableChangedError` where the table has not the key any more that the chunk was cut by, or the keys
-    that it is to read: its backfill is over, and nothing else.
+    """`with_rows`. `TableChangedError` where the table has not the key any more that the chunk was cut by, or orders it
+    otherwise, or has not the keys that it is to read: its backfill is over, and nothing else.
     """
     try:
         wanted.condition(table)
-        return with_rows(condition, table, again)
+        cut = again.order and not wanted.is_whole_table
+        ordered = not cut or wanted.key is None or KeyColumns.named(table, wanted.key).ordering == again.order
+        condition = with_rows(condition, table, again)
     except (ConfigError, ValueError, AssertionError, ArithmeticError, pa.ArrowException) as cause:
         raise TableChangedError(f"{table.id} has other key columns than when the backfill began: {cause}") from cause
+    if not ordered:
+        names = ", ".join(key_names(wanted.key))
+        raise TableChangedError(
+            f"The chunk key of {table.id} ({names}) has another type, or is ordered otherwise, than when the backfill "
+            "began. Ask for it again."
+        )
+    return condition
 
 
 class MySqlChunkReader:

@@ -6,6 +6,7 @@ Several columns are compared one after the other, as an index over them is order
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -41,6 +42,11 @@ class KeyColumns:
     def has_null_chunk(self) -> bool:
         """Whether rows may belong to the chunk of NULL."""
         return any(keys.has_null_chunk(column) for column in self.columns)
+
+    @property
+    def ordering(self) -> str:
+        """How the server orders the columns' values, as a text that is another one where it orders them otherwise."""
+        return json.dumps([_ordering(column) for column in self.columns])
 
     def select_list(self) -> str:
         """SQL for the key's values; `bound_of` understands them."""
@@ -118,6 +124,14 @@ def _values(bound: Bound | None) -> tuple[KeyValue, ...]:
 def _single(bound: Bound) -> KeyValue:
     assert not isinstance(bound, tuple), "a key of one column has bounds of one value"
     return bound
+
+
+def _ordering(column: MySqlColumn) -> list[str | int]:
+    """The length of a text changes nothing; labels of an ENUM are ordered by their numbers."""
+    kind, shape = column.logical(), column.shape
+    labels = shape.labels if shape.base == "enum" else ()
+    sizes = (kind.precision, kind.scale, kind.fsp, kind.length)
+    return [column.name, shape.base, kind.kind.value, *sizes, column.charset, column.collation, *labels]
 
 
 def _value(bound: Bound | None) -> KeyValue | None:

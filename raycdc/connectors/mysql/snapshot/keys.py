@@ -23,7 +23,7 @@ import pyarrow as pa
 from raycdc.clients.mysql import quote_name
 from raycdc.connectors.mysql.values.types import CHARACTER_TYPES, MySqlColumn, MySqlTable, Treatment
 from raycdc.errors import ConfigError
-from raycdc.model import TypeKind
+from raycdc.model import LogicalType, TypeKind
 
 KeyValue = int | float | str | bytes
 #: Where a chunk begins or ends: a value of the key's column, or of its first ones. A shorter tuple is less than all it
@@ -84,6 +84,12 @@ def column_named(table: MySqlTable, name: str) -> MySqlColumn:
         if column.name.lower() == name.lower():
             return column
     raise ConfigError(f"source.snapshot.key: table {table.id} has no column {name!r}")
+
+
+def order_of(table: MySqlTable, name: str) -> tuple[LogicalType, str, str] | None:
+    """The properties that decide how values of a column compare; None where there is no such column."""
+    column = next((column for column in table.columns if column.name == name), None)
+    return None if column is None else (column.logical(), column.charset, column.collation)
 
 
 def select_expression(column: MySqlColumn) -> str:

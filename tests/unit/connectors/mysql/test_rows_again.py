@@ -11,6 +11,7 @@ import pytest
 
 from raycdc.connectors.mysql.snapshot.chunk_range import ChunkRange
 from raycdc.connectors.mysql.snapshot.chunk_reader import _with_rows
+from raycdc.connectors.mysql.snapshot.key_columns import KeyColumns
 from raycdc.connectors.mysql.snapshot.rows_again import WHERE_MAX, require_rows, with_rows
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import ConfigError, TableChangedError
@@ -75,6 +76,33 @@ def test_a_table_whose_key_is_another_one_ends_the_backfill_and_not_the_run(
 ) -> None:
     with pytest.raises(TableChangedError, match=r"shop\.orders has other key columns"):
         _with_rows(None, TABLE, ChunkRange(lower, key=key), again)
+
+
+@pytest.mark.parametrize(
+    ("name", "becomes", "is_over"),
+    [
+        ("name", {"collation": "utf8mb4_general_ci"}, True),
+        ("name", {"charset": "latin1", "collation": "latin1_bin"}, True),
+        ("name", {"column_type": "varchar(40)"}, False),
+        ("id", {"column_type": "bigint"}, True),
+        ("price", {"column_type": "decimal(9,1)"}, True),
+    ],
+)
+def test_a_range_of_a_key_that_is_ordered_otherwise_by_now_is_not_read(
+    name: str, becomes: dict[str, Any], is_over: bool
+) -> None:
+    """The rows that are left of the backfill would be others, and some would be in no chunk."""
+    column = next(column for column in TABLE.columns if column.name == name)
+    later = replace(TABLE, columns=tuple(replace(c, **becomes) if c == column else c for c in TABLE.columns))
+    lower: Any = {"name": "a", "id": 3, "price": "1.50"}[name]
+    again = RowsAgain("c", "f > 1", order=KeyColumns((column,)).ordering)
+    half, whole = ChunkRange(lower, key=name), ChunkRange(includes_null=True, key=name)
+    assert _with_rows(None, TABLE, half, again) == _with_rows(None, later, whole, again) == "(f > 1\n)"
+    if is_over:
+        with pytest.raises(TableChangedError, match="ordered otherwise, than when the backfill began"):
+            _with_rows(None, later, half, again)
+    else:
+        assert _with_rows(None, later, half, again) == "(f > 1\n)"
 
 
 def test_keys_that_the_table_cannot_have_any_more_end_the_backfill() -> None:

@@ -59,6 +59,10 @@ UPGRADES: dict[int, Upgrade] = {1: _place_segments_by_node, 2: _number_changes}
 #: Version of the documents other than manifests and commit records, and their upgrades.
 DOCUMENT_VERSION = 1
 DOCUMENT_UPGRADES: dict[int, Upgrade] = {}
+#: Version of a document of that form with parts which a raycdc that knows the form alone would pass over in silence, so
+#: that it refuses the document by name. Without such parts it stays what older versions read.
+EXTENDED_VERSION = 2
+EXTENDED_UPGRADES: dict[int, Upgrade] = {**DOCUMENT_UPGRADES, DOCUMENT_VERSION: lambda plain: plain}
 
 #: The entries of an object that are one piece of the canonical form: a call for each takes several times as long.
 _ENTRIES_AT_ONCE = 256
@@ -133,7 +137,7 @@ def read_current(folder: StateFolder, name: str) -> Document | None:
     if document is None:
         return None
     origin = folder.origin(name)
-    return upgrade(document, origin=origin, current=DOCUMENT_VERSION, upgrades=DOCUMENT_UPGRADES)
+    return upgrade(document, origin=origin, current=EXTENDED_VERSION, upgrades=EXTENDED_UPGRADES)
 
 
 def upgrade(document: Document, *, origin: str, current: int, upgrades: Mapping[int, Upgrade]) -> Document:

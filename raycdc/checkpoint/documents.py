@@ -60,7 +60,9 @@ class DriverDocuments:
         return self.folder.atomically(lambda: self._read(name))
 
     def write(self, name: str, document: Mapping[str, Any]) -> None:
-        """Replace the document `name`, durably. `FencedError` where another driver took over."""
+        """Replace the document `name`, durably; with a ``version`` of its own where it has parts that older versions of
+        raycdc must not pass over (`codec.EXTENDED_VERSION`). `FencedError` where another driver took over.
+        """
         assert name in DOCUMENTS, f"{name} is none of the documents in raycdc.checkpoint.kinds"
         data = codec.encode({"version": codec.DOCUMENT_VERSION, **document})
         while True:
@@ -136,8 +138,8 @@ class DriverDocuments:
         return None
 
     def _current(self, file: str, document: codec.Document) -> codec.Document:
-        origin, version = self.folder.origin(file), codec.DOCUMENT_VERSION
-        return codec.upgrade(document, origin=origin, current=version, upgrades=codec.DOCUMENT_UPGRADES)
+        origin, version = self.folder.origin(file), codec.EXTENDED_VERSION
+        return codec.upgrade(document, origin=origin, current=version, upgrades=codec.EXTENDED_UPGRADES)
 
     def _files(self) -> list[tuple[str, int]]:
         matches = (_OF_GENERATION.match(name) for name in self.folder.list(_FOLDER))

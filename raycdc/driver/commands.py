@@ -94,7 +94,9 @@ class CommandDesk:
             raise ConfigError(f"A command's id has 8 to 64 digits and small letters, not {command.id!r}.")
         if self._answer(command.id) is None:
             self._folder.create(_FOLDER)
-            data = codec.encode({"version": codec.DOCUMENT_VERSION, **command.to_json()})
+            # A raycdc that knows no commands about some rows would read the whole table.
+            version = codec.EXTENDED_VERSION if command.is_of_rows else codec.DOCUMENT_VERSION
+            data = codec.encode({"version": version, **command.to_json()})
             self._folder.create_once(f"{_FOLDER}/{name}", data)
         return command.id
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NotRequired, TypedDict, assert_never
 
+from raycdc.checkpoint.codec import EXTENDED_VERSION
 from raycdc.checkpoint.documents import REQUESTS
 from raycdc.checkpoint.opaque import NO_NOTES, Position
 from raycdc.errors import StateError
@@ -109,8 +110,9 @@ class AskedJson(TypedDict):
 
 
 class RequestsJson(TypedDict):
-    """`Requests` in a state."""
+    """`Requests` in a state; with a version of its own where rows are asked for."""
 
+    version: NotRequired[int]
     number: int
     tables: dict[str, str]
     start: LogStartJson | None
@@ -201,6 +203,7 @@ class Requests:
         if self.commands:
             document["commands"] = [asked.to_json() for asked in self.commands]
         if self.rows:
+            document["version"] = EXTENDED_VERSION
             document["rows"] = [request.to_json() for request in self.rows.values()]
         return document
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,9 +15,11 @@ import pytest
 from raycdc.bridge.access import HERE
 from raycdc.bridge.bad_rows import BadRecords
 from raycdc.checkpoint.configured import write_configured
+from raycdc.checkpoint.documents import REQUESTS
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.opaque import EnumeratorState, Position
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord, RoutedTarget
+from raycdc.checkpoint.term import DriverTerm
 from raycdc.config import config_from_dict
 from raycdc.consumer import Ledger
 from raycdc.driver.commands import CommandDesk, CommandState
@@ -32,7 +35,7 @@ from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.split import STREAM_SPLIT_ID
 from raycdc.source.table_commands import Command, CommandRules, TableAction
 from raycdc.source.table_life import Live
-from raycdc.source.table_requests import COMMANDS_KEPT, requests_of, settle, stream_state
+from raycdc.source.table_requests import COMMANDS_KEPT, ask_all, requests_of, settle, stream_state
 
 NO_STATE = EnumeratorState.from_json({})
 A, B = "shop.a", "shop.b"
@@ -72,6 +75,32 @@ def seal(store: CheckpointStore, stream: StreamState | None, enumerator: Enumera
 
 def newest(store: CheckpointStore) -> StreamState:
     return stream_state(store.last_manifest())
+
+
+def test_a_raycdc_that_knows_no_backfills_refuses_them_by_the_version(store: CheckpointStore) -> None:
+    """It would pass over the request in silence, and take a command about some rows for one about all of them."""
+    desk = CommandDesk(store)
+
+    def versions(folder: str) -> list[int]:
+        return [json.loads(path.read_bytes())["version"] for path in sorted((store.path / folder).glob("*.json*"))]
+
+    whole = desk.submit(Command.new(TableAction.RESNAPSHOT, A))
+    assert versions("commands") == [1]
+    desk.take([one for one in desk.waiting() if one.id == whole], RULES)
+    assert (versions("documents"), versions("commands")) == ([1], [])
+    rows = RowsRequest("c1", TableId.parse(B), where="v > 3")
+    ask_all(store, {}, rows=rows)
+    desk.submit(Command.new(TableAction.RESNAPSHOT, B, where="v > 3"))
+    assert (versions("documents"), versions("commands")) == ([2], [2])
+    assert (requests_of(store).rows, [one.where for one in desk.waiting()]) == ({"c1": rows}, ["v > 3"])
+    # A driver takes the document over in one of its own, with the version that it has.
+    DriverTerm(store)
+    assert requests_of(store).rows == {"c1": rows}
+    (taken,) = (store.path / "generations").glob("*.documents.json")
+    assert json.loads(taken.read_bytes())["documents"][REQUESTS]["version"] == 2
+    # Version 1 had requests for rows, too, for a while.
+    store.documents.write(REQUESTS, {**requests_of(store).to_json(), "version": 1})
+    assert requests_of(store).rows == {"c1": rows}
 
 
 def commit(store: CheckpointStore) -> None:

@@ -34,6 +34,7 @@ class _IdentityJson(TypedDict):
     pipeline: str
     moved_to: NotRequired[str]
     copied_from: NotRequired[str]
+    copy: NotRequired[str]
     at_ms: NotRequired[int]
 
 
@@ -42,7 +43,7 @@ class Identity:
     """Of a state: its pipeline, and `checkpoint`, which is in every commit of it.
 
     `moved_to` bars a place that a state has left, `copied_from` one that a state has not wholly come to; both are
-    folders or URLs, and `at_ms` says since when.
+    folders or URLs, and `at_ms` says since when. `copy` is the one of all copies to a place that writes there.
     """
 
     checkpoint: str
@@ -50,6 +51,7 @@ class Identity:
     moved_to: str = ""
     copied_from: str = ""
     at_ms: int = 0
+    copy: str = ""
 
     @property
     def barred(self) -> bool:
@@ -65,6 +67,8 @@ class Identity:
             document["moved_to"] = self.moved_to
         if self.copied_from:
             document["copied_from"] = self.copied_from
+        if self.copied_from and self.copy:
+            document["copy"] = self.copy
         if self.barred:
             document["at_ms"] = self.at_ms
         return codec.encode(document)
@@ -103,6 +107,7 @@ def read_identity(folder: StateFolder) -> Identity | None:
             str(written.get("moved_to", "")),
             str(written.get("copied_from", "")),
             int(written.get("at_ms", 0)),
+            str(written.get("copy", "")),
         )
 
 

@@ -31,9 +31,10 @@ from typing import Any
 
 from raycdc.checkpoint import codec
 from raycdc.checkpoint.configured import kept_sink, read_configured
+from raycdc.checkpoint.identity import read_identity
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
-from raycdc.errors import ConfigError
+from raycdc.errors import ConfigError, StateError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.source.parking import Asked, with_requests
@@ -98,7 +99,20 @@ class CommandDesk:
             version = codec.EXTENDED_VERSION if command.is_of_rows else codec.DOCUMENT_VERSION
             data = codec.encode({"version": version, **command.to_json()})
             self._folder.create_once(f"{_FOLDER}/{name}", data)
+            self._require_here(f"{_FOLDER}/{name}")
         return command.id
+
+    def _require_here(self, name: str) -> None:
+        """`StateError` where the state was moved while the command in the file `name` was given: the move takes along
+        what it finds behind its bar.
+        """
+        identity = read_identity(self._folder)
+        if identity is not None and identity.moved_to:
+            self._folder.delete(name)
+            raise StateError(
+                f"{identity.bar(self._folder.where)} Give the command there, unless it went along: raycdc tables "
+                "commands shows it."
+            )
 
     def state(self, command: str) -> CommandStatus | None:
         """How far the command with this id is; None for one that nobody gave, or that is forgotten."""

@@ -34,7 +34,20 @@ def back_up(source: StatePlace, target: StatePlace) -> Backup:
     identity = identity_there(side)
     if identity.barred:
         raise StateError(identity.bar(str(source)))
-    copy = Copy(side, Side(target), segments=not target.on_store)
+    with Copy(side, Side(target), segments=not target.on_store) as copy:
+        copied = _copied(source, copy)
+    record = CheckpointStore(target, create=False).last_commit()
+    return Backup(
+        str(target),
+        identity.pipeline,
+        None if record is None else record.epoch,
+        None if record is None else record.committed_ms,
+        copied,
+    )
+
+
+def _copied(source: StatePlace, copy: Copy) -> Copied:
+    """`copy`, made to its end."""
     copy.begin()
     until = time.monotonic() + STILL_WITHIN_S
     while not copy.look():
@@ -45,11 +58,4 @@ def back_up(source: StatePlace, target: StatePlace) -> Backup:
             )
     copied = copy.write()
     copy.end()
-    record = CheckpointStore(target, create=False).last_commit()
-    return Backup(
-        str(target),
-        identity.pipeline,
-        None if record is None else record.epoch,
-        None if record is None else record.committed_ms,
-        copied,
-    )
+    return copied

@@ -9,27 +9,34 @@ meta.json says whose it is     the new place is a state
 
 *What if the process dies here?* The old place is as it was, and the new one is refused by every command, with the one
 that goes on: the same copy again finds its own mark there, and writes everything anew.
+
+*What if two copies go to one place at once?* A lock keeps the second out where both are on one machine. Where no lock
+meets the other one, each has a mark of its own: the last one counts, and whoever finds another than its own ends.
 """
 
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from raycdc.checkpoint.disk import make_folder, sync_folder
+from raycdc.checkpoint.folder import Lease
 from raycdc.checkpoint.generations import Generations, OwnGeneration
 from raycdc.checkpoint.holder import Holder
 from raycdc.checkpoint.identity import NAME, Identity, read_identity
-from raycdc.checkpoint.place import StatePlace
+from raycdc.checkpoint.place import StateLock, StatePlace
 from raycdc.checkpoint.state_folder import StateFolder
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.errors import StateError
 from raycdc.failpoints import reach
 from raycdc.stores import files
 from raycdc.stores.files import Access, AnyPath, any_path
-from raycdc.upkeep.documents import LETTERS, LOOKED_UP, documents_of, put_documents
+from raycdc.upkeep.documents import COMMANDS, LETTERS, LOOKED_UP, documents_of, put_documents
 
 _KNOWN = "known"
 _SPOOL = "spool"
@@ -102,16 +109,27 @@ class Copy:
         self._bytes: dict[str, int] = {}
         self._documents: dict[str, bytes] = {}
         self._missing: list[str] = []
+        self._mark: Identity | None = None
+        self._held = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
 
     def begin(self) -> None:
-        """Mark the new place. `StateError` where something else is there."""
+        """Mark the new place, and have it for this copy. `StateError` where something else is there, or another copy on
+        its way.
+        """
         source, target = self._source, self._target
         identity = self._identity
         assert identity is not None
         _require_apart(source.place, target.place)
         if self._segments and target.place.on_store:
             _require_work_apart(source.place, target.place)
-        mark = replace(identity, copied_from=str(source.place), at_ms=time.time_ns() // 1_000_000)
+        at_ms = time.time_ns() // 1_000_000
+        mark = replace(identity, copied_from=str(source.place), at_ms=at_ms, copy=uuid.uuid4().hex)
         if (there := read_identity(target.folder)) is None:
             if not target.is_empty():
                 raise StateError(f"There is something in {target.place} already: name an empty place, or a new one.")
@@ -122,10 +140,17 @@ class Copy:
         if there is None or (there.checkpoint, there.copied_from) != (mark.checkpoint, mark.copied_from):
             pipeline = "somebody" if there is None else f"pipeline {there.pipeline!r}"
             raise StateError(f"{target.place} has a state of {pipeline} already: name an empty place, or a new one.")
+        if not target.place.on_store:
+            self._held.enter_context(_lock(target.place))
+        if there.copy != mark.copy:
+            # Of a copy that did not end, or does not meet our lock.
+            target.folder.write(NAME, mark.encoded())
+        self._mark = mark
         reach("after_marked")
 
     def look(self) -> bool:
         """Read the documents and copy the files; whether nothing changed meanwhile, so that both are of one moment."""
+        self._require_mine()
         documents = self._source.documents()
         segments = self._owed() if self._segments else set()
         there = self._source.files(segments)
@@ -137,18 +162,51 @@ class Copy:
     def write(self) -> Copied:
         """Make the documents of the new place as they were at the last look, but for ``meta.json``."""
         target, documents = self._target, self._documents
-        put_documents(target.place, target.folder, documents, keeps=frozenset({NAME}))
+
+        def act() -> None:
+            self._require_mine()
+            put_documents(target.place, target.folder, documents, keeps=frozenset({NAME}))
+
+        target.folder.atomically(act)
         sizes = [self._bytes[name] for name in self._there]
         return Copied(len(documents) + 1, sum(map(len, documents.values())), len(sizes), sum(sizes), self._missing)
 
     def end(self) -> None:
         """The new place is a state, which nobody has."""
-        identity = self._identity
+        identity, folder = self._identity, self._target.folder
         assert identity is not None
-        generations = Generations(self._target.folder)
+        self._require_mine()
+        generations = Generations(folder)
         if newest := generations.newest():
             generations.show(OwnGeneration(newest), replace(Holder.myself(), ended=True))
-        self._target.folder.write(NAME, replace(identity, moved_to="", copied_from="", at_ms=0).encoded())
+
+        def act() -> None:
+            self._require_mine()
+            folder.write(NAME, replace(identity, moved_to="", copied_from="", at_ms=0, copy="").encoded())
+
+        folder.atomically(act)
+
+    def follow_commands(self) -> None:
+        """Copy the commands that were given since the documents were copied. Behind the bar, which whoever gives one
+        looks for after its file is there: so each of them is copied, or its giver knows that it may not be.
+        """
+        source, target = self._source.folder, self._target.folder
+        for file in source.list(COMMANDS):
+            name = f"{COMMANDS}/{file}"
+            if (data := source.read(name)) is not None:
+                target.create(COMMANDS)
+                target.create_once(name, data)
+
+    def _require_mine(self) -> None:
+        """`StateError` where another copy has the new place. One that goes on behind a bar has no mark of its own."""
+        if self._mark is None:
+            return
+        there = read_identity(self._target.folder)
+        if there is None or there.copy != self._mark.copy:
+            raise StateError(
+                f"Another copy to {self._target.place} began while one was written there, so this one ends, and "
+                f"nothing of it counts. What is in {self._source.place} is as it was. Name a place for each."
+            )
 
     def _owed(self) -> set[str]:
         return CheckpointStore(self._source.place, create=False).needed_segments()
@@ -184,6 +242,19 @@ def _make_private(folder: Path, work: Path) -> None:
         if one.is_relative_to(work):
             make_folder(one)
     make_folder(folder)
+
+
+def _lock(place: StatePlace) -> Lease:
+    """The lock of a copy to a folder, which ends with its process."""
+    lock = StateLock(place)
+    try:
+        return lock.take()
+    except StateError as cause:
+        if not (holder := lock.holder()):
+            raise
+        raise StateError(
+            f"process {holder} writes a copy to {place} already. Wait until it ended, or name another place."
+        ) from cause
 
 
 def _require_apart(source: StatePlace, target: StatePlace) -> None:

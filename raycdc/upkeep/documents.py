@@ -16,7 +16,8 @@ from raycdc.checkpoint.place import StatePlace
 from raycdc.checkpoint.state_folder import StateFolder
 
 #: Folders of documents; all else below a state is of rows, or of processes.
-_FOLDERS = ("generations", "epochs", "bases", "commits", "schemas", "documents", "commands")
+COMMANDS = "commands"
+_FOLDERS = ("generations", "epochs", "bases", "commits", "schemas", "documents", COMMANDS)
 _ROOTS = (NAME, "gen", *sorted(DOCUMENTS))
 
 #: In a folder, rows that are left out wait hidden among those that people find; in a store they are documents.

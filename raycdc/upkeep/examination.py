@@ -62,6 +62,8 @@ _VERSIONS: Mapping[str, tuple[int, ...]] = {
     "epochs": (MANIFEST_VERSION, CHANGE_VERSION),
     "commits": (1, COMMIT_VERSION),
     "generations/epochs": (epoch_files.VERSION,),
+    "documents": (codec.DOCUMENT_VERSION, codec.EXTENDED_VERSION),
+    "commands": (codec.DOCUMENT_VERSION, codec.EXTENDED_VERSION),
     NAME: (codec.DOCUMENT_VERSION, BARRED_VERSION),
 }
 

@@ -6,6 +6,7 @@
 | the move has the lease and a generation of its own | goes on, if this ends here | – |
 | mark, files, documents (`raycdc.upkeep.copying`) | goes on, if this ends here | refused: not whole |
 | bar | refused: the state was moved | refused: not whole |
+| commands that were given meanwhile | refused | refused: not whole |
 | identity | refused | goes on |
 
 *What if the process dies here?* Before the bar the pipeline goes on from the old place, and the move may be made again;
@@ -66,13 +67,14 @@ def move(source: StatePlace, target: StatePlace) -> Moved:
         term = DriverTerm(store)
         pulse = _pulse(store, term, lease)
         stack.callback(pulse.close)
-        copy = Copy(old, new, segments=True)
+        copy = stack.enter_context(Copy(old, new, segments=True))
         copy.begin()
         copy.look()  # Nobody writes there, so one is enough.
         copied = copy.write()
         reach("after_copied")
         _bar(store, term, old, target)
         reach("after_barred")
+        copy.follow_commands()
         copy.end()
         return Moved(identity.pipeline, str(source), str(target), copied)
 
@@ -93,7 +95,9 @@ def _is_finished(old: Side, new: Side, identity: Identity) -> bool:
         raise StateError(there.bar(str(new.place)))
     if Generations(old.folder).newest() != Generations(new.folder).newest():
         return False
-    Copy(old, new, segments=True).end()
+    copy = Copy(old, new, segments=True)
+    copy.follow_commands()
+    copy.end()
     return True
 
 

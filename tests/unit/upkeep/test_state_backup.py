@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from raycdc.checkpoint.place import StatePlace
+from raycdc.checkpoint.place import StateLock, StatePlace
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.cli.entry import main
-from raycdc.errors import ExitCode
+from raycdc.errors import ExitCode, StateError
 from raycdc.testing.forked_commands import nursery
 from raycdc.testing.jobs import RUN_TIMEOUT_S
 from raycdc.upkeep.backup import back_up
+from raycdc.upkeep.copying import Copy, Side
 from tests.unit.upkeep.small_pipeline import MORE, MOST, command, configured, require_exact, run
 
 
@@ -58,6 +60,39 @@ def test_rows_that_wait_go_along(tmp_path: Path, failpoint: str) -> None:
     copy.rename(tmp_path / "state")
     assert run(config) == ExitCode.DONE
     require_exact(tmp_path)
+
+
+def test_of_two_copies_to_one_place_at_once_the_second_is_refused(tmp_path: Path) -> None:
+    """Files of both would be there, and documents of one. A copy that ended on the way is made anew."""
+    source, target = CheckpointStore(tmp_path / "state", pipeline="small").place, StatePlace.of(tmp_path / "copy")
+    with Copy(Side(source), Side(target), segments=True) as first:
+        first.begin()
+        first.look()
+        with pytest.raises(StateError, match=rf"process {os.getpid()} writes a copy to {tmp_path / 'copy'}"):
+            back_up(source, target)
+    assert back_up(source, target).pipeline == "small"
+    CheckpointStore(target, create=False)
+
+
+def test_a_copy_that_another_one_took_the_place_of_ends_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a store, or on another machine that sees the folder, no lock keeps the second out."""
+    monkeypatch.setattr(StateLock, "take", lambda self: nullcontext())
+    source, target = CheckpointStore(tmp_path / "state", pipeline="small").place, StatePlace.of(tmp_path / "copy")
+    first, second = (Copy(Side(source), Side(target), segments=True) for _ in range(2))
+    for one in (first, second):
+        one.begin()
+    second.look()
+    second.write()
+    for step in (first.look, first.write, first.end):
+        with pytest.raises(StateError, match=r"Another copy .* began .* this one ends"):
+            step()
+    second.end()
+    for step in (first.write, first.end):
+        with pytest.raises(StateError, match="this one ends"):
+            step()
+    CheckpointStore(target, create=False)
 
 
 def test_what_is_copied_belongs_to_the_pipeline_alone(tmp_path: Path) -> None:

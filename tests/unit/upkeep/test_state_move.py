@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from raycdc.checkpoint.identity import NAME
 from raycdc.checkpoint.place import StatePlace
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.checkpoint.term import DriverTerm
+from raycdc.driver.commands import CommandDesk
 from raycdc.errors import ExitCode, FencedError, StateError
+from raycdc.source.table_commands import Command, TableAction
 from raycdc.testing.jobs import RUN_TIMEOUT_S
 from raycdc.upkeep.moving import move
 from tests.unit.upkeep.small_pipeline import MORE, MOST, command, configured, require_exact, run, told
@@ -145,6 +148,47 @@ def test_a_driver_that_looked_before_the_bar_and_claims_behind_it_does_not_go_on
         with pytest.raises(StateError, match="was moved from"):
             successor[0].result(RUN_TIMEOUT_S)
     assert there.generations.newest() == CheckpointStore(tmp_path / "new", create=False).generations.newest()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_command_that_is_given_while_the_state_is_moved_goes_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, killed: bool
+) -> None:
+    """Between the copy and the bar, whether or not the same move goes on behind the bar."""
+    there, new = CheckpointStore(tmp_path / "state", pipeline="small"), StatePlace.of(tmp_path / "new")
+    given = Command.new(TableAction.PAUSE, "shop.a")
+
+    def just_before(folder: LocalFolder, name: str, data: bytes) -> None:
+        if name == NAME and b"moved_to" in data:
+            CommandDesk(there).submit(given)
+        write(folder, name, data)
+        if killed and name == NAME and b"moved_to" in data:
+            raise KeyboardInterrupt
+
+    write = LocalFolder.write
+    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+        patch.setattr(LocalFolder, "write", just_before)
+        move(there.place, new)
+    move(there.place, new)
+    assert CommandDesk(CheckpointStore(new, create=False)).waiting() == [given]
+
+
+def test_whoever_gives_a_command_beside_the_bar_is_told_where_the_state_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, new = CheckpointStore(tmp_path / "state", pipeline="small"), tmp_path / "new"
+    given = Command.new(TableAction.PAUSE, "shop.a")
+
+    def moved(folder: LocalFolder, name: str, data: bytes) -> None:
+        if name.startswith("commands/") and not new.exists():
+            move(there.place, StatePlace.of(new))
+        create_once(folder, name, data)
+
+    create_once = LocalFolder.create_once
+    monkeypatch.setattr(LocalFolder, "create_once", moved)
+    with pytest.raises(StateError, match=r"was moved from .* Give the command there"):
+        CommandDesk(there).submit(given)
+    assert CommandDesk(CheckpointStore(new, create=False)).waiting() == []
 
 
 @pytest.mark.parametrize("what", ["a state", "a file", "inside", "around"])

@@ -30,7 +30,7 @@ IDLE_S = 6.0
 #: Of the whole job; a reader alone has its share of it, so that a snapshot lasts while nodes come.
 PACE = 400
 #: Longest that anything may take on a busy machine.
-PATIENCE_S = 420.0
+PATIENCE_S = 900.0
 #: How often a case is begun: servers and raylets of a busy machine may miss their own limits, and a snapshot may end
 #: before the nodes are there.
 ATTEMPTS = 2

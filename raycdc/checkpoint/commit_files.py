@@ -17,6 +17,7 @@ a newer driver's stands before.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from raycdc.checkpoint import codec
 from raycdc.checkpoint.epoch_files import epoch_name, numbers
@@ -61,6 +62,13 @@ class CommitFiles:
             return name, first
         name = _own_name(epoch, max(others))
         return name, self._read(name)
+
+    def all(self) -> Iterator[codec.Document]:
+        """Every record that is there, those that do not count among them."""
+        for epoch, _ in numbers(self._folder, _FOLDER):
+            yield self._read(epoch_name(_FOLDER, epoch))
+        for epoch, generation in self._replaced():
+            yield self._read(_own_name(epoch, generation))
 
     def kept(self, count: int) -> int:
         """Delete all but the records of the newest `count` epochs; the first number that is left."""

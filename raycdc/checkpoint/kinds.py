@@ -42,7 +42,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "generation": Kind(r"gen|generations/\d{10}(\.pulse|\.epochs)?\.json", rows=False),
         "documents taken over": Kind(r"generations/\d{10}\.documents\.json"),
         "manifests": Kind(r"epochs/\d{10}\.json(\.dropped)?|bases/\d{10}\.jsonl"),
-        "commits": Kind(r"commits/\d{10}\.json(\.\d{10})?"),
+        "commits": Kind(r"commits/\d{10}\.json(\.\d{10})?|bases/record-\d{10}-\d{10}-[0-9a-f]{64}\.json"),
         "schemas": Kind(r"schemas/[0-9a-f]+\.json"),
         "requests": _document("requests.json"),
         "configured": _document("configured.json"),

@@ -38,16 +38,18 @@ _REMEMBERED = 4
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """When a manifest is written whole, and when a base is due.
+    """When a manifest or a commit record is written whole, and when a base is due.
 
     A state of less than `whole_below` entries has some hundred kilobytes at most, and is written in milliseconds. A
     change that tells more than `share_max` of the entries would save little. `chain_max` bounds the small files that a
-    start reads beside a base: twice as many, if the base is late.
+    start reads beside a base: twice as many, if the base is late. A record tells of at most `record_share_max` of its
+    targets: a base, written while the sink waits, is then once in 32 records where each has 0.1 % of them, all others.
     """
 
     whole_below: int = 1000
     share_max: float = 0.5
     chain_max: int = 32
+    record_share_max: float = 1 / 32
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """The checkpoint on durable storage: manifests, commit records, schemas, generation and lease of one pipeline.
 
 Called by the coordinator (manifests, schemas) and by the driver (lease, generation, commits, recovery), which may be
-different processes: every answer comes from storage. Only which schemas are durable is remembered.
+different processes: every answer comes from storage. Remembered are which schemas are durable, and what the last commit
+record is a change of.
 
 ```
 meta.json            whose state it is, written once, first of all (`raycdc.checkpoint.identity`)
@@ -12,7 +13,8 @@ generations/         one file per generation, by the driver that claimed it: no 
                      documents (`….documents`)
 epochs/%010d.json    sealed manifests, whole or as the change of the one before (`raycdc.checkpoint.manifest_files`);
                      "….json.dropped" when recovery dropped one (its number stays used)
-bases/%010d.jsonl    whole states behind some of them (`raycdc.checkpoint.bases`)
+bases/%010d.jsonl    whole states behind some of them (`raycdc.checkpoint.bases`); "record-….json" are whole lists of
+                     what the targets hold, behind commit records (`raycdc.checkpoint.record_bases`)
 commits/%010d.json   commit records: generation, what each target table holds and which tables go into it; one that
                      was replaced is "….json.GENERATION" (`raycdc.checkpoint.commit_files`)
 documents/           of the driver's own, by name and generation: what the user asked of tables while nothing ran, how
@@ -29,13 +31,14 @@ number is never given to another. Writers whose generation is no longer the newe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 from raycdc.checkpoint import codec
 from raycdc.checkpoint.commit_files import CommitFiles
+from raycdc.checkpoint.commit_record import CommitRecord, RoutedTarget
 from raycdc.checkpoint.disk import DISK, Disk
 from raycdc.checkpoint.documents import DriverDocuments
 from raycdc.checkpoint.epoch_files import epoch_name, numbers
@@ -44,115 +47,27 @@ from raycdc.checkpoint.generations import Generations
 from raycdc.checkpoint.identity import NAME, identity_of, require_identity
 from raycdc.checkpoint.manifest import STATE_NODE, Manifest
 from raycdc.checkpoint.manifest_files import Compaction, Known, ManifestFiles
-from raycdc.checkpoint.parked import ParkedTarget, ParkedTargetJson
 from raycdc.checkpoint.place import StateLock, StatePlace
 from raycdc.checkpoint.pulse import require_vacant
+from raycdc.checkpoint.record_bases import RecordBases
 from raycdc.checkpoint.state_folder import StateFolder
 from raycdc.errors import StateError
 from raycdc.model import TableSchema
 
-#: Version of a commit record that has parked targets, and upgrades of older ones.
-COMMIT_VERSION = 2
-_COMMIT_UPGRADES: dict[int, Callable[[codec.Document], codec.Document]] = {1: lambda record: {**record, "version": 2}}
+__all__ = ["KEEP_COMMITTED", "CheckpointStore", "CommitRecord", "RoutedTarget", "sweep"]
 
 #: Committed epochs whose manifests and records are kept for people to look at; recovery needs only the last.
 KEEP_COMMITTED = 10
 
 
-class RoutedTargetJson(TypedDict):
-    """`RoutedTarget` in a commit record."""
-
-    sources: list[str]
-    schema: str
-    dropped: NotRequired[dict[str, list[str]]]
-    transforms: NotRequired[dict[str, str]]
-
-
 @dataclass(frozen=True, slots=True)
-class RoutedTarget:
-    """A target table of a pipeline with routes or transforms: the source tables that went into it so far, the
-    fingerprint of its columns, those of them (in lower case) that each source dropped, and the identity of the
-    transform of each source that has one.
+class _Remembered:
+    """What a process knows beside what is on storage: the base of its commit records, and which documents are not to be
+    synced again.
     """
 
-    sources: tuple[str, ...]
-    schema: str
-    dropped: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    transforms: Mapping[str, str] = field(default_factory=dict)
-
-    def to_json(self) -> RoutedTargetJson:
-        document = RoutedTargetJson(sources=list(self.sources), schema=self.schema)
-        if self.dropped:
-            document["dropped"] = {name: list(columns) for name, columns in self.dropped.items()}
-        if self.transforms:
-            document["transforms"] = dict(self.transforms)
-        return document
-
-    @classmethod
-    def from_json(cls, data: RoutedTargetJson) -> RoutedTarget:
-        return cls(tuple(data["sources"]), data["schema"], data.get("dropped", {}), data.get("transforms", {}))
-
-
-class CommitRecordJson(TypedDict):
-    """`CommitRecord` on disk."""
-
-    version: int
-    epoch: int
-    generation: int
-    committed_ms: int
-    tables: dict[str, list[int]]
-    routes: NotRequired[dict[str, RoutedTargetJson]]
-    known: NotRequired[dict[str, list[int]]]
-    parked: NotRequired[dict[str, ParkedTargetJson]]
-
-
-@dataclass(frozen=True, slots=True)
-class CommitRecord:
-    """Epoch `epoch` is in the sink. `tables` maps each target ever written to its ``[epoch, step]`` after it.
-
-    `routes` says where their rows came from; a target that it does not name has those of the table of its own name.
-    `known` is `tables` for the known rows of source tables, where such are kept (`raycdc.epochs.known_rows`).
-    `parked` are targets that got nothing of the epoch, nor of some before it.
-    """
-
-    epoch: int
-    generation: int
-    committed_ms: int
-    tables: Mapping[str, tuple[int, int]]
-    routes: Mapping[str, RoutedTarget] = field(default_factory=dict)
-    known: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    parked: Mapping[str, ParkedTarget] = field(default_factory=dict)
-
-    def to_json(self) -> CommitRecordJson:
-        document: CommitRecordJson = {
-            # A raycdc that knows nothing of parked targets must not go on with rows that come behind a gap.
-            "version": COMMIT_VERSION if self.parked else codec.DOCUMENT_VERSION,
-            "epoch": self.epoch,
-            "generation": self.generation,
-            "committed_ms": self.committed_ms,
-            "tables": {name: list(vector) for name, vector in self.tables.items()},
-        }
-        if self.routes:
-            document["routes"] = {name: target.to_json() for name, target in self.routes.items()}
-        if self.known:
-            document["known"] = {name: list(vector) for name, vector in self.known.items()}
-        if self.parked:
-            document["parked"] = {name: entry.to_json() for name, entry in self.parked.items()}
-        return document
-
-    @property
-    def merged(self) -> dict[str, str]:
-        """Source tables that share a target with others, and that target."""
-        shared = {name: target for name, target in self.routes.items() if len(target.sources) > 1}
-        return {source: name for name, target in shared.items() for source in target.sources}
-
-    @classmethod
-    def from_json(cls, data: CommitRecordJson) -> CommitRecord:
-        tables = {name: (vector[0], vector[1]) for name, vector in data["tables"].items()}
-        routes = {name: RoutedTarget.from_json(entry) for name, entry in data.get("routes", {}).items()}
-        known = {name: (vector[0], vector[1]) for name, vector in data.get("known", {}).items()}
-        parked = {name: ParkedTarget.from_json(entry) for name, entry in data.get("parked", {}).items()}
-        return cls(data["epoch"], data["generation"], data["committed_ms"], tables, routes, known, parked)
+    bases: RecordBases
+    durable: set[str] = field(default_factory=set)
 
 
 class CheckpointStore:
@@ -180,11 +95,10 @@ class CheckpointStore:
         self.spool = self.path / "spool"
         self.generations = Generations(self._folder)
         self.manifest_files = ManifestFiles(self._folder, compaction)
+        self._remembered = _Remembered(RecordBases(self._folder, compaction or Compaction()))
         #: Of this machine; on others nobody meets it, unless they share the folder.
         self.lock = StateLock(self.place)
         self.documents = DriverDocuments(self._folder, self.generations)
-        #: Documents that are not to be synced again.
-        self._durable: set[str] = set()
         identity = identity_of(self._folder, pipeline, create=create)
         if create and self.place.on_store:
             LocalFolder(self.path).create("spool")
@@ -329,22 +243,25 @@ class CheckpointStore:
 
     def write_commit(self, record: CommitRecord) -> None:
         """Record that the sink holds `record.epoch`, then prune what is older than `KEEP_COMMITTED` epochs."""
-        data = codec.encode(record.to_json())
+        encoded = self._remembered.bases.encoded(record)
 
         def act() -> None:
             self.generations.require_newest(record.generation, f"the commit of epoch {record.epoch}")
+            self._remembered.bases.put(encoded)
             commits = CommitFiles(self._folder)
-            commits.write(record.epoch, record.generation, data)
-            _prune(commits, self._folder, self.manifest_files)
+            commits.write(record.epoch, record.generation, encoded.data)
+            first = _prune(commits, self._folder, self.manifest_files)
+            self._remembered.bases.sweep(record, lambda: (commits.all(), first), KEEP_COMMITTED)
 
         self._folder.atomically(act)
+        self._remembered.bases.written(encoded)
 
     def last_commit(self) -> CommitRecord | None:
         """The newest commit record; None when no epoch was committed yet.
 
         Whoever wrote it may have died before it was durable: then whoever relies on it would be the only one to know.
         """
-        return self._folder.atomically(lambda: _newest_commit(CommitFiles(self._folder), self._folder))
+        return self._folder.atomically(lambda: self._remembered.bases.newest(CommitFiles(self._folder)))
 
     # -- schemas ----------------------------------------------------------------------------------------------------
 
@@ -359,10 +276,10 @@ class CheckpointStore:
         name = f"schemas/{fingerprint}.json"
         if self._folder.read(name) is None:
             self._folder.write(name, codec.encode({"version": codec.DOCUMENT_VERSION, **document}))
-        elif name not in self._durable:
+        elif name not in self._remembered.durable:
             # Whoever wrote it may have died before it was durable, and an epoch is about to refer to it.
             self._folder.sync("schemas")
-        self._durable.add(name)
+        self._remembered.durable.add(name)
 
     def schema(self, fingerprint: str) -> TableSchema:
         """The schema called `fingerprint`; `StateError` when the state does not have it."""
@@ -378,23 +295,17 @@ class CheckpointStore:
         return document
 
 
-def _newest_commit(commits: CommitFiles, folder: StateFolder) -> CommitRecord | None:
-    found = commits.newest()
-    if found is None:
-        return None
-    name, document = found
-    origin = folder.origin(name)
-    current: Any = codec.upgrade(document, origin=origin, current=COMMIT_VERSION, upgrades=_COMMIT_UPGRADES)
-    return CommitRecord.from_json(current)
-
-
-def _prune(commits: CommitFiles, folder: StateFolder, manifests: ManifestFiles) -> None:
-    """Delete what is older than the last `KEEP_COMMITTED` committed epochs, and nothing that reading these takes."""
-    first = manifests.kept_from(commits.kept(KEEP_COMMITTED))
+def _prune(commits: CommitFiles, folder: StateFolder, manifests: ManifestFiles) -> int:
+    """Delete what is older than the last `KEEP_COMMITTED` committed epochs, and nothing that reading these takes. The
+    first of these is returned.
+    """
+    kept = commits.kept(KEEP_COMMITTED)
+    first = manifests.kept_from(kept)
     for epoch, dropped in numbers(folder, "epochs"):
         if epoch < first:
             folder.delete(epoch_name("epochs", epoch) + (".dropped" if dropped else ""))
     manifests.prune(first)
+    return kept
 
 
 def sweep(spool: Path, needed: Collection[str]) -> int:

@@ -40,6 +40,8 @@ class RecordKeeper:
         self._on_parked = on_parked
         self._epoch = record.epoch if record else 0
         self._vectors: dict[str, tuple[int, int]] = {**record.tables, **record.known} if record else {}
+        #: Those of known rows among them.
+        self._slots: set[str] = {name for name in self._vectors if table_of(TableId.parse(name)) is not None}
         self._routes: dict[str, RoutedTarget] = dict(record.routes) if record else {}
         #: Since when each target is parked that was told of.
         self._told = {name: entry.since_ms for name, entry in parked.entries.items()}
@@ -71,6 +73,7 @@ class RecordKeeper:
     def forget(self, target: TableId) -> None:
         """`target` owes nothing any more; the next record does not name it."""
         del self._vectors[str(target)]
+        self._slots.discard(str(target))
         self._routes.pop(str(target), None)
 
     def complete(
@@ -79,6 +82,7 @@ class RecordKeeper:
         """Record that `targets`, as far as they take part, hold the epoch. Returns when that was, in milliseconds."""
         part = self._parked.taking_part(manifest, targets)
         self._vectors.update({str(target): (manifest.epoch, STEP_LAST) for target in part})
+        self._slots.update(str(target) for target in part if table_of(target) is not None)
         self._routes.update({name: target for name, target in routes.items() if TableId.parse(name) in part})
         self._parked.after(manifest, targets)
         now_ms = self._write(manifest.epoch)
@@ -97,9 +101,8 @@ class RecordKeeper:
     def _write(self, epoch: int) -> int:
         """Write the record; again when the generation rose in our own hands at that very moment."""
         now_ms = time.time_ns() // 1_000_000
-        slots = {name for name in self._vectors if table_of(TableId.parse(name)) is not None}
-        known = {name: self._vectors[name] for name in slots}
-        tables = {name: vector for name, vector in self._vectors.items() if name not in slots}
+        tables = dict(self._vectors)
+        known = {name: tables.pop(name) for name in sorted(self._slots)}
         parked = self._parked.entries
         while True:
             generation = self._generation()

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any
 
 from raycdc.bridge.reading import verify_segments
-from raycdc.checkpoint import codec, epoch_files
+from raycdc.checkpoint import codec, epoch_files, record_bases
 from raycdc.checkpoint.bases import BASE_VERSION
 from raycdc.checkpoint.identity import BARRED_VERSION, NAME, Identity, read_identity
 from raycdc.checkpoint.manifest import MANIFEST_VERSION, STATE_NODE, Manifest
@@ -33,7 +33,7 @@ from raycdc.checkpoint.place import StatePlace
 from raycdc.checkpoint.pulse import Vacancy, Watch
 from raycdc.checkpoint.sealed_state import CHANGE_VERSION
 from raycdc.checkpoint.state_folder import StateFolder
-from raycdc.checkpoint.store import COMMIT_VERSION, CheckpointStore, CommitRecord
+from raycdc.checkpoint.store import CheckpointStore, CommitRecord
 from raycdc.errors import StateError
 from raycdc.upkeep.documents import LETTERS, LOOKED_UP, documents_of, require_readable
 
@@ -60,7 +60,8 @@ _ELSEWHERE = "They were looked for in {}; on another machine that ran the pipeli
 #: What a document of this version may say; of a lesser one it is older, and is read all the same.
 _VERSIONS: Mapping[str, tuple[int, ...]] = {
     "epochs": (MANIFEST_VERSION, CHANGE_VERSION),
-    "commits": (1, COMMIT_VERSION),
+    # A record that is whole has an older version's number, so that older ones of us read it.
+    "commits": (1, record_bases.COMMIT_VERSION),
     "generations/epochs": (epoch_files.VERSION,),
     "documents": (codec.DOCUMENT_VERSION, codec.EXTENDED_VERSION),
     "commands": (codec.DOCUMENT_VERSION, codec.EXTENDED_VERSION),
@@ -172,7 +173,7 @@ class _Look:
         folder, _, file = name.partition("/")
         if folder in (LETTERS, LOOKED_UP):
             return
-        if folder == "bases":
+        if folder == "bases" and not file.startswith(record_bases.PREFIX):
             self._version(name, json.loads(data.split(b"\n", 1)[0]), (BASE_VERSION,))
             return
         document = codec.decode(data, origin=name)

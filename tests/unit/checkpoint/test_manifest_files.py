@@ -289,7 +289,7 @@ def test_pruning_keeps_what_a_kept_manifest_follows_and_a_base_lets_it_go(tmp_pa
         pipeline.commit()
     # The oldest kept one follows the base of epoch 21, which follows nothing.
     assert min(versions(pipeline)) == 21
-    assert [file.name for file in (tmp_path / "state" / "bases").iterdir()] == ["0000000021.jsonl"]
+    assert [file.name for file in (tmp_path / "state" / "bases").glob("*.jsonl")] == ["0000000021.jsonl"]
     pipeline.check()
 
 

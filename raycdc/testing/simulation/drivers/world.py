@@ -44,7 +44,7 @@ INTERFERENCE = ("the epoch will be kept", "epoch numbers are used once")
 
 
 #: Manifests that are hardly ever whole, and a base after every other one.
-CHANGES = Compaction(whole_below=0, share_max=1000.0, chain_max=2)
+CHANGES = Compaction(whole_below=0, share_max=1000.0, chain_max=2, record_share_max=0.5)
 
 
 @dataclass(frozen=True, slots=True)

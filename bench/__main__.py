@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=None, help="rows of the standard case (default: the benchmark's)")
     parser.add_argument("--cases", "--case", default="", help="comma-separated; default: all")
     parser.add_argument("--server", choices=["mysql", "mariadb"], default="mysql")
-    parser.add_argument("--tries", type=int, default=3, help="of these the best counts, in the mongodb benchmark")
+    parser.add_argument("--tries", type=int, help="runs of each: mongodb counts the best (3), start the median (5)")
     parser.add_argument("--html", type=Path, default=None, help="write the results there as a page, too")
     parser.add_argument("--out", type=Path, default=None, help="write the JSON document there after each measurement")
     arguments = parser.parse_args()
@@ -41,7 +41,12 @@ def main() -> int:
     unknown = [case for case in cases if case not in benchmark.CASES]
     if unknown:
         parser.error(f"unknown case {unknown[0]!r}; there are {', '.join(benchmark.CASES)}")
-    options = Options(cases=cases, rows=arguments.rows, server=arguments.server, tries=arguments.tries)
+    options = Options(
+        cases=cases,
+        rows=arguments.rows,
+        server=arguments.server,
+        tries=arguments.tries or getattr(benchmark, "TRIES", 3),
+    )
     if arguments.html is not None and not hasattr(benchmark, "page"):
         parser.error(f"{arguments.benchmark} has no page")
     measurements: list[Measurement] = []

@@ -99,10 +99,10 @@ class LiveRun:
             self._errors.close()
 
 
-def make_tables(connection: Any, count: int, rows: int) -> None:
-    """Tables ``bench.t000`` … of `rows` rows each, with the columns of the standard table."""
+def make_tables(connection: Any, count: int, rows: int, *, first: int = 0) -> None:
+    """Tables ``bench.t000`` … of `rows` rows each, with the columns of the standard table; without the `first` ones."""
     with connection.cursor() as cursor:
-        for number in range(count):
+        for number in range(first, count):
             cursor.execute(tables.STANDARD.replace("bench.standard", name_of(number)))
             cursor.execute(
                 f"INSERT INTO {name_of(number)} SELECT {tables.STANDARD_VALUES} FROM bench.numbers WHERE n < {rows}"

@@ -153,6 +153,7 @@ class Bench:
 [pipeline]
 name = "{name}"
 state = "{self.folder / name}"
+start_in_process = false
 
 [source]
 type = "mysql"

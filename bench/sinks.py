@@ -85,6 +85,7 @@ class SinkBench(Bench):
 [pipeline]
 name = "{name}"
 state = "{self.folder / name}"
+start_in_process = false
 
 [source]
 type = "mysql"

@@ -123,6 +123,7 @@ class TopicBench(Bench):
 [pipeline]
 name = "topic"
 state = "{self.folder / "topic"}"
+start_in_process = false
 
 [source]
 type = "kafka"

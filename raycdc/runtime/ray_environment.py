@@ -14,9 +14,12 @@ _SETTINGS = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     # SIGTERM is ours: Ray's C++ would take it for a crash of its own, from its start on.
     "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",
-    # On a busy machine a worker takes longer than Ray's 60 s to begin, and is then ended. The process that starts Ray
-    # waits for its first workers without an end, and with Python's lock held: it would stand still for ever.
+    # On a busy machine a worker takes longer than Ray's 60 s to begin, and is then ended; whoever waits for it would do
+    # so for ever.
     "RAY_worker_register_timeout_seconds": "1800",
+    # Whoever starts Ray would wait for its first workers, also with Python's lock held: a run that has begun in process
+    # would stand still for seconds.
+    "RAY_prestart_worker_first_driver": "0",
     # Seconds after which Ray's C++ ends this process when the head is gone; `ray_head` sees it earlier, and says so.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "180",
 }

@@ -291,6 +291,7 @@ name = "stories"
 state = "state"
 {pipeline}
 epoch_interval = "300ms"
+start_in_process = false
 
 [source]
 type = "mysql"

@@ -438,7 +438,11 @@ def _lost_text(table: TableFigures) -> str:
 
 def _pids_text(started: Started) -> str:
     parts = [f"driver {started.driver}", f"enumerator {started.enumerator}"]
-    return ", ".join([*parts, f"readers {', '.join(map(str, started.readers))}"] if started.readers else parts)
+    if started.readers:
+        return ", ".join([*parts, f"readers {', '.join(map(str, started.readers))}"])
+    if started.driver == started.enumerator:
+        return f"driver {started.driver}, which reads itself until Ray and Spark are up"
+    return ", ".join(parts)
 
 
 def _number(value: float) -> str:

@@ -154,7 +154,7 @@ class PipelineOptions(Options):
         unit="duration",
     )
     start_in_process: bool = option(
-        default=False,
+        default=True,
         help="Whether a run with a Ray and a Spark of its own begins to read and write in its own process, and hands "
         "over to Ray and Spark when they are up: they start after five seconds, which short runs do not last. false: "
         "the run waits for both first. A run whose rows need Spark from the first one on always does.",

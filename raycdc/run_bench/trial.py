@@ -44,7 +44,8 @@ def trial_config(data: TomlTable, settings: Sequence[Setting], folder: Path, *, 
     `ConfigError` where the configuration is wrong, or its sink has no folder that could be another one. With `into` its
     sink is one of files, of that type.
     """
-    changed = data
+    # Most of what is measured would be in process, and a pipeline spends its life on Ray and Spark.
+    changed = _with(data, ["pipeline", "start_in_process"], value=False)
     for setting in settings:
         changed = setting.put_into(changed)
     changed = _with(changed, ["pipeline", "state"], str(folder / "state"))

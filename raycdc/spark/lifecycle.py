@@ -86,9 +86,11 @@ class SparkThread:
             self.begin()
 
     def begin(self) -> Future[Any]:
-        """Start Spark, if nobody has yet."""
+        """Start Spark, if nobody has yet. `RuntimeError` at the end of the run, when nobody would end it any more."""
         with self._lock:
             if self._session is None:
+                if self._end is not None:
+                    raise RuntimeError("Spark is not started any more")
                 self._session = self._thread.submit(self._make)
             return self._session
 
@@ -113,8 +115,9 @@ class SparkThread:
 
     def begin_end(self) -> None:
         """Let Spark end while other things do."""
-        if self._end is None:
-            self._end = self._thread.submit(self._stop)
+        with self._lock:
+            if self._end is None:
+                self._end = self._thread.submit(self._stop)
 
     def end(self) -> None:
         """Returns when Spark has ended, whoever else failed while it was being started."""

@@ -22,6 +22,7 @@ from raycdc.driver.hand_over import HandedLauncher, HandOver, begins_in_process
 from raycdc.errors import ConfigError
 from raycdc.pipeline import Pipeline
 from raycdc.run_events import CaughtUp, Committed, RunEvent, Started
+from raycdc.spark.lifecycle import SparkThread
 from raycdc.testing.jobs import RUN_TIMEOUT_S
 from tests.unit.driver.handed_run import threads_for_engines
 from tests.unit.upkeep.small_pipeline import configured, require_exact, run
@@ -81,6 +82,17 @@ def test_a_run_that_ends_before_needs_no_engine(tmp_path: Path, monkeypatch: pyt
         )
     assert isinstance(events[-1], CaughtUp)
     require_exact(tmp_path)
+
+
+def test_spark_is_not_started_when_nobody_would_end_it() -> None:
+    made: list[str] = []
+    spark = SparkThread(lambda: made.append("session"), at_once=False)
+    assert spark.now is None
+    spark.begin_end()
+    with pytest.raises(RuntimeError):
+        spark.session()
+    spark.end()
+    assert made == []
 
 
 def test_without_a_manifest_there_is_nothing_to_hand_over(tmp_path: Path) -> None:

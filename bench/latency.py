@@ -1,0 +1,273 @@
+"""How long a change takes until a reader of the target sees it: from just before its COMMIT at a MySQL server, through
+``raycdc run``, to the commit of the target.
+
+| case | target, and when a row of it is seen |
+|---|---|
+| ``delta`` | a Delta table of two million rows: the file of the version of its log that has the row |
+| ``delta_early`` | the same with ``pipeline.epochs_per_hour = 3600`` |
+| ``delta_100ms`` | the same with ``pipeline.epoch_interval = "100ms"`` |
+| ``postgres`` | PostgreSQL: the commit time of the row's transaction, as the server has it |
+| ``jsonl`` | JSON Lines, a changelog: the row's file |
+
+Each case is played at 20, 200 and 2,000 transactions a second, half of them updates of a random row, half inserts. A
+row has its own time, `at` in microseconds, from the clock that all processes here share. Figures are milliseconds; rows
+of the first seconds do not count. With ``--local`` in its name a system runs in one process, else on Ray and Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench import tables
+from bench.measure import Failure, Measurement, Options, progress
+
+CASES = ("delta", "delta_early", "delta_100ms", "postgres", "jsonl")
+RATES = (20, 200, 2000)
+
+_ROWS = 2_000_000
+#: How long each rate is played, and how much of that does not count.
+_SECONDS = 30.0
+_WARM_S = 5.0
+_TIMEOUT_S = 900.0
+_WRITERS = 4
+_SETTINGS = {
+    "delta_early": "epochs_per_hour = 3600",
+    "delta_100ms": 'epoch_interval = "100ms"',
+}
+
+
+def run(options: Options) -> Iterator[Measurement | Failure]:
+    """Start the servers, fill the table, play each case, locally first."""
+    from raycdc.testing.servers import MySqlServer, PostgresServer
+
+    rows = options.rows or _ROWS
+    settings: dict[str, str | None] = {
+        "innodb_buffer_pool_size": "1G",
+        "binlog_row_metadata": "FULL",
+        "innodb_flush_log_at_trx_commit": "2",
+    }
+    with (
+        tempfile.TemporaryDirectory(prefix="raycdc-bench-") as folder,
+        MySqlServer(version="8.0", options=settings) as server,
+        PostgresServer() as postgres,
+    ):
+        postgres.execute("ALTER SYSTEM SET track_commit_timestamp = on")
+        postgres.stop()
+        postgres.start()
+        for case in options.cases:
+            for local in (True, False):
+                world = World(Path(folder) / f"{case}-{local}", case, local, server.port, postgres)
+                try:
+                    yield from world.play(rows)
+                except Exception as cause:  # noqa: BLE001 - the other cases are played
+                    yield Failure(case, f"{type(cause).__name__}: {cause}")
+
+
+class World:
+    """One pipeline, its source's table filled anew, and who asks its target when rows were seen."""
+
+    def __init__(self, folder: Path, case: str, local: bool, port: int, postgres: Any) -> None:
+        self.folder, self.case, self.local, self.port, self.postgres = folder, case, local, port, postgres
+        self.kind = case.partition("_")[0]
+        self.database = f"{case}_{'local' if local else 'cluster'}"
+        folder.mkdir(parents=True)
+
+    def play(self, rows: int) -> Iterator[Measurement]:
+        system = f"raycdc{' --local' if self.local else ''}"
+        progress(f"{self.case}: {system}: filling {rows:,d} rows ...")
+        self._fill(rows)
+        config = self.folder / "job.toml"
+        config.write_text(self._configuration())
+        log = self.folder / "run.log"
+        command = [sys.executable, "-m", "raycdc.cli", "run", str(config), "--json", *(["--local"] * self.local)]
+        with log.open("w") as out:
+            process = subprocess.Popen(command, cwd=self.folder, stdout=out, stderr=out)
+        try:
+            self._await(process, log, rows)
+            for rate in RATES:
+                progress(f"{self.case}: {system}: {rate:,d} transactions a second for {_SECONDS:g} s ...")
+                begun_us = time.time_ns() // 1000
+                done, wrote_s = self._write(rows, rate)
+                written_to_us = time.time_ns() // 1000
+                self._await_seen(process, begun_us, done)
+                seen = self.seen(begun_us)
+                known = seen[(seen[:, 0] >= begun_us + _WARM_S * 1e6) & (seen[:, 0] <= written_to_us)]
+                yield self._measurement(system, rate, known, done, wrote_s)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(120)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _measurement(self, system: str, rate: int, seen: NDArray[np.int64], done: int, wrote_s: float) -> Measurement:
+        latency_ms = (seen[:, 1] - seen[:, 0]) / 1000
+        p50, p95, p99 = (round(float(np.percentile(latency_ms, q))) for q in (50, 95, 99))
+        figures = {"per_s": rate, "really_per_s": round(done / wrote_s), "p50_ms": p50, "p95_ms": p95, "p99_ms": p99}
+        progress(f"{self.case}: {system}: {rate:,d}/s: p50 {p50:,d} ms, p95 {p95:,d} ms, p99 {p99:,d} ms")
+        return Measurement(f"{self.case}_{rate}", system, len(seen), wrote_s, 0.0, 0.0, figures)
+
+    def _configuration(self) -> str:
+        sink = {
+            "delta": 'type = "delta"\npath = "./lake"',
+            "jsonl": 'type = "jsonl"\npath = "./lake"\nwrite = "changelog"',
+            "postgres": f'type = "jdbc"\nurl = "{self.postgres.url()}"\nuser = "postgres"\npassword = "postgres"',
+        }[self.kind]
+        return (
+            f'[pipeline]\nname = "{self.database}"\n{_SETTINGS.get(self.case, "")}\n'
+            f'[source]\ntype = "mysql"\nhost = "127.0.0.1"\nport = {self.port}\nuser = "root"\npassword = "root"\n'
+            f'tables = ["{self.database}.t"]\n[sink]\n{sink}\n'
+        )
+
+    def _fill(self, rows: int) -> None:
+        connection = tables.connect(self.port)
+        with connection.cursor() as cursor:
+            cursor.execute("SET SESSION sql_log_bin = 0")
+            cursor.execute(f"CREATE DATABASE {self.database}")
+            cursor.execute(
+                f"CREATE TABLE {self.database}.t (id BIGINT PRIMARY KEY, v INT, note VARCHAR(40), at BIGINT)"
+            )
+            cursor.execute("SET SESSION cte_max_recursion_depth = 100000000")
+            for first in range(0, rows, 500_000):
+                last = min(first + 500_000, rows)
+                cursor.execute(
+                    f"INSERT INTO {self.database}.t WITH RECURSIVE n AS (SELECT {first} AS i UNION ALL SELECT i + 1 "
+                    f"FROM n WHERE i + 1 < {last}) SELECT i, i % 1000, CONCAT('note ', i % 77), 0 FROM n"
+                )
+                connection.commit()
+        connection.close()
+
+    def _await(self, process: subprocess.Popen[bytes], log: Path, rows: int) -> None:
+        """Wait until the snapshot is in the target."""
+        deadline = time.monotonic() + _TIMEOUT_S
+        while time.monotonic() < deadline:
+            committed = 0
+            for line in log.read_text().splitlines():
+                event = json.loads(line) if line.startswith("{") else {}
+                if event.get("event") == "commit":
+                    committed += event["rows"]
+            if committed >= rows:
+                time.sleep(3)
+                return
+            if process.poll() is not None:
+                break
+            time.sleep(0.5)
+        raise RuntimeError(f"the snapshot did not end:\n{log.read_text()[-2000:]}")
+
+    def _write(self, rows: int, rate: int) -> tuple[int, float]:
+        """So many transactions a second by a few connections; returns how many there were, and in how many seconds."""
+        done, lock = [0], threading.Lock()
+        begun = time.monotonic()
+        first = rows + time.time_ns() // 1000
+
+        def work(number: int) -> None:
+            connection = tables.connect(self.port)
+            chance = random.Random(number)
+            count = 0
+            with connection.cursor() as cursor:
+                while (now := time.monotonic()) < begun + _SECONDS:
+                    due = begun + (count * _WRITERS + number) / rate
+                    if due > now:
+                        time.sleep(due - now)
+                    at = time.time_ns() // 1000
+                    if count % 2:
+                        key = chance.randrange(rows)
+                        cursor.execute(f"UPDATE {self.database}.t SET v = v + 1, at = {at} WHERE id = {key}")
+                    else:
+                        key = first + count * _WRITERS + number
+                        cursor.execute(f"INSERT INTO {self.database}.t VALUES ({key}, 1, 'new', {at})")
+                    connection.commit()
+                    count += 1
+            connection.close()
+            with lock:
+                done[0] += count
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(_WRITERS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return done[0], time.monotonic() - begun
+
+    def _await_seen(self, process: subprocess.Popen[bytes], begun_us: int, done: int) -> None:
+        """Wait until everything is in the target, but for rows that were updated again within one epoch."""
+        deadline, before = time.monotonic() + _TIMEOUT_S, -1
+        while time.monotonic() < deadline:
+            count = len(self.seen(begun_us))
+            if count >= done or (count == before and count > 0.5 * done):
+                return
+            before = count
+            if process.poll() is not None:
+                raise RuntimeError("the run has ended")
+            time.sleep(5)
+        raise RuntimeError(f"of {done:,d} transactions {before:,d} were seen")
+
+    def seen(self, begun_us: int) -> NDArray[np.int64]:
+        """Pairs: the row's own time, and when it was seen first, in microseconds."""
+        found: Mapping[tuple[int, int], int]
+        if self.kind == "postgres":
+            rows = self.postgres.execute(
+                f"SELECT at, (EXTRACT(EPOCH FROM pg_xact_commit_timestamp(xmin)) * 1000000)::bigint "
+                f'FROM "{self.database}"."t" WHERE at >= {begun_us}'
+            )
+            return np.array(rows, dtype=np.int64).reshape(-1, 2)
+        found = self._of_delta(begun_us) if self.kind == "delta" else self._of_lines(begun_us)
+        return np.array([(at, us) for (_, at), us in found.items()], dtype=np.int64).reshape(-1, 2)
+
+    def _of_delta(self, begun_us: int) -> dict[tuple[int, int], int]:
+        """By the newest versions of the table: each adds files, in which rows are new that no version before had."""
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        table = self.folder / "lake" / self.database / "t"
+        found: dict[tuple[int, int], int] = {}
+        for version in sorted((table / "_delta_log").glob("*.json")):
+            committed_us = version.stat().st_mtime_ns // 1000
+            if committed_us < begun_us:
+                continue
+            for line in version.read_text().splitlines():
+                action = json.loads(line)
+                if "add" not in action:
+                    continue
+                path = table / action["add"]["path"]
+                if not path.exists():
+                    continue
+                read = pq.read_table(path, columns=["id", "at"], filters=pc.field("at") >= begun_us)
+                for key in zip(read["id"].to_pylist(), read["at"].to_pylist(), strict=True):
+                    found.setdefault(key, committed_us)
+        return found
+
+    def _of_lines(self, begun_us: int) -> dict[tuple[int, int], int]:
+        found: dict[tuple[int, int], int] = {}
+        for path in sorted((self.folder / "lake").rglob("*.jsonl"), key=os.path.getmtime):
+            written_us = path.stat().st_mtime_ns // 1000
+            if written_us < begun_us:
+                continue
+            for line in path.read_text().splitlines():
+                row = json.loads(line)
+                if row["at"] >= begun_us and row["_op"] in ("+I", "+U", "I", "U"):
+                    found.setdefault((row["id"], row["at"]), written_us)
+        return found
+
+
+def report(measurements: Sequence[Measurement]) -> tuple[list[str], list[list[str]]]:
+    """For people: a line for each case, system and rate."""
+    figures = ("really_per_s", "p50_ms", "p95_ms", "p99_ms")
+    lines = [[m.case, m.system, *(f"{m.more[name]:,d}" for name in figures)] for m in measurements]
+    return ["case", "system", "per s", "p50 ms", "p95 ms", "p99 ms"], lines

@@ -73,7 +73,8 @@ test-leaks: setup-test ## The sweep for secrets and values of rows over processe
 	$(PYTEST) tests/e2e/test_nothing_leaks.py tests/integration/test_secrets_in_refusals.py
 
 test-verify: setup-test ## verify finds what was planted among 5 million rows, and raises no alarm in 100 comparisons under load
-	$(PYTEST) -s tests/e2e/test_verify.py tests/e2e/test_verify_places.py tests/e2e/test_verify_wanted.py tests/e2e/test_verify_long.py
+	$(PYTEST) -n 2 --dist worksteal tests/e2e/test_verify.py tests/e2e/test_verify_places.py tests/e2e/test_verify_wanted.py
+	$(PYTEST) -s tests/e2e/test_verify_long.py
 
 test-monitoring: setup-test ## Each alert of examples/monitoring fires and clears by a real fault, in a real Prometheus (needs apt)
 	$(PYTEST) -m long tests/e2e/test_alerts.py

@@ -28,6 +28,9 @@ from tests.e2e.verified import written_to
 #: Documents that are put into a collection at once.
 _INSERTED_AT_ONCE = 20_000
 _TRIES = 50
+#: Rows go back and forth so often, and then rest for a moment, in which they may be seen to be equal.
+BURST = 8
+QUIET_S = 0.5
 
 
 class Target(ABC):
@@ -210,7 +213,7 @@ class SqlWorld(World):
             "INSERT INTO t VALUES (5000, 3, 'row number 5000', 1, '2024-01-01')",
             "UPDATE t SET id = id - 10000000 WHERE id BETWEEN 10000600 AND 10000610",
         ]
-        return written_to(job, lambda: statements, pause_s=0.002)
+        return written_to(job, lambda: statements * BURST, pause_s=QUIET_S)
 
 
 @dataclass
@@ -255,13 +258,13 @@ class DocumentWorld(World):
             documents.update_many({"_id": {"$gte": 100, "$lte": 300}}, {"$mul": {"a": Int64(-1)}})
             documents.insert_one(self._document(5000))
 
-        return self._written(step)
+        return self._written(lambda documents: [step(documents) for _ in range(BURST)], pause_s=QUIET_S)
 
     @contextmanager
-    def _written(self, step: Callable[[Any], None]) -> Iterator[None]:
+    def _written(self, step: Callable[[Any], object], *, pause_s: float = 0.002) -> Iterator[None]:
         with pymongo.MongoClient[dict[str, Any]](self.server.uri) as client:
             documents = client[self.database].t
-            with again_and_again(lambda: step(documents), pause_s=0.002):
+            with again_and_again(lambda: step(documents), pause_s=pause_s):
                 yield
 
 

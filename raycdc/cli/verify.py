@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from raycdc.cli.words import counted
+from raycdc.cli.words import counted, duration_text
 from raycdc.config import load_config
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.printable import printable, printable_json, printable_text
@@ -151,6 +151,28 @@ def _differences(found: Comparison) -> str:
     return "DIFFERENT: " + ", ".join(f"{number} {what}" for number, what in kinds if number)
 
 
+def progress_line(watched: Watched, seconds: float) -> str:
+    """How far a table is that has been compared for so long."""
+    reading = watched.reading
+    if reading.doing:
+        return printable(f"{watched.table}: {reading.doing}")
+    rows = reading.source_rows
+    read = f"{reading.target_rows:,} of the target"
+    if reading.round > 1:
+        again = f"round {reading.round}, {counted(reading.keys, 'key')} that changed meanwhile"
+        return printable(f"{watched.table}: {again}, {rows:,} rows of the source, {read}")
+    of = f" of about {watched.about:,}" if watched.about else ""
+    line = f"{watched.table}: {rows:,}{of} rows of the source, {read}"
+    if rows:
+        rate = rows / max(seconds, 0.001)
+        line += f", {rate:,.0f} rows/s"
+        if watched.about > rows:
+            line += (
+                f", {100 * rows // watched.about} %, about {duration_text(1000 * (watched.about - rows) / rate)} left"
+            )
+    return printable(line)
+
+
 class _Progress:
     """Shows how far the table that is being compared is, on standard error, from a thread of its own."""
 
@@ -180,25 +202,10 @@ class _Progress:
                 continue
             now = time.monotonic()
             if self._on_terminal:
-                print(f"\r\x1b[K{self._line(watched, now)}", end="", file=sys.stderr, flush=True)
+                print(f"\r\x1b[K{progress_line(watched, now - self._since_s)}", end="", file=sys.stderr, flush=True)
             elif now - self._told_s >= _TOLD_EVERY_S:
                 self._told_s = now
-                print(self._line(watched, now), file=sys.stderr, flush=True)
-
-    def _line(self, watched: Watched, now: float) -> str:
-        reading, seconds = watched.reading, max(now - self._since_s, 0.001)
-        begun = f"{watched.table}: round {reading.round}"
-        if reading.waits_for:
-            return printable(f"{begun}, waits for {reading.waits_for}")
-        rows = reading.source_rows
-        of = f" of about {watched.about:,}" if watched.about else ""
-        line = f"{begun}, {rows:,}{of} rows of the source, {reading.target_rows:,} of the target"
-        if reading.round == 1 and rows:
-            rate = rows / seconds
-            line += f", {rate:,.0f} rows/s"
-            if watched.about > rows:
-                line += f", about {(watched.about - rows) / rate:,.0f} s left"
-        return printable(line)
+                print(progress_line(watched, now - self._since_s), file=sys.stderr, flush=True)
 
     def _clear(self) -> None:
         if self._on_terminal:

@@ -1,6 +1,7 @@
-"""The keys that differ, as a backfill takes them: what it reads again, and deletes where the source has it not.
+"""The keys that differ: as people read them, and as a backfill takes them.
 
-Both sides are read once more for them, because a comparison knows keys by their hashes. Used by `raycdc.verify.table`.
+A backfill reads them again, and deletes those that the source has not. Sides are read once more for them, because a
+comparison knows keys by their hashes. Used by `raycdc.verify.table`.
 """
 
 from __future__ import annotations
@@ -13,11 +14,39 @@ import pyarrow as pa
 from raycdc.model import TableSchema
 from raycdc.source.snapshot.key_list import text_of_keys
 from raycdc.verify.canonical import Compared
+from raycdc.verify.digests import Differing
+from raycdc.verify.results import ShownKeys
 
 #: Beyond so many keys a table is read anew as a whole: they are in the state, and each is looked up by itself.
 KEYS_MAX = 10_000
 #: Keys of one query.
 KEYS_AT_ONCE = 500
+
+
+class KeyTexts:
+    """Gathers the keys of `found` as texts."""
+
+    def __init__(self, compared: Compared, found: Differing) -> None:
+        self._compared, self._found = compared, found
+        self._wanted = np.sort(found.keys())
+        self._texts: dict[int, str] = {}
+
+    def look(self, columns: Mapping[str, pa.Array], rows: int) -> None:
+        """Rows of either side, by the names of the compared columns."""
+        keys = self._compared.key_hashes(columns, rows)
+        for place in np.flatnonzero(np.isin(keys, self._wanted)):
+            values = [str(columns[part.name][int(place)].as_py()) for part in self._compared.key]
+            self._texts.setdefault(int(keys[place]), ", ".join(values))
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self._texts) == len(np.unique(self._wanted))
+
+    def shown(self, most: int) -> ShownKeys:
+        """The first of each kind."""
+        kinds = (self._found.missing, self._found.extra, self._found.changed)
+        lists = (sorted(self._texts[int(key)] for key in kind if int(key) in self._texts) for kind in kinds)
+        return ShownKeys(*(each[:most] for each in lists))
 
 
 class KeysToRepair:
@@ -46,9 +75,13 @@ class KeysToRepair:
             arrays = [columns[part].take(taken).cast(field.type) for part, field in named]
             self._found.append(pa.Table.from_arrays(arrays, schema=self._schema))
 
+    @property
+    def is_complete(self) -> bool:
+        return len(self._seen) == len(np.unique(self._wanted))
+
     def lists(self) -> tuple[str, ...]:
         """All of them, in lists of `KEYS_AT_ONCE`; none where a key was on neither side any more."""
-        if len(self._seen) < len(self._wanted):
+        if not self.is_complete:
             return ()
         keys = pa.concat_tables(self._found)
         return tuple(text_of_keys(keys.slice(first, KEYS_AT_ONCE)) for first in range(0, keys.num_rows, KEYS_AT_ONCE))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,7 +22,7 @@ from raycdc.verify.changelog import EMPTIED, KIND, ORDER, Fold
 from raycdc.verify.digests import Checksum, Differing, Digests
 from raycdc.verify.log_changes import LogChanges, LogSaysMoreError
 from raycdc.verify.pipeline_state import Held, PipelineState
-from raycdc.verify.repair import KEYS_MAX, KeysToRepair
+from raycdc.verify.repair import KEYS_MAX, KeysToRepair, KeyTexts
 from raycdc.verify.results import Comparison, Counts, ShownKeys, Side
 from raycdc.verify.some_rows import NamedKeys, SomeRows
 from raycdc.verify.source_rows import ReadUpTo, SourceTableRows
@@ -76,9 +76,10 @@ class Reading:
     source_rows: int = 0
     target_rows: int = 0
     round: int = 1
-    #: That a later round looks at.
+    #: Keys that a later round looks at.
     keys: int = 0
-    waits_for: str = ""
+    #: Beside reading rows, as a verb and what follows.
+    doing: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +163,9 @@ class TableComparison:
         while len(waiting):
             if number == ROUNDS_MAX:
                 break
-            self._reading.waits_for = "a commit of the run that has all changes that were seen"
+            self._reading.doing = "waits for a commit of the run that has all changes that were seen"
             later = self._state.held_beyond(latest.high, self._terms.wait_s, self._terms.stopped)
-            self._reading.waits_for = ""
+            self._reading.doing = ""
             if later is None:
                 behind = len(waiting)
                 break
@@ -176,8 +177,12 @@ class TableComparison:
             took.append(seconds)
             more, waiting = self._judged(later, sides, latest, log)
             confirmed = _joined(confirmed, more)
-        keys = self._shown(held, sides, confirmed) if self._terms.show_keys and confirmed.count else None
-        repair = self._to_repair(held, sides, confirmed) if self._terms.repair and confirmed.count else ()
+        shown = sought = None
+        if confirmed.count and self._terms.show_keys:
+            shown = KeyTexts(sides.compared, confirmed)
+        if confirmed.count and self._terms.repair:
+            sought = self._sought(sides, confirmed)
+        keys, repair = self._named(held, sides, confirmed, shown, sought)
         counts = Counts(
             missing=len(confirmed.missing),
             extra=len(confirmed.extra),
@@ -200,7 +205,9 @@ class TableComparison:
         if not found.differing.count:
             return found.differing, np.zeros(0, np.uint64)
         keys = found.differing.keys()
+        self._reading.doing = "reads the log, for the keys that changed meanwhile"
         changed = log.after(held.ordinal, found.high, keys)
+        self._reading.doing = ""
         if not self._state.goes_on(sides.source.table, held):
             raise LogSaysMoreError("the pipeline began the table anew, or left it, meanwhile")
         proven = found.differing.without(changed)
@@ -267,10 +274,13 @@ class TableComparison:
             into.add(*fold.rows())
 
     @staticmethod
-    def _target_batches(sides: Sides, only: SomeRows | None = None) -> Iterator[pa.RecordBatch]:
+    def _target_batches(
+        sides: Sides, only: SomeRows | None = None, *, keys_alone: bool = False
+    ) -> Iterator[pa.RecordBatch]:
         """The target's rows that count: all, or those of `only` and whatever its reader does not skip."""
         further = [*sides.counted_by, *((KIND, ORDER) if sides.is_changelog else ())]
-        names = dict.fromkeys([*sides.names.values(), *further])
+        compared = sides.compared.key if keys_alone else sides.compared.columns
+        names = dict.fromkeys([*(sides.names[part.name] for part in compared), *further])
         try:
             yield from map(sides.counts, sides.target.batches(list(names), sides.wanted(only)))
         except (OSError, pa.ArrowException) as cause:
@@ -279,38 +289,37 @@ class TableComparison:
                 f"its rows cannot be read from the target ({type(cause).__name__}: {cause})"
             ) from cause
 
-    def _shown(self, held: Held, sides: Sides, found: Differing) -> ShownKeys:
-        """The first keys of each kind as text, for which both sides are read once more."""
-        texts: dict[int, str] = {}
-        wanted = np.sort(found.keys())
-
-        def look(columns: Mapping[str, pa.Array], rows: int) -> None:
-            keys = sides.compared.key_hashes(columns, rows)
-            for place in np.flatnonzero(np.isin(keys, wanted)):
-                values = [str(columns[part.name][int(place)].as_py()) for part in sides.compared.key]
-                texts.setdefault(int(keys[place]), ", ".join(values))
-
-        for batch in sides.source.batches(held.position, ReadUpTo(), self._ranges):
-            look(sides.source.maker.columns(batch), batch.num_rows)
-        for batch in self._target_batches(sides):
-            look(sides.target_columns(batch), batch.num_rows)
-        lists = (sorted(texts[int(key)] for key in part if int(key) in texts) for part in _kinds(found))
-        return ShownKeys(*(each[:KEYS_SHOWN_MAX] for each in lists))
-
-    def _to_repair(self, held: Held, sides: Sides, found: Differing) -> tuple[str, ...]:
-        """Lists of all keys that differ, for which both sides are read once more; none where they cannot be named."""
+    @staticmethod
+    def _sought(sides: Sides, found: Differing) -> KeysToRepair | None:
+        """What gathers the keys that differ for a backfill; None where they cannot be named."""
         if not sides.source_key or sides.is_changelog or found.count > KEYS_MAX:
-            return ()
-        schema = sides.source.document.schema
-        keys = KeysToRepair(sides.compared, sides.source_key, schema, np.sort(found.keys()))
-        try:
+            return None
+        return KeysToRepair(sides.compared, sides.source_key, sides.source.document.schema, np.sort(found.keys()))
+
+    def _named(
+        self, held: Held, sides: Sides, found: Differing, shown: KeyTexts | None, sought: KeysToRepair | None
+    ) -> tuple[ShownKeys | None, tuple[str, ...]]:
+        """The keys that differ, as they are shown and repaired, for which sides are read once more.
+
+        Keys come from the source wherever it has them, as a backfill compares them with its rows. It is not read to
+        show rows too many alone, and the target not beyond the last of these, and by the columns of its key.
+        """
+        looking: list[KeyTexts | KeysToRepair] = [each for each in (shown, sought) if each is not None]
+        self._reading.doing = "reads once more, for the keys that differ"
+        if looking and (sought is not None or len(found.missing) + len(found.changed)):
             for batch in sides.source.batches(held.position, ReadUpTo(), self._ranges):
-                keys.look(sides.source.maker.columns(batch), batch.num_rows)
-            for batch in self._target_batches(sides):
-                keys.look(sides.target_columns(batch), batch.num_rows)
-        except pa.ArrowException:
-            return ()
-        return keys.lists()
+                self._require_going()
+                looking = _looked(looking, sides.source.maker.columns(batch), batch.num_rows)
+        if not all(each.is_complete for each in looking):
+            for batch in self._target_batches(sides, keys_alone=True):
+                self._require_going()
+                columns = {part.name: batch.column(sides.names[part.name]) for part in sides.compared.key}
+                looking = _looked(looking, columns, batch.num_rows)
+                if all(each.is_complete for each in looking):
+                    break
+        self._reading.doing = ""
+        lists = sought.lists() if sought is not None and sought in looking else ()
+        return None if shown is None else shown.shown(KEYS_SHOWN_MAX), lists
 
     def _ending_both(self, read: Callable[..., Result], *given: Any) -> Result:
         """`read` one side; what it raises ends the other side, too."""
@@ -339,6 +348,22 @@ def _kinds(found: Differing) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _joined(one: Differing, other: Differing) -> Differing:
     """Of several rounds. A key is in one of them alone, because only those that are open are looked at again."""
     return Differing(*(np.concatenate(pair) for pair in zip(_kinds(one), _kinds(other), strict=True)))
+
+
+def _looked(
+    looking: Sequence[KeyTexts | KeysToRepair], columns: Mapping[str, pa.Array], rows: int
+) -> list[KeyTexts | KeysToRepair]:
+    """Those that can go on once all have looked at these rows: none of a backfill where a key is none of the source."""
+    left = []
+    for each in looking:
+        try:
+            each.look(columns, rows)
+        except pa.ArrowException:
+            if isinstance(each, KeyTexts):
+                raise
+            continue
+        left.append(each)
+    return left
 
 
 def _of_keys(sides: Sides, batch: pa.RecordBatch, only: SomeRows) -> pa.RecordBatch:

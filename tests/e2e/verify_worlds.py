@@ -258,7 +258,11 @@ class DocumentWorld(World):
             documents.update_many({"_id": {"$gte": 100, "$lte": 300}}, {"$mul": {"a": Int64(-1)}})
             documents.insert_one(self._document(5000))
 
-        return self._written(lambda documents: [step(documents) for _ in range(BURST)], pause_s=QUIET_S)
+        def burst(documents: Any) -> None:
+            for _ in range(BURST):
+                step(documents)
+
+        return self._written(burst, pause_s=QUIET_S)
 
     @contextmanager
     def _written(self, step: Callable[[Any], object], *, pause_s: float = 0.002) -> Iterator[None]:

@@ -8,6 +8,8 @@ from raycdc.cli import verify
 from raycdc.cli.verify import Asked
 from raycdc.errors import ConfigError
 from raycdc.verify.results import Comparison, Counts, ShownKeys, Side, TableResult, Verdict
+from raycdc.verify.table import Reading
+from raycdc.verify.verifier import Watched
 
 SIDE = Side(1200, "0123456789abcdef0123456789abcdef")
 
@@ -76,3 +78,25 @@ def test_a_sample_is_a_percentage(text: str, share: float) -> None:
 def test_another_sample_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is no percentage"):
         _ = Asked(sample=text).share
+
+
+@pytest.mark.parametrize(
+    ("reading", "line"),
+    [
+        (Reading(), "a.b: 0 of about 4,000,000 rows of the source, 0 of the target"),
+        (
+            Reading(source_rows=1_000_000),
+            (
+                "a.b: 1,000,000 of about 4,000,000 rows of the source, 0 of the target, 5,000 rows/s, 25 %, "
+                "about 10 min left"
+            ),
+        ),
+        (
+            Reading(source_rows=3, target_rows=9, round=2, keys=1),
+            "a.b: round 2, 1 key that changed meanwhile, 3 rows of the source, 9 of the target",
+        ),
+        (Reading(source_rows=3, doing="reads the log"), "a.b: reads the log"),
+    ],
+)
+def test_progress_says_how_far_it_is(reading: Reading, line: str) -> None:
+    assert verify.progress_line(Watched("a.b", reading, 4_000_000), 200.0) == line

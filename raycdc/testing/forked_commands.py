@@ -32,7 +32,9 @@ _REQUEST_BYTES = 1 << 20
 #: The modules that the commands have imported when they are forked.
 _IMPORTS = (
     "raycdc.cli.app",
+    "raycdc.cli.check",
     "raycdc.cli.run",
+    "raycdc.cli.tables",
     "raycdc.cli.json_view",
     "raycdc.pipeline",
     "raycdc.control.api",
@@ -45,8 +47,11 @@ _IMPORTS = (
     "raycdc.sinks.files.jsonl",
     "raycdc.sinks.iceberg.sink",
     "raycdc.sinks.jdbc.sink",
+    "raycdc.sinks.jdbc.postgres",
     "raycdc.sinks.kafka.sink",
     "raycdc.sinks.mongodb.sink",
+    # What loads compiled loops.
+    "llvmlite.binding",
 )
 
 

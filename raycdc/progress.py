@@ -122,6 +122,7 @@ class TablesOfRun:
             source_counts=self._counts.get(name, {}),
             parked=progress.parked,
             amount=progress.amount,
+            backfill=progress.backfill,
         )
 
 

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 if TYPE_CHECKING:
     from raycdc.source.parking import Asked
-    from raycdc.source.protocol.api import SnapshotAmount
+    from raycdc.source.protocol.api import BackfillProgress, SnapshotAmount
     from raycdc.source.table_life import Parked
 
 
@@ -126,6 +126,8 @@ class TableFigures:
     parked: Parked | None = None
     #: How much of the table its chunks have brought, in all runs; None of a table without a snapshot.
     amount: SnapshotAmount | None = None
+    #: Of its rows that are read again, if some are.
+    backfill: BackfillProgress | None = None
 
     @property
     def rows_about(self) -> int | None:
@@ -412,6 +414,18 @@ def _snapshot(table: TableFigures) -> dict[str, float | None]:
     }
 
 
+def _backfill(table: TableFigures) -> dict[str, float | None]:
+    """How far its backfill is; nothing of a table without one."""
+    if (backfill := table.backfill) is None:
+        return {}
+    return {
+        "backfill_rows": backfill.rows,
+        "backfill_chunks_done": backfill.chunks_done,
+        "backfill_chunks_total": backfill.chunks_total,
+        "backfill_percent": None if backfill.percent is None else round(backfill.percent, 1),
+    }
+
+
 _OLD_LAGS = {
     "currentFetchEventTimeLag": "current_fetch_event_time_lag_ms",
     "currentEmitEventTimeLag": "current_emit_event_time_lag_ms",
@@ -433,6 +447,7 @@ def _table(table: TableFigures) -> dict[str, Any]:
         "lost_values": table.lost_values,
         "rows_per_s": table.rows_per_s,
         **_snapshot(table),
+        **_backfill(table),
         **({} if table.bad_rows is None else {"bad_rows": table.bad_rows}),
         **table.source_counts,
     }

@@ -236,7 +236,7 @@ class PlainView:
 
     def _progress(self, table: TableFigures) -> None:
         name, phase = printable(table.table), table.phase
-        text = f"{name}: {phase}{_chunks_text(table)}, {_rows_text(table)}"
+        text = f"{name}: {phase}{_chunks_text(table)}, {_rows_text(table)}{_backfill_text(table)}"
         if table.rows_per_s:
             text += f", {_number(table.rows_per_s)} rows/s"
         if (eta_s := self._state.eta_s(table)) is not None:
@@ -350,8 +350,10 @@ class LiveView:
             view.add_row(*_cells(table, self._state.eta_s(table)))
         rest = len(tables) - room
         more = [] if rest <= 0 else [Text(f"… and {counted(rest, 'more table')}", style="dim")]
+        again = [f"{table.table}{_backfill_text(table)}" for table in tables if table.backfill is not None]
+        notes = [Text(printable("; ".join(again)))] if again else []
         lost = [f"{table.table}{_lost_text(table)}" for table in tables if _lost_text(table)]
-        return [view, *more, *([Text(printable("; ".join(lost)), style="yellow")] if lost else [])]
+        return [view, *more, *notes, *([Text(printable("; ".join(lost)), style="yellow")] if lost else [])]
 
 
 def _summed_up(tables: Sequence[TableFigures]) -> TableFigures:
@@ -428,6 +430,14 @@ def _clock_text(seconds: float) -> str:
 
 def _chunks_text(table: TableFigures) -> str:
     return f" {table.chunks_done}/{table.chunks_total} chunks" if table.chunks_total else ""
+
+
+def _backfill_text(table: TableFigures) -> str:
+    if (backfill := table.backfill) is None:
+        return ""
+    percent = backfill.percent
+    of = "" if percent is None else f" {backfill.chunks_done}/{backfill.chunks_total} chunks ({percent:.0f} %)"
+    return f", backfill{of}, {counted(backfill.rows, 'row')} read again"
 
 
 def _lost_text(table: TableFigures) -> str:

@@ -111,7 +111,8 @@ def _cells(table: TableReport, status: Status) -> Iterator[tuple[str, Text]]:
     snapshot = table.snapshot
     yield "table", Text(printable(table.table))
     asked = f" ({table.asked} asked)" if table.asked else ""
-    yield "phase", Text(table.phase + asked, style=PHASE_STYLES.get(table.phase, "dim"))
+    beside = ", backfill" if table.backfill is not None else ""
+    yield "phase", Text(table.phase + beside + asked, style=PHASE_STYLES.get(table.phase, "dim"))
     if table.phase == "snapshot" and snapshot is not None:
         about = "" if snapshot.rows_estimated is None else f" of about {snapshot.rows_estimated:,}"
         if snapshot.rows_done is not None:
@@ -121,6 +122,12 @@ def _cells(table: TableReport, status: Status) -> Iterator[tuple[str, Text]]:
             yield "done", Text(f"{'' if snapshot.percent is None else f'{snapshot.percent:.0f} %'}{chunks}".strip())
     elif table.rows is not None:
         yield "rows", Text(f"{table.rows:,}")
+    if (backfill := table.backfill) is not None:
+        chunks = f" ({backfill.chunks_done}/{backfill.chunks_total})" if backfill.chunks_total else ""
+        percent = "" if backfill.percent is None else f"{backfill.percent:.0f} %"
+        yield "done", Text(f"{percent}{chunks}, {counted(backfill.rows_done, 'row')} again".removeprefix(", "))
+        if backfill.eta_seconds is not None:
+            yield "left", Text(duration_text(1000 * backfill.eta_seconds))
     if table.rows_per_second:
         yield "rows/s", Text(f"{table.rows_per_second:,.0f}")
     if snapshot is not None and snapshot.eta_seconds is not None:

@@ -10,7 +10,16 @@ from raycdc.checkpoint.bad_rows import bad_rows
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.opaque import Position
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord
-from raycdc.control.model import VERSION, Commit, JobReport, ParkedReport, SnapshotReport, Status, TableReport
+from raycdc.control.model import (
+    VERSION,
+    Commit,
+    JobReport,
+    ParkedReport,
+    SnapshotReport,
+    Status,
+    TableReport,
+    backfill_report,
+)
 from raycdc.run_events import TableFigures
 from raycdc.source.parking import Requests
 from raycdc.source.snapshot.enumerator_state import SealedEnumerator, SealedPlanning
@@ -77,7 +86,10 @@ def _without_log(manifest: Manifest) -> tuple[TableReport, ...]:
 def _tables(
     manifest: Manifest, state: StreamState, requests: Requests, place_text: Callable[[Position], str]
 ) -> tuple[TableReport, ...]:
-    snapshots = _snapshots(manifest)
+    sealed = SealedEnumerator.of(manifest.enumerator)
+    snapshots = {str(table): _snapshot(planning) for table, planning in sealed.tables.items()}
+    going = [each for each in reversed(sealed.backfills) if each.over is None]
+    backfills = {str(each.request.table): backfill_report(each.progress) for each in going}
     return tuple(
         TableReport(
             table=name,
@@ -86,14 +98,10 @@ def _tables(
             snapshot=snapshots.get(name),
             parked=_parked(table, place_text),
             asked=None if asked is None else str(asked),
+            backfill=backfills.get(name),
         )
         for name, table, asked in each_table(state, requests)
     )
-
-
-def _snapshots(manifest: Manifest) -> dict[str, SnapshotReport]:
-    """How far snapshots are."""
-    return {str(table): _snapshot(sealed) for table, sealed in SealedEnumerator.of(manifest.enumerator).tables.items()}
 
 
 def _snapshot(sealed: SealedPlanning) -> SnapshotReport:

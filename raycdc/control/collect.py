@@ -20,6 +20,7 @@ from itertools import islice
 from raycdc.control.model import (
     EVERY_TABLE,
     VERSION,
+    BackfillReport,
     Backlog,
     Chosen,
     Commit,
@@ -33,6 +34,7 @@ from raycdc.control.model import (
     SnapshotReport,
     Status,
     TableReport,
+    backfill_report,
 )
 from raycdc.control.rates import Speed
 from raycdc.control.stages import Stages
@@ -228,6 +230,7 @@ class Collector:
             else ParkedReport(parked.reason, parked.again, parked.ts_ms, self._about.place_text(parked)),
             rows_left_out=figures.bad_rows,
             values_lost=figures.lost_values,
+            backfill=_backfill(figures, speeds, now_s),
         )
 
 
@@ -264,6 +267,17 @@ class Speeds:
 
     rows: Speed
     chunks: Speed
+    #: Of the backfill that goes on.
+    backfill: Speed | None = None
+
+    def saw_backfill(self, figures: TableFigures, now_s: float) -> None:
+        """The newest figures of the table."""
+        if figures.backfill is None:
+            self.backfill = None
+        elif self.backfill is None or figures.backfill.chunks_done < self.backfill.count:
+            self.backfill = Speed(now_s, figures.backfill.chunks_done)
+        elif figures.backfill.chunks_done != self.backfill.count:
+            self.backfill.saw(figures.backfill.chunks_done, now_s=now_s)
 
 
 class Tables:
@@ -292,6 +306,7 @@ class Tables:
                 insort(self._names, figures.table)
                 self._speeds[figures.table] = Speeds(Speed(now_s, figures.rows), Speed(now_s, figures.chunks_done))
                 continue
+            self._speeds[figures.table].saw_backfill(figures, now_s)
             if (figures.rows, figures.chunks_done) != (before.rows, before.chunks_done):
                 speeds = self._speeds[figures.table]
                 speeds.rows.saw(figures.rows, now_s=now_s)
@@ -355,6 +370,13 @@ def _snapshot(figures: TableFigures, speeds: Speeds, now_s: float) -> SnapshotRe
         percent=None if figures.percent is None else round(figures.percent, 1),
         eta_seconds=round(left / rate, 1) if rate and figures.phase == "snapshot" else None,
     )
+
+
+def _backfill(figures: TableFigures, speeds: Speeds, now_s: float) -> BackfillReport | None:
+    if figures.backfill is None:
+        return None
+    rate = None if speeds.backfill is None else speeds.backfill.now(now_s)
+    return backfill_report(figures.backfill, chunks_per_s=rate)
 
 
 def _reader(reader: ReaderStatus) -> ReaderReport:

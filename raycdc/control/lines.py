@@ -72,7 +72,16 @@ class SnapshotKeys(TypedDict):
     snapshot_percent: NotRequired[float | None]
 
 
-class TableLine(SnapshotKeys):
+class BackfillKeys(TypedDict):
+    """How far a backfill of the table is, while one goes on."""
+
+    backfill_rows: NotRequired[Annotated[int, Field(description="Rows that were read again.")]]
+    backfill_chunks_done: NotRequired[int]
+    backfill_chunks_total: NotRequired[Annotated[int, Field(description="As far as is known; 0: not yet.")]]
+    backfill_percent: NotRequired[Annotated[float | None, Field(description="By chunks.")]]
+
+
+class TableLine(SnapshotKeys, BackfillKeys):
     """One table. Further keys are figures of its source, such as `large_documents`."""
 
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]

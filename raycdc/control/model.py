@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
     from pydantic.json_schema import JsonSchemaValue
 
+    from raycdc.source.protocol.api import BackfillProgress
+
 VERSION = 1
 
 
@@ -61,6 +63,17 @@ class SnapshotReport:
 
 
 @dataclass(frozen=True, slots=True)
+class BackfillReport:
+    """How far a backfill of a table is: rows that meet a predicate, or have given keys, are read again."""
+
+    chunks_done: int
+    chunks_total: Annotated[int | None, Field(description="As far as is known; null before they are planned.")]
+    rows_done: Annotated[int, Field(description="Rows that were read again, in all runs.")]
+    percent: Annotated[float | None, Field(description="By chunks.")] = None
+    eta_seconds: Annotated[float | None, Field(description="How long it will still take at the rate of now.")] = None
+
+
+@dataclass(frozen=True, slots=True)
 class TableReport:
     """One table."""
 
@@ -81,6 +94,19 @@ class TableReport:
     rows_left_out: Annotated[int | None, Field(description="By pipeline.on_bad_record, in all runs.")] = None
     values_lost: Annotated[int | None, Field(description="Values that the target cannot hold, in all runs.")] = None
     asked: Annotated[str | None, Field(description="A request that acts at the next start.")] = None
+    backfill: Annotated[BackfillReport | None, Field(description="None while none goes on.")] = None
+
+
+def backfill_report(progress: BackfillProgress, *, chunks_per_s: float | None = None) -> BackfillReport:
+    """How far a backfill is, which reads so many chunks in a second."""
+    left, percent = progress.chunks_total - progress.chunks_done, progress.percent
+    return BackfillReport(
+        chunks_done=progress.chunks_done,
+        chunks_total=progress.chunks_total or None,
+        rows_done=progress.rows,
+        percent=None if percent is None else round(percent, 1),
+        eta_seconds=round(left / chunks_per_s, 1) if chunks_per_s and progress.chunks_total else None,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,14 +118,33 @@ NO_AMOUNT = SnapshotAmount()
 
 
 @dataclass(frozen=True, slots=True)
+class BackfillProgress:
+    """How far a backfill is: the chunks that are in manifests, of so many as far as is known (0: not yet), and their
+    rows.
+    """
+
+    chunks_done: int = 0
+    chunks_total: int = 0
+    rows: int = 0
+
+    @property
+    def percent(self) -> float | None:
+        """How much of it is done, by chunks; None while nobody knows how many these are."""
+        return min(99.9, 100 * self.chunks_done / self.chunks_total) if self.chunks_total else None
+
+
+@dataclass(frozen=True, slots=True)
 class TableProgress:
-    """How far a table is, for people: ``"snapshot"``, ``"stream"``, or why it is `parked`."""
+    """How far a table is, for people: ``"snapshot"``, ``"stream"``, or why it is `parked`; and its `backfill`, if one
+    goes on.
+    """
 
     phase: str
     chunks_done: int = 0
     chunks_total: int = 0
     parked: Parked | None = None
     amount: SnapshotAmount | None = None
+    backfill: BackfillProgress | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,12 +38,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from raycdc.checkpoint.manifest import Segment
 from raycdc.checkpoint.opaque import PlannerState
 from raycdc.model import TableId
-from raycdc.source.protocol.api import SplitEnumeratorContext
+from raycdc.source.protocol.api import BackfillProgress, SplitEnumeratorContext
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.backfill_request import RowsRequest, RowsRequestJson
 from raycdc.source.snapshot.snapshot_plan import EnumeratorDialect, PlannedChunks
@@ -62,6 +62,7 @@ class BackfillJson(TypedDict):
     planned: int
     rows: int
     over: str | None
+    estimate: NotRequired[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Backfill:
 
     `queue` are its chunks that are planned and in no manifest; `planner` is None once all are planned, and `document`
     describes the table for planning. `rows` were read and are in manifests. `over` says why it ended, empty where it
-    has read everything, and None while it goes on.
+    has read everything, and None while it goes on. `estimate` is how many chunks there will be, for people.
     """
 
     request: RowsRequest
@@ -80,6 +81,13 @@ class Backfill:
     planned: int = 0
     rows: int = 0
     over: str | None = None
+    estimate: int = 0
+
+    @property
+    def progress(self) -> BackfillProgress:
+        """How far it is, for people, while it goes on."""
+        total = self.planned if self.planner is None else max(self.estimate, self.planned)
+        return BackfillProgress(self.planned - len(self.queue), total, self.rows)
 
     @classmethod
     def begun(cls, request: RowsRequest, document: SchemaDocument) -> Backfill:
@@ -101,15 +109,18 @@ class Backfill:
         return f"has {self.rows:,} rows that were read again"
 
     def to_json(self) -> BackfillJson:
-        return {
-            "request": self.request.to_json(),
-            "queue": [split.to_json() for split in self.queue],
-            "planner": None if self.planner is None else self.planner.to_json(),
-            "document": None if self.document is None else self.document.to_json(),
-            "planned": self.planned,
-            "rows": self.rows,
-            "over": self.over,
-        }
+        document = BackfillJson(
+            request=self.request.to_json(),
+            queue=[split.to_json() for split in self.queue],
+            planner=None if self.planner is None else self.planner.to_json(),
+            document=None if self.document is None else self.document.to_json(),
+            planned=self.planned,
+            rows=self.rows,
+            over=self.over,
+        )
+        if self.estimate:
+            document["estimate"] = self.estimate
+        return document
 
     @classmethod
     def from_json(cls, data: BackfillJson) -> Backfill:
@@ -122,6 +133,7 @@ class Backfill:
             data["planned"],
             data["rows"],
             data["over"],
+            data.get("estimate", 0),
         )
 
 
@@ -148,6 +160,8 @@ class Backfills:
     context: SplitEnumeratorContext
     dialect: EnumeratorDialect
     on_planned: Callable[[], None]
+    #: Hears how far the backfill of a table is; None where none goes on any more.
+    on_progress: Callable[[TableId, BackfillProgress | None], None] = lambda *_: None
     #: Something ended that no manifest says.
     news: bool = False
     _all: dict[str, _Running] = field(default_factory=dict)
@@ -228,6 +242,7 @@ class Backfills:
         backfill = each.backfill
         rest = tuple(other for other in backfill.queue if other.index != split.index)
         each.backfill = replace(backfill, queue=rest, rows=backfill.rows + sum(segment.rows for segment in segments))
+        self.tell(backfill.request.table)
         if not rest and backfill.planner is None:
             self._end(each, "")
 
@@ -251,6 +266,11 @@ class Backfills:
             self.end(table, "the table was dropped")
         return ended
 
+    def tell(self, table: TableId) -> None:
+        """Say how far the table's backfill is; of several, the first goes on."""
+        going = (each.backfill for each in self._going() if each.backfill.request.table == table)
+        self.on_progress(table, next((backfill.progress for backfill in going), None))
+
     def sealed(self) -> tuple[Backfill, ...]:
         """As the manifest that is being made has them."""
         self.news = False
@@ -271,13 +291,16 @@ class Backfills:
                 planner=planner,
                 document=None if planner is None else document,
                 planned=backfill.planned + len(splits),
+                estimate=chunks.estimate,
             )
+            self.tell(request.table)
         self.on_planned()
 
     def _end(self, each: _Running, reason: str) -> None:
         ended = replace(each.backfill, queue=(), planner=None, document=None, over=reason)
         each.backfill, self.news = ended, True
         self._all[ended.request.backfill] = each
+        self.tell(ended.request.table)
 
     def _of(self, split: SnapshotSplit) -> _Running | None:
         """The backfill that the chunk is of, if it goes on."""

@@ -94,7 +94,9 @@ class IncrementalSnapshotEnumerator:
         self._planning = SnapshotPlanning(context, dialect, document=start.document, on_planned=self._go_on)
         self._stream = StreamAssignment(context, dialect, self._end, on_placed=self._go_on)
         self._chunks = ChunkAssignments(context, dialect, self._planning, self._stream)
-        self._backfills = Backfills(context, dialect, on_planned=self._go_on)
+        self._backfills = Backfills(
+            context, dialect, on_planned=self._go_on, on_progress=self._planning.news.reads_again
+        )
         if restored is not None:
             self._planning.restore(state.tables, state.unfinished)
             new = self._backfills.restore(state.backfills, self._requests.rows)
@@ -102,6 +104,7 @@ class IncrementalSnapshotEnumerator:
             self._stream.take_back(stream)
             for table, followed in self._backfills.begin(new, stream.state, start.document).items():
                 self._planning.know(table, followed.schema, incarnation=followed.incarnation)
+                self._backfills.tell(table)
 
     def __repr__(self) -> str:
         return f"IncrementalSnapshotEnumerator({self._planning}, {self._chunks}, {self._stream})"

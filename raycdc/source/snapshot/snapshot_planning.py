@@ -15,7 +15,13 @@ from raycdc.checkpoint.manifest import Segment
 from raycdc.checkpoint.opaque import PlannerState
 from raycdc.checkpoint.patch import Json
 from raycdc.model import TableId
-from raycdc.source.protocol.api import NO_AMOUNT, SnapshotAmount, SplitEnumeratorContext, TableProgress
+from raycdc.source.protocol.api import (
+    NO_AMOUNT,
+    BackfillProgress,
+    SnapshotAmount,
+    SplitEnumeratorContext,
+    TableProgress,
+)
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.enumerator_state import SealedPlanning, WrittenTables
 from raycdc.source.snapshot.snapshot_plan import PLANNED_AHEAD, EnumeratorDialect, PlannedChunks, StartPoint, uncut
@@ -71,8 +77,9 @@ class TableNews:
     """Tables that are others than before, for those who look at no others: see their classes."""
 
     def __init__(self, progress_of: Callable[[TableId, Published], TableProgress]) -> None:
+        self._backfills: dict[TableId, BackfillProgress] = {}
         self.written = WrittenTables()
-        self.counted = CountedTables(progress_of)
+        self.counted = CountedTables(lambda table, published: self._with_backfill(table, progress_of(table, published)))
 
     def note(self, table: TableId) -> None:
         """Something of the table is another one, or may be."""
@@ -83,6 +90,18 @@ class TableNews:
         """As `CountedTables.published`; what a backfill reads again is counted already."""
         if split.again is None:
             self.counted.published(split.table, times, segments)
+
+    def reads_again(self, table: TableId, backfill: BackfillProgress | None) -> None:
+        """So far is the backfill of the table that goes on; None: none does."""
+        if backfill is None and self._backfills.pop(table, None) is None:
+            return
+        if backfill is not None:
+            self._backfills[table] = backfill
+        self.counted.note(table)
+
+    def _with_backfill(self, table: TableId, progress: TableProgress) -> TableProgress:
+        backfill = self._backfills.get(table)
+        return progress if backfill is None else replace(progress, backfill=backfill)
 
 
 class SnapshotPlanning:

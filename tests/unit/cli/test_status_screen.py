@@ -8,7 +8,7 @@ from io import StringIO
 from rich.console import Console
 
 from raycdc.cli.status_screen import screen
-from raycdc.control.model import VERSION, Commit, JobReport, Run, SnapshotReport, Status, TableReport
+from raycdc.control.model import VERSION, BackfillReport, Commit, JobReport, Run, SnapshotReport, Status, TableReport
 
 NOW_MS = 1_800_000_000_000
 STREAM = TableReport("shop.orders", "stream", ("shop.orders",), rows=300_000, lag_ms=514)
@@ -38,3 +38,12 @@ def test_columns_are_there_while_a_table_needs_them() -> None:
     assert head.split() == ["table", "phase", "rows", "done", "behind", "target"]
     assert "75,000 of about 300,000  25 % (3/12)" in row
     assert row.endswith("lake.orders")
+
+
+def test_a_backfill_is_told_beside_its_table() -> None:
+    begun = replace(STREAM, backfill=BackfillReport(0, None, 0))
+    assert "stream, backfill" in shown(begun, width=120)[3]
+    reading = replace(STREAM, backfill=BackfillReport(3, 12, 1_250, percent=25.0, eta_seconds=90))
+    (head, row) = shown(reading, width=120)[2:4]
+    assert head.split() == ["table", "phase", "rows", "done", "left", "behind", "last", "commit"]
+    assert "stream, backfill  300,000  25 % (3/12), 1,250 rows again" in row

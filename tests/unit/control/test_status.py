@@ -11,12 +11,13 @@ from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.client import ServerInfo
 from raycdc.connectors.mysql.room import log_room
 from raycdc.control.collect import NOTES_MAX, About, Collector
-from raycdc.control.model import VERSION, Chosen, Status
+from raycdc.control.model import VERSION, BackfillReport, Chosen, Status
 from raycdc.control.rates import Speed
 from raycdc.control.stages import Stages
 from raycdc.errors import StateError
 from raycdc.run_events import Committed, Lags, Progress, Started, TableFigures, Warned
 from raycdc.source.connector import LogRoom
+from raycdc.source.protocol.api import BackfillProgress
 from raycdc.source.protocol.job_status import JobStatus, ReaderStatus
 from raycdc.source.protocol.metrics import ProcessMetrics
 
@@ -99,6 +100,26 @@ def test_a_status_is_made_of_events_and_bounded_in_what_it_remembers() -> None:
     assert (table.lag_ms, table.rows_per_second, table.last_commit) == (2040, 10.0, status.job.last_commit)
     assert [note.text for note in status.job.warnings] == [f"{n}" for n in range(5, NOTES_MAX + 5)]
     assert Status.from_json(status.to_json()) == status
+
+
+def test_a_backfill_says_how_far_it_is_and_how_long_it_takes() -> None:
+    now_s = 0.0
+    collector = Collector(About("shop", "jsonl out", True, targets=lambda table: (table,)), clock=lambda: now_s)
+
+    def heard(backfill: BackfillProgress | None) -> BackfillReport | None:
+        collector.listen(Progress((TableFigures("shop.a", "stream", backfill=backfill),), Lags(), ()))
+        [table] = collector.status().tables
+        return table.backfill
+
+    assert heard(None) is None
+    assert heard(BackfillProgress()) == BackfillReport(0, None, 0)
+    for second in range(5):
+        now_s = float(second)
+        said = heard(BackfillProgress(second, 20, 100 * second))
+    assert said == BackfillReport(4, 20, 400, percent=20.0, eta_seconds=16.0)
+    assert heard(None) is None
+    # The next one begins anew.
+    assert heard(BackfillProgress(0, 2)) == BackfillReport(0, 2, 0, percent=0.0)
 
 
 def test_a_status_has_the_tables_that_are_chosen_and_makes_no_others(monkeypatch: pytest.MonkeyPatch) -> None:

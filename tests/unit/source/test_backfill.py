@@ -13,6 +13,7 @@ from raycdc.checkpoint.opaque import PlannerState, Position
 from raycdc.errors import StateError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.source.parking import Requests
+from raycdc.source.protocol.api import BackfillProgress
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.backfill import Backfill, Backfills
 from raycdc.source.snapshot.backfill_request import RowsRequest
@@ -118,6 +119,27 @@ def test_chunks_of_a_predicate_are_planned_and_given_out_one_by_one() -> None:
     (sealed,) = made.sealed()
     assert (sealed.over, sealed.rows, sealed.planned, made.news) == ("", segment("s").rows, 2, False)
     assert made.tables() == []
+
+
+def test_how_far_it_is_can_be_told_until_it_is_over_also_after_a_restart() -> None:
+    told: list[tuple[TableId, BackfillProgress | None]] = []
+    context: Any = Context()
+    dialect: Any = Dialect()
+    made = Backfills(context, dialect, on_planned=lambda: None, on_progress=lambda *one: told.append(one))
+    made.begin([WHERE], STATE, lambda _: DOCUMENT)
+    made.tell(TABLE)
+    first, rows = planned(made, context), segment("s").rows
+    made.finished(first, (segment(first.split_id),))
+    sealed = [Backfill.from_json(each.to_json()) for each in made.sealed()]
+    again = Backfills(context, dialect, on_planned=lambda: None, on_progress=lambda *one: told.append(one))
+    again.restore(sealed, {"c1": WHERE})
+    again.begin([], STATE, lambda _: DOCUMENT)
+    again.tell(TABLE)
+    again.finished(planned(again, context), ())
+    half = BackfillProgress(1, 2, rows)
+    so_far = [BackfillProgress(), BackfillProgress(0, 2), half, half, half, BackfillProgress(2, 2, rows), None]
+    assert told == [(TABLE, progress) for progress in so_far]
+    assert [progress.percent for progress in (BackfillProgress(), half)] == [None, 50.0]
 
 
 def test_one_that_is_refused_by_now_is_over_with_the_reason() -> None:

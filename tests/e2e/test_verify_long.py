@@ -50,7 +50,7 @@ ALARMS_LOOKED_FOR = int(os.environ.get("RAYCDC_VERIFY_ROUNDS", "100"))
 #: An emulated replica set has 512 MiB of memory, and looks at every document for each change.
 EMULATED_DOCUMENTS_MAX = 50_000
 #: Rows of the table that a hundred comparisons are made of.
-CHANGING_ROWS = 20_000
+CHANGING_ROWS = 6_000
 
 
 PAIRS = pytest.mark.parametrize("pair", ["delta", "iceberg", "postgresql", "mongodb"])
@@ -163,7 +163,7 @@ def test_no_alarm_in_a_hundred_comparisons_under_load(
     kept_changing = rounds = 0
     with world_of(request, pair, database, min(ROWS, CHANGING_ROWS)) as world:
         world.fill()
-        job = caught_up(world, tmp_path, chunk_rows=5_000)
+        job = caught_up(world, tmp_path, chunk_rows=2_000)
         run = job.start()
         run.wait_for_start()
         begun = time.monotonic()

@@ -29,7 +29,7 @@ from tests.e2e.verified import written_to
 _INSERTED_AT_ONCE = 20_000
 _TRIES = 50
 #: Rows go back and forth so often, and then rest for a moment, in which they may be seen to be equal.
-BURST = 8
+BURST = 2
 QUIET_S = 0.5
 
 

@@ -364,7 +364,13 @@ class Pipeline:
             )
             stack.callback(commands.close)
             if isinstance(launcher, HandedLauncher) and launcher.in_process:
-                hand_over = HandOver(launcher, supervisor, lambda: run.store.last_manifest() is not None)
+                store = run.store
+                hand_over = HandOver(
+                    launcher,
+                    supervisor,
+                    has_manifest=lambda: store.last_manifest() is not None,
+                    has_commit=lambda: store.last_commit() is not None,
+                )
                 stack.callback(hand_over.close)
             _run_through_losses(loop, supervisor, run.reporter)
 

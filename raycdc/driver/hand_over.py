@@ -34,6 +34,8 @@ from raycdc.transform.plain import needs_spark
 #: Ray and Spark start when a run has lasted so long. Their start takes two cores for seconds, from the reading as well:
 #: two million rows are in a lake by then.
 START_AFTER_S = 5.0
+#: Where nothing is committed by then (hundreds of tables are made first), they start this much later at most.
+COMMIT_S = 10.0
 #: Longest the hand-over waits for the end of an epoch. A table at rest has none, and loses nothing.
 EPOCH_S = 5.0
 #: How often it looks whether it has to wait any longer.
@@ -150,18 +152,20 @@ class HandedLauncher:
 class HandOver:
     """See the module's docstring: a thread beside one `side`, which starts the other half of `launcher`.
 
-    `has_manifest` says whether there is a place to go on from.
+    `has_manifest` says whether there is a place to go on from, `has_commit` whether anything was committed.
     """
 
     def __init__(
         self,
         launcher: HandedLauncher,
         side: Side,
+        *,
         has_manifest: Callable[[], bool],
+        has_commit: Callable[[], bool],
         threads: Threads = THREADS,
     ) -> None:
         self._launcher, self._side = launcher, side
-        self._has_manifest = has_manifest
+        self._has_manifest, self._has_commit = has_manifest, has_commit
         self._threads = threads
         self._closed = Event()
         #: Whoever has it may end the source side's processes.
@@ -182,7 +186,13 @@ class HandOver:
                 self._side.fail(error)
 
     def _work(self) -> None:
-        if self._threads.wait(self._closed, START_AFTER_S) or self._side.ending:
+        if self._threads.wait(self._closed, START_AFTER_S):
+            return
+        until_s = self._threads.now_s() + COMMIT_S
+        while not self._has_commit() and self._threads.now_s() < until_s:
+            if self._threads.wait(self._closed, LOOK_S):
+                return
+        if self._side.ending:
             return
         status = self._side.status(tables=False)
         self._launcher.prepare(max(1, len(status.readers) if status else 0))

@@ -109,7 +109,7 @@ def test_without_a_manifest_there_is_nothing_to_hand_over(tmp_path: Path) -> Non
 
     with threads_for_engines(), pytest.MonkeyPatch.context() as patch:
         patch.setattr("raycdc.driver.hand_over.EPOCH_S", 0.0)
-        over = HandOver(handed, side, has_manifest)
+        over = HandOver(handed, side, has_manifest=has_manifest, has_commit=lambda: True)
         assert looked.wait(RUN_TIMEOUT_S)
         assert not side.over.is_set()
         manifest.set()

@@ -167,9 +167,8 @@ def progress_line(watched: Watched, seconds: float) -> str:
         rate = rows / max(seconds, 0.001)
         line += f", {rate:,.0f} rows/s"
         if watched.about > rows:
-            line += (
-                f", {100 * rows // watched.about} %, about {duration_text(1000 * (watched.about - rows) / rate)} left"
-            )
+            left_ms = max(1000.0, 1000 * (watched.about - rows) / rate)
+            line += f", {100 * rows // watched.about} %, about {duration_text(left_ms)} left"
     return printable(line)
 
 

@@ -92,6 +92,13 @@ def test_another_sample_is_refused(text: str) -> None:
             ),
         ),
         (
+            Reading(source_rows=3_999_999),
+            (
+                "a.b: 3,999,999 of about 4,000,000 rows of the source, 0 of the target, 20,000 rows/s, 99 %, "
+                "about 1.0 s left"
+            ),
+        ),
+        (
             Reading(source_rows=3, target_rows=9, round=2, keys=1),
             "a.b: round 2, 1 key that changed meanwhile, 3 rows of the source, 9 of the target",
         ),

@@ -7,6 +7,7 @@ are required into one error that fits on a screen. Used by ``raycdc check`` and 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
@@ -93,6 +94,14 @@ def require_ok(results: Iterable[CheckResult], info: ServerInfo) -> None:
     raise SourceError(f"{info.address} cannot be captured yet:\n{lines}")
 
 
+#: How long a lease waits until it looks again.
+_LEASE_PAUSE_S = 0.2
+
+
+class ServerIdsInUseError(SourceError):
+    """All server ids that we may use are used."""
+
+
 def lease_server_id(
     connection: Connection[Any], info: ServerInfo, candidates: Iterable[int], *, wait_s: float = 0.0
 ) -> int:
@@ -100,17 +109,20 @@ def lease_server_id(
 
     A replica that uses another one's id makes the server end that one's log stream, and the replicas registered with
     a server are not shown to every account. So jobs of ours also hold a user lock by the id's name, which needs no
-    privilege: `connection` must be the one the log is then read on. When all are taken the first one is waited for:
-    the server notices the end of a killed job only at its next heartbeat.
+    privilege: `connection` must be the one the log is then read on. When all are taken they are waited for,
+    whichever is free first: the server notices the end of a killed job only at its next heartbeat.
     """
     wanted = list(candidates)
-    used = used_server_ids(connection, info)
-    for candidate in wanted:
-        if candidate not in used and _lock(connection, candidate, wait_s=0):
-            return candidate
-    if _lock(connection, wanted[0], wait_s=wait_s) and wanted[0] not in used_server_ids(connection, info):
-        return wanted[0]
-    raise SourceError(
+    deadline = time.monotonic() + wait_s
+    while True:
+        used = used_server_ids(connection, info)
+        for candidate in wanted:
+            if candidate not in used and _lock(connection, candidate):
+                return candidate
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(_LEASE_PAUSE_S)
+    raise ServerIdsInUseError(
         f"Every id of source.server_id ({_span(wanted)}) is in use on {info.address}. Stop the other job, or give "
         f"this one another range in source.server_id."
     )
@@ -141,9 +153,9 @@ def _dies_of_lost_replicas(info: ServerInfo) -> bool:
     return not info.is_mariadb and info.version < (8, 0, 20)
 
 
-def _lock(connection: Connection[Any], server_id: int, *, wait_s: float) -> bool:
+def _lock(connection: Connection[Any], server_id: int) -> bool:
     """Take the lock of `server_id`; True when it is ours. MySQL manual, "Locking Functions"."""
-    row = query_one(connection, "SELECT GET_LOCK(%s, %s)", (_lock_name(server_id), wait_s))
+    row = query_one(connection, "SELECT GET_LOCK(%s, 0)", (_lock_name(server_id),))
     return row is not None and row[0] == 1
 
 
@@ -379,6 +391,8 @@ def _server_id(connection: Connection[Any], info: ServerInfo, wanted: list[int])
         if not _dies_of_lost_replicas(info)
         else (" Only raycdc's own jobs were asked: MySQL before 8.0.20 may crash when it is asked for its replicas.")
     )
+    if len(wanted) == 1:
+        unasked += " It is the only one, so no paused table can go on from where it was left (raycdc tables resume)."
     free = next((id_ for id_ in wanted if id_ not in used and not _is_locked(connection, id_)), None)
     taken = f"server_id {_span(wanted)} is in use on {info.address}."
     return [

@@ -88,9 +88,9 @@ test-balance: setup-test ## A hot partition of a topic gets a reader of its own;
 test-blackbox: setup-test ## Stories of DDL, types, broken surroundings, damaged state: both servers, three sinks
 	$(PYTEST) $(SEVERAL) tests/blackbox
 
-test-stories: setup-test ## What `make test` tells in a cheaper form: the tutorial into PostgreSQL; plan as check; a bench of every system; states moved
+test-stories: setup-test ## What `make test` tells in a cheaper form: the tutorial into PostgreSQL; plan as check; a bench of every system; states moved; tables that go on
 	$(PYTEST) $(SEVERAL) -m long tests/e2e/test_shop_tutorial.py tests/e2e/test_transforms.py tests/e2e/test_bench.py \
-		tests/e2e/test_backfill.py tests/e2e/test_mongodb_sink.py tests/unit/upkeep
+		tests/e2e/test_backfill.py tests/e2e/test_resumed_tables.py tests/e2e/test_mongodb_sink.py tests/unit/upkeep
 
 test-demos: setup-test ## The demo of every pair of a source and a target, each with servers of its own (about a quarter of an hour)
 	$(PYTEST) -n 2 --dist worksteal -m long tests/e2e/test_demo.py

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from raycdc.checkpoint.bad_rows import bad_rows
 from raycdc.checkpoint.opaque import Position
@@ -33,6 +33,9 @@ from raycdc.source.split import RowsAgain
 from raycdc.source.table_commands import Command, CommandRules, TableAction, as_it_is, no_rows
 from raycdc.source.table_life import Parked, phase_word
 from raycdc.source.table_requests import each_table, requests_of, stream_state
+
+if TYPE_CHECKING:
+    from raycdc.config import SourceConfig
 
 #: How often whoever waits for a running pipeline looks at its answer.
 _LOOK_S = 0.2
@@ -180,7 +183,19 @@ def print_commands(config: Path, command: str | None, *, as_json: bool) -> int:
 def command_rules_of(config: Path) -> CommandRules:
     """What the file says, of which nothing but this need be valid; a state's folder is none."""
     selected, rows = partial(_check_selected, config), partial(_require_rows, config)
-    return CommandRules(_updates_rows(config), selected, rows, partial(_why_not_by_key, config))
+    by_key, once = partial(_why_not_by_key, config), partial(_why_read_once, config)
+    return CommandRules(_updates_rows(config), selected, rows, by_key, once)
+
+
+def _why_read_once(config: Path) -> str:
+    """Why the log cannot be read twice at a time, as far as the section says it that nobody has validated."""
+    if not config.is_file():
+        return ""
+    source, model = _source_of(config)
+    try:
+        return model.model_construct(**source).why_read_once
+    except ValueError:
+        return ""  # A start says what is wrong with the section.
 
 
 def _why_not_by_key(config: Path, table: TableId, tables: Iterable[TableId], record: CommitRecord | None) -> str:
@@ -214,15 +229,19 @@ def _updates_rows(config: Path) -> bool:
     return bool(sink.get("write", fields["write"].default) == "upsert")
 
 
+def _source_of(config: Path) -> tuple[Any, type[SourceConfig]]:
+    """The section of the source as it is written, and its model."""
+    source = section_of(read_toml(config), "source")
+    return source, load_plugin(PluginGroup.SOURCES, str(source.get("type", ""))).config
+
+
 def _check_selected(config: Path, table: TableId) -> None:
     """`ConfigError` unless the configuration selects the table."""
     if not config.is_file():
         raise ConfigError(f"{config} is no configuration; name the pipeline's TOML file.")
-    from raycdc.config import SourceConfig
     from raycdc.model.selector import TableSelector
 
-    source = section_of(read_toml(config), "source")
-    model: type[SourceConfig] = load_plugin(PluginGroup.SOURCES, str(source.get("type", ""))).config
+    source, model = _source_of(config)
     key = model.tables_key
     selector = TableSelector(texts_of(source, key), texts_of(source, "exclude"))
     if not selector.matches(table):

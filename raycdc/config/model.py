@@ -193,7 +193,8 @@ class PipelineOptions(Options):
     on_log_lost: Literal["fail", "resnapshot"] = option(
         "fail",
         help="The reaction when the source no longer has the log that is needed. fail: the run ends. resnapshot: all "
-        "tables are read again.",
+        "tables are read again. Where it is needed for a table alone that was paused (raycdc tables resume), fail "
+        "parks that table, and resnapshot reads it again.",
     )
     on_existing: Literal["fail", "merge", "replace"] = option(
         "fail",
@@ -278,6 +279,13 @@ class SourceConfig(Options):
     def readers_max(self) -> int:
         """How many readers can have work at once; 0: any number."""
         return 0
+
+    @property
+    def why_read_once(self) -> str:
+        """Why the log cannot be read a second time beside itself, with the way out, as one sentence that goes on behind
+        "because"; empty where it can. `ValueError` for a section that was not validated, and says nothing.
+        """
+        return ""
 
     def for_sink(self, sink: str) -> SourceConfig:
         """The section as it is in front of a sink of this type."""

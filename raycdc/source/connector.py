@@ -60,7 +60,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.opaque import LogNotes, PlannerState, Position
 from raycdc.config import SourceConfig
-from raycdc.errors import ConfigError
+from raycdc.errors import ConfigError, SourceError
 from raycdc.model import TableId, TableSchema
 from raycdc.schema.events import SchemaChangeEvent
 from raycdc.source.checks import CheckResult
@@ -280,6 +280,9 @@ class IncrementalSource(Source[ConfigT]):
         Tables in ``split.state.parked`` that are to begin ``again`` are begun by the log
         (`raycdc.source.new_beginnings.begin`), or parked anew if they cannot be; ``raycdc tables resnapshot`` waits for
         that. The log tells no rows of the other parked tables.
+
+        A split that is read `beside` is opened while this process reads the same log further on, unless the
+        configuration says that it cannot be (`SourceConfig.why_read_once`).
         """
 
     @abstractmethod
@@ -351,6 +354,15 @@ class _FetchedDialect:
         return self._source.ring_s
 
     def open_log(self, split: StreamSplit) -> LogSource:
+        return FetchedLog(self._threads, self._source.log_reader, split)
+
+    @property
+    def lost_begin_again(self) -> bool:
+        return self._source.context.rules.lost_rows_again
+
+    def open_beside(self, split: StreamSplit) -> LogSource:
+        if why := self._source.config.why_read_once:
+            raise SourceError(why)
         return FetchedLog(self._threads, self._source.log_reader, split)
 
     def open_chunks(self) -> ChunkSource:

@@ -261,14 +261,15 @@ class Requests:
     def acts_on(self, name: str, state: StreamState) -> bool:
         """Whether the table is still to do in a stream split's state."""
         table = state.named(name)
-        if self.tables.get(name) is TableRequest.RESUME and not _is_paused(table):
+        if self.tables.get(name) is TableRequest.RESUME and not can_be_resumed(table):
             return False  # It goes on, and is still the beginning that it was before it was asked for.
         changed = incarnation_of(table)
         return name in self.tables and (state.changes if changed is None else changed) <= self.number_of(name)
 
 
-def _is_paused(state: TableState) -> bool:
-    return isinstance(state, Parked) and state.phase is Phase.PAUSED
+def can_be_resumed(state: TableState) -> bool:
+    """Whether a table is paused, or parked at a place that it can go on from."""
+    return isinstance(state, Parked) and (state.phase is Phase.PAUSED or state.left is not None)
 
 
 def _request(table: str, text: str) -> TableRequest:

@@ -140,10 +140,13 @@ class StreamSplit:
     """A log from `state` on. `schemas` holds the schema documents (by fingerprint) that `state` refers to.
 
     So the schema of the followed table ``t`` is ``split.schemas[split.state.followed[t].schema].schema``.
+
+    It is read `beside` the log of all other tables, for those that were paused; that is known in the reader alone.
     """
 
     state: StreamState
     schemas: Mapping[str, SchemaDocument] = field(default_factory=dict)
+    beside: bool = False
 
     @classmethod
     def of(cls, state: StreamState, document: Callable[[str], SchemaDocument]) -> StreamSplit:

@@ -5,7 +5,8 @@
 | `add` | one of the pipeline's and not removed; not selected by the configuration | a snapshot |
 | `remove` | none of the pipeline's; removed | left out |
 | `pause` | none of the pipeline's; paused, removed or ended | left out |
-| `resume` | not paused | to go on from where it was left; a snapshot, where nobody can say what lies between |
+| `resume` | not paused, nor parked at a place that it can go on from; its log cannot be read twice at a time | to go \
+on from where it was left; a snapshot, where nobody can say what lies between |
 | `resnapshot` | none of the pipeline's; removed | a snapshot |
 | `backfill`, and `resnapshot` of some rows | not followed, or without a primary key; its target keeps changes and no \
 rows, or cannot tell its rows by key (`raycdc.source.rows_by_key`); the source refuses the predicate | a backfill |
@@ -26,7 +27,7 @@ from raycdc.errors import ConfigError, SourceError
 from raycdc.model import TableId
 from raycdc.model.selector import plain_table
 from raycdc.plugins import did_you_mean
-from raycdc.source.parking import Asked, TableRequest, with_refusals
+from raycdc.source.parking import Asked, TableRequest, can_be_resumed, with_refusals
 from raycdc.source.rows_by_key import RowsByKey, WhyNotByKey
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.backfill_request import RowsRequest
@@ -161,13 +162,15 @@ def no_rows(table: TableId, *_: object) -> None:
 class CommandRules:
     """What the configuration says about commands: whether the sink holds one row per key, and where a table that is to
     be added `is_selected`, which raises `ConfigError` otherwise. So does `require_rows` of rows that cannot be read.
-    `why_not_by_key` says why rows of a table cannot be put over those of its target.
+    `why_not_by_key` says why rows of a table cannot be put over those of its target, and `why_read_once` why the log
+    cannot be read a second time beside itself (`raycdc.config.SourceConfig`).
     """
 
     updates_rows: bool
     is_selected: Callable[[TableId], None]
     require_rows: RequireRows = no_rows
     why_not_by_key: WhyNotByKey = field(default_factory=lambda: RowsByKey().why_not)
+    why_read_once: Callable[[], str] = str
 
     def why_no_rows(self, table: TableId, state: StreamState, record: CommitRecord | None) -> str:
         """Why no rows of the table are read again, whatever the source says; empty where they may be."""
@@ -205,6 +208,11 @@ def judged(
         return _judged_rows(command, TableId.parse(table), state, record, rules, document)
     _require_sense(action, table, state, rules)
     why = _why_anew(table, state, record, rules) if action is TableAction.RESUME else ""
+    if action is TableAction.RESUME and not why and (once := rules.why_read_once()):
+        raise ConfigError(
+            f"{table} cannot go on from where it was left, because {once} Or read it anew with: raycdc tables "
+            f"resnapshot CONFIG {table}"
+        )
     anew = bool(why) or action.request is TableRequest.RESNAPSHOT
     shared = record if anew and rules.updates_rows else None
     together = read_together(shared, [table], state)
@@ -288,7 +296,7 @@ def _require_sense(action: TableAction, table: str, state: StreamState, rules: C
         )
     if removed and action in (TableAction.RESUME, TableAction.RESNAPSHOT):
         raise ConfigError(f"{table} was removed. Add it with: raycdc tables add.")
-    if action is TableAction.RESUME and (parked is None or parked.phase is not Phase.PAUSED):
+    if action is TableAction.RESUME and not can_be_resumed(now):
         raise ConfigError(f"{table} is not paused. For a new snapshot of it: raycdc tables resnapshot.")
     idle = parked is not None and parked.phase is not Phase.PARKED
     if parked is not None and ((action is TableAction.PAUSE and idle) or (action is TableAction.REMOVE and removed)):

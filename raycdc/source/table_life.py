@@ -216,7 +216,8 @@ class Parked:
     """Nothing of the table is passed on from `position` on. `again`: it begins anew by itself.
 
     `schema` is the last one that was followed (None: never), `ts_ms` the commit time of the event that parked it.
-    `left` is of a table that was paused when all its chunks were out: it can go on from `position`.
+    `left` is of a table that was paused when all its chunks were out, or whose log could not be read for a while since:
+    it can go on from `position`.
     """
 
     schema: str | None
@@ -657,6 +658,7 @@ def parked_from(state: TableState, parking: Parking, *, incarnation: int = 0) ->
         parking.position,
         parking.ts_ms,
         parking.again,
+        state.left if parking.goes_on and isinstance(state, CatchingUp) and not state.gone else None,
     )
 
 
@@ -681,7 +683,7 @@ def asleep(state: Followed | Parked | CatchingUp, position: Position) -> Parked:
 class Parking:
     """Why a table is not followed from `position` on. `again`: until it begins anew by itself.
 
-    `ts_ms` is the commit time of the event that did it.
+    `ts_ms` is the commit time of the event that did it. `goes_on`: the table is `CatchingUp`, and can go on from there.
     """
 
     reason: str
@@ -689,6 +691,7 @@ class Parking:
     ts_ms: int
     again: bool = False
     phase: Phase = Phase.PARKED
+    goes_on: bool = False
 
 
 def followed_to_json(state: Followed) -> FollowedJson:

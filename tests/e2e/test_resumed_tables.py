@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from raycdc.testing.changelog import check_changelog, read_changelog
+from raycdc.testing.compare import read_delta
 from raycdc.testing.jobs import CollectionJob, Job, run_through
-from raycdc.testing.servers import MariaDbServer, MongoDb
+from raycdc.testing.servers import DatabaseServer, MariaDbServer, MongoDb, MySqlServer
 from raycdc.testing.servers.process import wait_until
-from tests.e2e.test_parked_tables import lake_equals_source, listed, rows_of, tables_command
+from tests.e2e.test_parked_tables import ask, lake_equals_source, listed, rows_of, tables_command
 
 pytestmark = pytest.mark.server
 
 TABLES = ("a", "b")
 
 
-def make(server: MariaDbServer, database: str) -> None:
+def make(server: DatabaseServer, database: str) -> None:
     server.execute(f"DROP DATABASE IF EXISTS {database}", f"CREATE DATABASE {database}")
     for table in TABLES:
         server.execute(
@@ -52,6 +54,12 @@ def alive(job: Job, table: str, key: str) -> list[dict[str, Any]]:
         elif row["_op"] == "-D":
             del rows[row[key]]
     return list(rows.values())
+
+
+def kept(job: Job, table: str) -> list[dict[str, Any]]:
+    """The rows of a target with one row per key; none before it is there."""
+    place = job.lake / job.database / table
+    return read_delta(place).to_pylist() if (place / "_delta_log").exists() else []
 
 
 def caught_up(job: Job, failpoints: str = "") -> int:
@@ -132,16 +140,12 @@ def test_a_process_that_dies_while_a_table_is_caught_up_repeats_and_loses_nothin
     assert kinds(job, "a").count(("T", False)) == 0
 
 
-def test_a_paused_table_whose_log_is_purged_is_parked_by_name_and_read_anew_when_asked_for(
-    mariadb: MariaDbServer, tmp_path: Path
-) -> None:
-    make(mariadb, "purged")
-    job = Job(tmp_path, mariadb, "purged", TABLES, local=True)
+def leave_behind_a_purged_log(mariadb: MariaDbServer, job: Job) -> None:
+    """Pause table a, change both, and purge the log that the changes of a are in."""
+    tables_command(job, "pause", f"{job.database}.a", "--wait", "600")
+    mariadb.execute("UPDATE a SET n = 7", "UPDATE b SET n = 7", database=job.database)
     assert caught_up(job) == 0
-    tables_command(job, "pause", "purged.a", "--wait", "600")
-    mariadb.execute("UPDATE a SET n = 7", "UPDATE b SET n = 7", database="purged")
-    assert caught_up(job) == 0
-    mariadb.execute("FLUSH BINARY LOGS", "UPDATE b SET n = 8", database="purged")
+    mariadb.execute("FLUSH BINARY LOGS", "UPDATE b SET n = 8", database=job.database)
     assert caught_up(job) == 0
     newest = mariadb.binlog_paths()[-1].name
 
@@ -151,6 +155,15 @@ def test_a_paused_table_whose_log_is_purged_is_parked_by_name_and_read_anew_when
         return mariadb.binlog_paths()[0].name == newest
 
     wait_until(purged, timeout_s=120, what="the older log is gone")
+
+
+def test_a_paused_table_whose_log_is_purged_is_parked_by_name_and_read_anew_when_asked_for(
+    mariadb: MariaDbServer, tmp_path: Path
+) -> None:
+    make(mariadb, "purged")
+    job = Job(tmp_path, mariadb, "purged", TABLES, local=True)
+    assert caught_up(job) == 0
+    leave_behind_a_purged_log(mariadb, job)
     tables_command(job, "resume", "purged.a", "--wait", "600")
     # The others go on; that one is left behind is said at the end.
     assert caught_up(job) == 4
@@ -163,6 +176,21 @@ def test_a_paused_table_whose_log_is_purged_is_parked_by_name_and_read_anew_when
     tables_command(job, "resnapshot", "purged.a")
     assert caught_up(job) == 0
     lake_equals_source(job, *TABLES)
+
+
+def test_a_paused_table_whose_log_is_purged_is_read_anew_by_itself_where_the_configuration_says_so(
+    mariadb: MariaDbServer, tmp_path: Path
+) -> None:
+    make(mariadb, "purged_anew")
+    job = Job(tmp_path, mariadb, "purged_anew", TABLES, local=True)
+    job.pipeline = 'on_log_lost = "resnapshot"\non_table_error = "fail"'
+    assert caught_up(job) == 0
+    leave_behind_a_purged_log(mariadb, job)
+    tables_command(job, "resume", "purged_anew.a", "--wait", "600")
+    assert caught_up(job) == 0
+    lake_equals_source(job, *TABLES)
+    assert listed(job)["purged_anew.a"]["phase"] == "stream"
+    assert listed(job)["purged_anew.b"]["again"] is False
 
 
 def test_a_table_that_was_paused_in_its_snapshot_is_read_anew_and_the_answer_says_so(
@@ -178,6 +206,74 @@ def test_a_table_that_was_paused_in_its_snapshot_is_read_anew_and_the_answer_say
     assert "is read anew, because" in tables_command(job, "resume", "halfway.a", "--wait", "600")
     assert caught_up(job) == 0
     lake_equals_source(job, *TABLES)
+
+
+def test_a_single_server_id_lets_no_table_go_on_and_ends_no_run(mariadb: MariaDbServer, tmp_path: Path) -> None:
+    """The log is read under it, and the server ends one of two readings that have the same."""
+    make(mariadb, "one_id")
+    job = Job(tmp_path, mariadb, "one_id", TABLES, local=True, sink="jsonl", write="changelog")
+    job.source = 'server_id = 5477\nheartbeat = "1s"'
+    assert caught_up(job) == 0
+    tables_command(job, "pause", "one_id.a", "--wait", "600")
+    assert caught_up(job) == 0
+    mariadb.execute("UPDATE a SET n = 10 WHERE id = 1", "UPDATE b SET n = 10 WHERE id = 1", database="one_id")
+    refused = ask(job, "resume", "one_id.a", "--wait", "600")
+    assert refused.returncode == 2
+    assert "needs two numbers of source.server_id, and that is 5477 alone; give it a range" in refused.stderr
+    assert "read it anew with: raycdc tables resnapshot CONFIG one_id.a" in refused.stderr
+    # Asked for under a range, and started without.
+    job.source = 'server_id = "5477-5478"\nheartbeat = "1s"'
+    job.configuration()
+    assert "goes on from where it was left" in tables_command(job, "resume", "one_id.a", "--wait", "600")
+    job.source = 'server_id = 5477\nheartbeat = "1s"'
+    assert caught_up(job) == 4
+    parked = listed(job)["one_id.a"]
+    assert parked["phase"] == "parked"
+    assert parked["reason"].endswith(
+        'alone; give it a range such as "5400-5499". Let it go on with: raycdc tables resume CONFIG one_id.a; or read '
+        "it anew with: raycdc tables resnapshot CONFIG one_id.a"
+    )
+    assert {key: row["n"] for key, row in values(job, "b").items()} == {1: 10, 2: 2, 3: 3}
+    # As it says.
+    job.source = 'server_id = "5477-5478"\nheartbeat = "1s"'
+    job.configuration()
+    assert "goes on from where it was left" in tables_command(job, "resume", "one_id.a", "--wait", "600")
+    assert caught_up(job) == 0
+    assert kinds(job, "a") == [("+I", False)] * 3 + [("-U", True), ("+U", True)]
+
+
+def test_a_second_reading_that_cannot_be_had_is_waited_for_while_the_others_go_on(
+    mysql80: MySqlServer, tmp_path: Path
+) -> None:
+    def has(n: int) -> bool:
+        return {row["n"] for row in values(job, "b").values()} == {n}
+
+    make(mysql80, "waited")
+    job = Job(tmp_path, mysql80, "waited", TABLES, local=True, sink="jsonl", write="changelog")
+    job.source = 'server_id = "5481-5482"\nheartbeat = "1s"'
+    run = job.start()
+    run.wait_for_rows(lambda: len(values(job, "a")) == len(values(job, "b")) == 3)
+    assert "is paused" in tables_command(job, "pause", "waited.a", "--wait", "600")
+    mysql80.execute("UPDATE a SET n = 10", "UPDATE b SET n = 10", database="waited")
+    with mysql80.connect() as other, other.cursor() as cursor:
+        # Another job has the id that is left.
+        locks = []
+        for number in (5481, 5482):
+            cursor.execute(f"SELECT GET_LOCK('raycdc:server_id:{number}', 0)")
+            locks.append(cursor.fetchall()[0][0])
+        assert locks.count(1) == 1
+        tables_command(job, "resume", "waited.a", "--wait", "600")
+        for n in range(20, 24):
+            # Nothing of the others waits, and no reader begins anew, however often it was tried.
+            mysql80.execute(f"UPDATE b SET n = {n}", database="waited")
+            run.wait_for_rows(partial(has, n))
+            assert listed(job)["waited.a"]["phase"] == "resuming"
+        assert len(kinds(job, "a")) == 3
+    run.wait_for_rows(lambda: {row["n"] for row in values(job, "a").values()} == {10})
+    run.wait_for_rows(lambda: listed(job)["waited.a"]["phase"] == "stream")
+    assert run.interrupt() in (0, 130)
+    assert kinds(job, "a") == [("+I", False)] * 3 + [("-U", True), ("+U", True)] * 3
+    assert check_changelog(read_changelog(job.lake / "waited" / "b", "jsonl"), ["id"]) == []
 
 
 @pytest.mark.long
@@ -222,3 +318,26 @@ def test_a_collection_goes_on_from_where_it_was_left(mongodb: MongoDb, mongodb_d
     assert "a field that is new" in str(left[4])
     assert "followed as ever" in str(left[3])
     assert [kind for kind, _ in kinds(job, "b")] == ["+I"] * 3 + ["-U", "+U"]
+
+
+@pytest.mark.long
+def test_a_table_goes_on_where_it_was_left_on_ray_and_spark(mysql80: MySqlServer, tmp_path: Path) -> None:
+    make(mysql80, "resumed_there")
+    job = Job(tmp_path, mysql80, "resumed_there", TABLES, write="upsert")
+    run = job.start()
+    run.wait_for_rows(lambda: len(kept(job, "a")) == len(kept(job, "b")) == 3)
+    tables_command(job, "pause", "resumed_there.a", "--wait", "600")
+    mysql80.execute(
+        "UPDATE a SET n = 10 WHERE id = 1",
+        "ALTER TABLE a ADD more VARCHAR(9)",
+        "INSERT INTO a VALUES (4, 4, 'y')",
+        "UPDATE b SET n = 10 WHERE id = 1",
+        database="resumed_there",
+    )
+    run.wait_for_rows(lambda: {row["id"]: row["n"] for row in kept(job, "b")} == {1: 10, 2: 2, 3: 3})
+    assert {row["id"]: row["n"] for row in kept(job, "a")} == {1: 1, 2: 2, 3: 3}
+    assert "goes on from where it was left" in tables_command(job, "resume", "resumed_there.a", "--wait", "600")
+    run.wait_for_rows(lambda: {row["id"]: row["n"] for row in kept(job, "a")} == {1: 10, 2: 2, 3: 3, 4: 4})
+    run.wait_for_rows(lambda: listed(job)["resumed_there.a"]["phase"] == "stream")
+    assert run.interrupt() in (0, 130)
+    lake_equals_source(job, *TABLES)

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from raycdc.errors import RaycdcError
 from raycdc.source.snapshot.catch_up import CatchUp, RowNumbers
 from raycdc.source.snapshot.incremental_reader import IncrementalReader
 from raycdc.source.snapshot.log_reader import LogReader
 from raycdc.source.snapshot.log_unit import LogUnit
+from raycdc.source.snapshot.reading_beside import ReadingBeside
 from raycdc.source.snapshot.snapshot_planning import SnapshotPlanning
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.table_life import CatchingUp, LeftAt
@@ -28,6 +30,7 @@ DEATHS = replace(CALM, crashes=0.02, pauses=0.008)
 BESIDE_AS_OF = replace(
     CALM, kinds=(TableKind.PLAIN, TableKind.AS_OF, TableKind.AS_OF), truncations=0.5, unfollowed=0.3, pauses=0.01
 )
+BREAKS = replace(CALM, pauses=0.008, breaks=0.15)
 FAILOVERS = replace(CRASHES, visibility=Visibility.WAIT, failovers=0.006)
 
 
@@ -35,6 +38,12 @@ FAILOVERS = replace(CRASHES, visibility=Visibility.WAIT, failovers=0.006)
 def test_paused_tables_go_on_and_the_sinks_equal_the_source_whatever_fails(seed: int) -> None:
     drawn = Settings.of(random.Random(seed), 1500)
     Simulation(seed, settings=replace(drawn, pauses=0.006, unfollowed=0.1)).run()
+
+
+@pytest.mark.parametrize("seed", seeds(SEEDS))
+def test_a_reading_beside_the_log_that_is_lost_again_and_again_costs_nobody_a_row(seed: int) -> None:
+    drawn = Settings.of(random.Random(seed), 1500)
+    Simulation(seed, settings=replace(drawn, pauses=0.006, unfollowed=0.1, breaks=0.15, purges=0.05)).run()
 
 
 def test_another_server_takes_over_while_tables_are_paused() -> None:
@@ -70,11 +79,11 @@ def go_on_with_the_log_as_it_is_read(patch: pytest.MonkeyPatch) -> None:
     """The reader of the log has read ahead, and passed over rows of the table."""
     real = IncrementalReader._open_anew
 
-    def open_anew(self: IncrementalReader, log: LogReader) -> None:
+    def open_anew(self: IncrementalReader, log: LogReader, beside: ReadingBeside) -> None:
         source = self._log_source
         assert source is not None
         patch.setattr(source, "close", lambda: None, raising=False)
-        real(self, log)
+        real(self, log, beside)
         self._log_source = source
 
     patch.setattr(IncrementalReader, "_open_anew", open_anew)
@@ -182,6 +191,41 @@ def take_a_table_in_snapshot_for_one_that_can_go_on(patch: pytest.MonkeyPatch) -
     patch.setattr(StreamState, "pause", pause)
 
 
+def number_rows_from_the_beginning_when_the_reading_is_opened_again(patch: pytest.MonkeyPatch) -> None:
+    """They come before rows of the same epoch that they are behind."""
+
+    def read_again(self: RowNumbers) -> None:
+        self._beside, self._behind = None, 0
+        self._next = 0
+
+    patch.setattr(RowNumbers, "read_again", read_again)
+
+
+def read_again_what_was_passed_on(patch: pytest.MonkeyPatch) -> None:
+    """From where the last epoch ends, though the open one has more."""
+    real = CatchUp.read_again
+
+    def read_again(self: CatchUp) -> None:
+        real(self)
+        numbers = self.numbers
+        self.begin()
+        self.numbers = numbers
+
+    patch.setattr(CatchUp, "read_again", read_again)
+
+
+def open_the_reading_again_inside_a_transaction(patch: pytest.MonkeyPatch) -> None:
+    real = ReadingBeside._act_on
+
+    def act_on(self: ReadingBeside, error: RaycdcError) -> None:
+        cursor = self._log.catch_up._cursor
+        assert cursor is not None
+        cursor.in_transaction = False
+        real(self, error)
+
+    patch.setattr(ReadingBeside, "_act_on", act_on)
+
+
 #: Rule, circumstances in which it matters, and a seed that is known to miss it (only to be quick).
 RULES: list[tuple[Switch, Settings, int]] = [
     (join_where_the_table_was_left, CALM, 0),
@@ -197,6 +241,9 @@ RULES: list[tuple[Switch, Settings, int]] = [
     (end_before_all_tables_are_caught_up, CALM, 0),
     (number_a_statements_rows_before_its_epoch, TRUNCATIONS, 0),
     (take_a_table_in_snapshot_for_one_that_can_go_on, CALM, 2),
+    (number_rows_from_the_beginning_when_the_reading_is_opened_again, BREAKS, 3),
+    (read_again_what_was_passed_on, BREAKS, 1),
+    (open_the_reading_again_inside_a_transaction, BREAKS, 9),
 ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
@@ -10,13 +12,17 @@ from pymysql.connections import Connection
 from raycdc.clients.mysql import close_quietly, connect
 from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.binlog.stream import BinlogStream
-from raycdc.connectors.mysql.checks import lease_server_id
+from raycdc.connectors.mysql.checks import ServerIdsInUseError, lease_server_id
 from raycdc.connectors.mysql.client import ServerInfo, ensure_available, probe
 from raycdc.connectors.mysql.failover import require_same_server
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig
+from raycdc.errors import SourceUnavailableError
 
 #: Seconds more than a heartbeat until the server has surely noticed that a log connection is gone.
-_HEARTBEAT_MARGIN_S = 2.0
+_HEARTBEAT_MARGIN_S = 10.0
+#: How long a reading beside the log waits until that has its server id; the two are opened together.
+_ID_WITHIN_S = 5.0
+_PAUSE_S = 0.02
 
 
 class Connections:
@@ -25,6 +31,8 @@ class Connections:
     def __init__(self, config: MySqlSourceConfig) -> None:
         self._config = config
         self._info: ServerInfo | None = None
+        #: The server id under which this process follows the log.
+        self._leased: int | None = None
 
     def connect(self) -> Connection[Any]:
         return connect(self._config.settings())
@@ -48,9 +56,34 @@ class Connections:
 
     def open_log(self, start: BinlogOffset) -> BinlogStream:
         """The log from `start` on, under a server id that nobody else uses. Raises `LogLostError`."""
-        config = self._config
-        heartbeat_s = config.heartbeat.total_seconds()
-        ids = range(config.server_id.first, config.server_id.last + 1)
+        return self._stream(start, self._ids())[0]
+
+    def follow(self, start: BinlogOffset) -> BinlogStream:
+        """`open_log` to follow it, for as long as this process reads."""
+        self._leased = None
+        stream, self._leased = self._stream(start, self._ids())
+        return stream
+
+    def follow_beside(self, start: BinlogOffset) -> BinlogStream:
+        """`follow` beside what is followed: never under the server id of that, nor before that has one. An id that
+        another job has may be given back, so `SourceUnavailableError` where there is no other.
+        """
+        deadline = time.monotonic() + _ID_WITHIN_S
+        while self._leased is None:
+            if time.monotonic() > deadline:
+                raise SourceUnavailableError("the log itself, beside which it is read, has no server id yet")
+            time.sleep(_PAUSE_S)
+        try:
+            return self._stream(start, [id_ for id_ in self._ids() if id_ != self._leased])[0]
+        except ServerIdsInUseError as error:
+            raise SourceUnavailableError(str(error)) from error
+
+    def _ids(self) -> Sequence[int]:
+        return range(self._config.server_id.first, self._config.server_id.last + 1)
+
+    def _stream(self, start: BinlogOffset, ids: Sequence[int]) -> tuple[BinlogStream, int]:
+        """The log from `start` on, and the one of the server `ids` that it is read under."""
+        heartbeat_s = self._config.heartbeat.total_seconds()
         connection = self.connect()
         try:
             # Asked on this very connection: behind one address another server may answer the next one.
@@ -61,4 +94,5 @@ class Connections:
         except BaseException:
             close_quietly(connection)
             raise
-        return BinlogStream(connection, server_id=server_id, offset=start, heartbeat_s=heartbeat_s)
+        stream = BinlogStream(connection, server_id=server_id, offset=start, heartbeat_s=heartbeat_s)
+        return stream, server_id

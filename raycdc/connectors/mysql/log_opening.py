@@ -77,7 +77,7 @@ class LogOpening:
         row_filter = LogFilter(self.connections.connect, self.options.captures(), history.table)
         decoder.xa.keeper = KeptRows(hiding, partial(self._cut_by, chunk_keys_of(self.split)), row_filter)
         reader = MySqlLogReader(
-            open_stream=self.connections.open_log,
+            open_stream=self.connections.follow_beside if self.split.beside else self.connections.follow,
             history=history,
             decoder=decoder,
             start=self.start,

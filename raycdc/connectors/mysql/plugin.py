@@ -221,6 +221,16 @@ class MySqlSourceConfig(SelectedTablesConfig):
         """One that had no connection for chunks would never read any; whoever follows the log can have one, too."""
         return self.snapshot.chunk_readers_max
 
+    @property
+    def why_read_once(self) -> str:
+        ids = parse_server_id(self.server_id)  # Also of a section that was not validated.
+        if ids.first != ids.last:
+            return ""
+        return (
+            f"its log is read twice at a time for that, which needs two numbers of source.server_id, and that is {ids} "
+            'alone; give it a range such as "5400-5499".'
+        )
+
     def chunk_keys(self) -> dict[TableId, str]:
         return {TableId.parse(name): column for name, column in self.snapshot.key.items() if name.count(".")}
 

@@ -18,7 +18,8 @@ as after a restart. For the log's reader reads ahead, and has passed over rows o
 | has, or the log has, something before its place that is still to be settled | it waits until M is behind its unit |
 | parks a table, or lets it begin again | the others go on; both readings are opened anew behind the next cut |
 | says that a table has ended | the log looks: it has passed over whatever took the name since |
-| cannot go on (the log is purged) | its tables are parked with the reason; the log goes on |
+| fails for a while, between two transactions | it is opened anew alone, where it is, and the log goes on |
+| cannot go on | its tables are parked with the reason; the log goes on (`raycdc.source.snapshot.reading_beside`) |
 
 *Settled* is a reading whose notes have nothing that is still to be told of the log before its place
 (`ReaderDialect.is_settled`). Until then its ordinal may be smaller than that of its position, which is where it would
@@ -33,6 +34,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from enum import Enum
 from typing import assert_never
 
 import numpy as np
@@ -63,6 +65,17 @@ from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.snapshot.table_changes import TableChanges
 from raycdc.source.split import StreamSplit
 from raycdc.source.table_life import CatchingUp, Parking, Phase, TableLives, asleep, followed_from
+
+
+class WayOut(Enum):
+    """What becomes of tables that cannot go on from where they were left."""
+
+    #: They can go on when they are asked to, unless an epoch has a part of a transaction behind that place.
+    RESUME = (
+        "Let it go on with: raycdc tables resume CONFIG {0}; or read it anew with: raycdc tables resnapshot CONFIG {0}"
+    )
+    RESNAPSHOT = "Read it anew with: raycdc tables resnapshot CONFIG {0}"
+    BY_ITSELF = "It is read anew, as pipeline.on_log_lost says."
 
 
 class CatchUp:
@@ -158,7 +171,8 @@ class CatchUp:
         everyone = {**state.followed, **state.parked, **state.catching_up}
         others = {t: asleep(one, cursor.position) for t, one in everyone.items() if t not in self.tables}
         beside = StreamState(cursor.position, cursor.ordinal, followed, others, state.changes, cursor.notes)
-        return log, StreamSplit(beside, {one.schema: documents[one.schema] for one in followed.values()})
+        schemas = {one.schema: documents[one.schema] for one in followed.values()}
+        return log, StreamSplit(beside, schemas, beside=True)
 
     def on_unit(self, unit: LogUnit, *, now_s: float) -> None:
         """Pass one unit, if it is before the log's place. Only when `ready`, and the log is between transactions."""
@@ -187,17 +201,36 @@ class CatchUp:
             self.seal()
             self._stop()
 
-    def give_up(self, reason: str, *, now_s: float) -> None:
+    def give_up(self, reason: str, way_out: WayOut, *, now_s: float) -> None:
         """The reading cannot go on, for a `reason` in a sentence: its tables are parked where they are."""
-        assert self._cursor is not None, "nothing is read"
+        cursor = self._cursor
+        assert cursor is not None, "nothing is read"
+        if way_out is WayOut.RESUME and self.in_transaction:
+            way_out = WayOut.RESNAPSHOT
+        if not self.in_transaction:
+            self.seal()
         for table in sorted(self.tables, key=str):
-            text = (
-                f"{table} cannot go on from where it was left, because {reason} Read it anew with: "
-                f"raycdc tables resnapshot CONFIG {table}"
+            text = f"{table} cannot go on from where it was left, because {reason} {way_out.value.format(table)}"
+            parking = Parking(
+                text,
+                cursor.position,
+                cursor.event_ms or 0,
+                again=way_out is WayOut.BY_ITSELF,
+                goes_on=way_out is WayOut.RESUME,
             )
-            parking = Parking(text, self._cursor.position, self._cursor.event_ms or 0)
-            self._changes.apply(TableParked(table, parking), now_s=now_s)
+            if parking.again:
+                self._changes.leave(table, parking)
+            else:
+                self._changes.apply(TableParked(table, parking), now_s=now_s)
         self._stop()
+
+    def read_again(self) -> None:
+        """The reading is opened anew where it is, alone: all that was not passed on comes again. Only between two
+        transactions.
+        """
+        assert not self.in_transaction, f"{self} is inside a transaction"
+        self._units.clear()
+        self.numbers.read_again()
 
     def seal(self) -> None:
         """The epoch is about to be cut: its place becomes that of its tables."""
@@ -284,7 +317,7 @@ class CatchUp:
                     self._lives.joined(table)
                     self._epoch.touch(table)
                 case CatchingUp():
-                    self._changes.end(table, Parking(ended(table, "table"), self._log.position, 0, phase=Phase.ENDED))
+                    self._changes.leave(table, Parking(ended(table, "table"), self._log.position, 0, phase=Phase.ENDED))
                 case _:
                     pass  # Parked by a row of this unit that does not fit.
         self._stop()
@@ -319,6 +352,8 @@ class RowNumbers:
         self._next = 0
         self._log = 0
         self._beside: int | None = None
+        #: Behind the rows that the open epoch has of the reading beside the log.
+        self._behind = 0
 
     def open_anew(self) -> None:
         """Another reader of the log counts from here on."""
@@ -326,12 +361,16 @@ class RowNumbers:
 
     def begin_epoch(self) -> None:
         """The rows before are in an epoch that was cut."""
+        self._beside, self._behind = None, 0
+
+    def read_again(self) -> None:
+        """Another reader beside the log counts from here on; the open epoch has rows of the one before."""
         self._beside = None
 
     def of_log(self, unit: LogUnit) -> LogUnit:
         """A unit of the log with its rows' numbers."""
         unit = _moved(unit, self._log)
-        self._next = max([self._next, *(int(rows.batch.column("_seq")[-1].as_py()) + 1 for rows in rows_of(unit))])
+        self._next = max([self._next, *(_last_number(rows) + 1 for rows in rows_of(unit))])
         return unit
 
     def of_beside(self, unit: LogUnit) -> LogUnit:
@@ -340,8 +379,14 @@ class RowNumbers:
             firsts = [int(rows.batch.column("_seq")[0].as_py()) for rows in rows_of(unit)]
             if not firsts:
                 return unit
-            self._beside = self._next - min(firsts)
-        return _moved(unit, self._beside)
+            self._beside = max(self._next, self._behind) - min(firsts)
+        unit = _moved(unit, self._beside)
+        self._behind = max([self._behind, *(_last_number(rows) + 1 for rows in rows_of(unit))])
+        return unit
+
+
+def _last_number(rows: LogRows) -> int:
+    return int(rows.batch.column("_seq")[-1].as_py())
 
 
 def _moved(unit: LogUnit, shift: int) -> LogUnit:

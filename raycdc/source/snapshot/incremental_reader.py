@@ -13,7 +13,7 @@ from typing import Protocol, assert_never
 
 from raycdc.checkpoint.opaque import LogNotes, SealedSplit
 from raycdc.checkpoint.patch import Patch
-from raycdc.errors import ConfigError, ProtocolError, RaycdcError
+from raycdc.errors import ProtocolError
 from raycdc.failpoints import reach
 from raycdc.source.protocol.api import ChunkSource
 from raycdc.source.protocol.metrics import ReaderMetrics
@@ -29,7 +29,9 @@ from raycdc.source.snapshot.chunks_in_flight import ChunksInFlight
 from raycdc.source.snapshot.key_index import KeyOrder
 from raycdc.source.snapshot.log_reader import LogReader, LogReaderSettings
 from raycdc.source.snapshot.log_unit import LogSource
+from raycdc.source.snapshot.reading_beside import ReadingBeside
 from raycdc.source.split import STREAM_SPLIT_ID, PartitionSplit, SnapshotSplit, SourceSplit, StreamSplit
+from raycdc.waiting.patience import POLICY, Policy
 
 
 class ReaderDialect(Protocol):
@@ -39,7 +41,14 @@ class ReaderDialect(Protocol):
     def ring_s(self) -> float:
         """Seconds of dropped rows to remember as the server cannot say when they become visible; 0 where it can."""
 
+    @property
+    def lost_begin_again(self) -> bool:
+        """Whether a table of which the log is purged is read anew by itself (``pipeline.on_log_lost``)."""
+
     def open_log(self, split: StreamSplit) -> LogSource: ...
+
+    def open_beside(self, split: StreamSplit) -> LogSource:
+        """The log a second time while it is open. `SourceError` where that cannot be."""
 
     def open_chunks(self) -> ChunkSource: ...
 
@@ -62,16 +71,19 @@ class IncrementalReader(SourceReaderBase):
         *,
         chunks_at_once: int = 1,
         held_bytes_max: int | None = None,
+        patience: Policy = POLICY,
     ) -> None:
-        """`chunks_at_once` are read at the same time; `held_bytes_max`: see `LogReader`."""
+        """`chunks_at_once` are read at the same time; `held_bytes_max`: see `LogReader`. A reading beside the log that
+        fails alone is tried again with `patience`.
+        """
         super().__init__(context)
         self._dialect = dialect
-        self._held_bytes_max = held_bytes_max
+        self._held_bytes_max, self._patience = held_bytes_max, patience
         self._chunks = ChunksInFlight(dialect.open_chunks, send=context.send, at_once=chunks_at_once)
         self._log_source: LogSource | None = None
         self._log: LogReader | None = None
-        #: The log from an older place on, for tables that are caught up; none where there are no such.
-        self._beside: LogSource | None = None
+        #: The log from an older place on, for tables that are caught up; None where this reader has no log.
+        self._beside: ReadingBeside | None = None
         self._fetched_lag_ms: int | None = None
 
     def __repr__(self) -> str:
@@ -109,7 +121,7 @@ class IncrementalReader(SourceReaderBase):
         worked = self._chunks.poll()
         if self._log is None:
             return worked
-        worked |= self._catch_up(self._log)
+        worked |= self._beside is not None and self._beside.step()
         if (due_s := self._log.on_time(now_s=self.context.now_s())) is not None:
             self.context.availability.at(due_s)
         if self._log_source is None or not self._log.ready or self._log.end_of_input:
@@ -121,25 +133,6 @@ class IncrementalReader(SourceReaderBase):
         if place.event_ms is not None and place.fetched_ms is not None:
             self._fetched_lag_ms = max(0, place.fetched_ms - place.event_ms)
         self._log.on_unit(self._log.catch_up.numbers.of_log(unit), now_s=self.context.now_s())
-        return True
-
-    def _catch_up(self, log: LogReader) -> bool:
-        """Pass one unit of what is read beside the log. A reading that cannot go on concerns its tables alone."""
-        if self._beside is None or not log.at_boundary:
-            return False
-        log.catch_up.meet(now_s=self.context.now_s())
-        if not log.catch_up.ready:
-            return False
-        try:
-            unit = self._beside.poll()
-        except RaycdcError as error:
-            if error.retryable:
-                raise
-            log.catch_up.give_up(_first_sentence(error), now_s=self.context.now_s())
-            return True
-        if unit is None:
-            return False
-        log.on_unit_beside(unit, now_s=self.context.now_s())
         return True
 
     def add_splits(self, splits: Sequence[SourceSplit]) -> None:
@@ -179,8 +172,8 @@ class IncrementalReader(SourceReaderBase):
         self._ask_for_chunks()
         if self._log is not None:
             self._log.after_cut(now_s=self.context.now_s())
-            if self._log.catch_up.opens_anew:
-                self._open_anew(self._log)
+            if self._log.catch_up.opens_anew and self._beside is not None:
+                self._open_anew(self._log, self._beside)
 
     def report(self) -> ReaderReport:
         if self._log is None:
@@ -224,38 +217,35 @@ class IncrementalReader(SourceReaderBase):
             ),
             now_s=self.context.now_s(),
         )
-        self._open(self._log)
+        self._beside = ReadingBeside(
+            self._log,
+            self._open_beside,
+            self.context,
+            policy=self._patience,
+            lost_begin_again=self._dialect.lost_begin_again,
+        )
+        self._open(self._log, self._beside)
         # Told before that there would be none; but who reads the log stays, and may be the only one.
         self._expect_more()
         self._ask_for_chunks()
 
-    def _open(self, log: LogReader) -> None:
+    def _open(self, log: LogReader, beside: ReadingBeside) -> None:
         """Read the log from where its state says, and beside it from where tables that are caught up were left."""
-        split, beside = log.catch_up.splits(log.state())
+        split, split_beside = log.catch_up.splits(log.state())
         self._log_source = self._dialect.open_log(split)
-        if beside is None:
-            self._beside = None
-            return
-        try:
-            # Keys of theirs are compared with nothing.
-            self._dialect.require_as_begun(beside)
-        except ConfigError as error:
-            log.catch_up.give_up(_first_sentence(error), now_s=self.context.now_s())
-            return
-        self._beside = self._dialect.open_log(beside)
+        beside.open(split_beside)
 
-    def _open_anew(self, log: LogReader) -> None:
+    def _open_beside(self, split: StreamSplit) -> LogSource:
+        # Keys of its tables are compared with nothing.
+        self._dialect.require_as_begun(split)
+        return self._dialect.open_beside(split)
+
+    def _open_anew(self, log: LogReader, beside: ReadingBeside) -> None:
         """As after a restart from the state that was just sealed."""
-        for source in (self._log_source, self._beside):
-            if source is not None:
-                source.close()
-        self._beside = None
+        if self._log_source is not None:
+            self._log_source.close()
+        beside.close()
         log.catch_up.numbers.open_anew()
         log.catch_up.begin()
-        self._open(log)
+        self._open(log, beside)
         reach("after_open_anew")
-
-
-def _first_sentence(error: RaycdcError) -> str:
-    """What happened, without the advice, which is for a pipeline whose every table is concerned."""
-    return str(error).partition(". ")[0].rstrip(".") + "."

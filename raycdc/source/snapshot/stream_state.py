@@ -26,6 +26,7 @@ from raycdc.source.table_life import (
     Live,
     Parked,
     Parking,
+    Phase,
     TableState,
     Unknown,
     followed_from_json,
@@ -90,6 +91,8 @@ class StreamState:
         match self[table]:
             case CatchingUp(position=position, left=left, gone=False):
                 parking = replace(parking, position=position)
+            case Parked(position=position, left=LeftAt() as left):
+                parking = replace(parking, position=position)
             case Live(incarnation=incarnation):
                 left = LeftAt(incarnation, self.ordinal, self.notes)
             case Behind(incarnation=incarnation, at=at) if at <= self.ordinal:
@@ -113,12 +116,18 @@ class StreamState:
         """
         state = self
         for table, one in self.catching_up.items():
-            why = (
-                f"{table} cannot go on from where it was left, because the log goes on behind a gap, or at another "
-                f"server, since then. Read it anew with: raycdc tables resnapshot CONFIG {table}"
+            state = state.park(table, Parking(_gap_before(table), one.position, 0), number=state.changes + 1)
+        parked = {
+            table: replace(
+                paused,
+                left=None,
+                # What it says of going on is not so any more.
+                reason=_gap_before(table)
+                if paused.left is not None and paused.phase is Phase.PARKED
+                else paused.reason,
             )
-            state = state.park(table, Parking(why, one.position, 0), number=state.changes + 1)
-        parked = {table: replace(one, left=None) for table, one in state.parked.items()}
+            for table, paused in state.parked.items()
+        }
         return replace(state, position=position, ordinal=ordinal, parked=parked)
 
     def _parked(self, table: TableId, parked: Parked, number: int) -> StreamState:
@@ -196,6 +205,13 @@ def dropped_by(change: Patch) -> list[TableId]:
     inside = [patch for name in (TABLES, PARKED) if (patch := change.inside.get(name)) is not None]
     kept = {name for patch in inside for name in patch.put}
     return [TableId.parse(name) for patch in inside for name in patch.gone if name not in kept]
+
+
+def _gap_before(table: TableId) -> str:
+    return (
+        f"{table} cannot go on from where it was left, because the log goes on behind a gap, or at another server, "
+        f"since then. Read it anew with: raycdc tables resnapshot CONFIG {table}"
+    )
 
 
 def stream_of(manifest: Manifest | None) -> StreamState | None:

@@ -81,8 +81,10 @@ class TableChanges:
         self._check_parking(table, parking)
         self._park_here(table, parking, now_s=now_s)
 
-    def end(self, table: TableId, parking: Parking) -> None:
-        """The table is not at the source any more, as far as its reading beside the log has told."""
+    def leave(self, table: TableId, parking: Parking) -> None:
+        """The reading beside the log has no more of the table, and nobody is to decide about it: it is no more at the
+        source, or begins again by itself.
+        """
         self._park(table, parking)
 
     def _park_here(self, table: TableId, parking: Parking, *, now_s: float) -> None:

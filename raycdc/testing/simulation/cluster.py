@@ -16,7 +16,7 @@ from raycdc.bridge.access import SpoolAddress
 from raycdc.bridge.segment import SegmentContents
 from raycdc.checkpoint.manifest import Segment
 from raycdc.checkpoint.patch import Json
-from raycdc.errors import FencedError
+from raycdc.errors import FencedError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.model.until import Until
 from raycdc.runtime.open_epoch import OpenSegment
@@ -42,12 +42,15 @@ from raycdc.testing.simulation.source import SimEnumeratorDialect, SimFailoverDi
 from raycdc.testing.simulation.spool import Author, MemorySegmentWriter, MemorySpool
 from raycdc.testing.simulation.state import MemoryState
 from raycdc.testing.simulation.threads import NoThreads
+from raycdc.waiting.patience import Policy
 
 #: Cadence of the simulated job: short, so that a run has many epochs.
 SETTINGS = CoordinatorSettings(
     epoch_interval_s=0.7, epoch_bytes_max=6_000, in_flight_max=2, reader_timeout_s=3.0, progress_timeout_s=18.0
 )
 HEARTBEAT_S = 0.3
+#: With a reading beside the log: short, so that its tables are given up in some of the runs.
+PATIENCE = Policy(longest_s=1.0, jitter=0.0, patience_s=2.0)
 #: A few rows.
 HELD_BYTES_MAX = 300
 NODE = "sim"
@@ -134,7 +137,7 @@ class SimReader:
             epoch_bytes_max=SETTINGS.epoch_bytes_max,
             threads=NoThreads(),
         )
-        self.reader = CheckedReader(context, self.dialect, held_bytes_max=HELD_BYTES_MAX)
+        self.reader = CheckedReader(context, self.dialect, held_bytes_max=HELD_BYTES_MAX, patience=PATIENCE)
         self._clock = clock
         self._next_heartbeat_s = 0.0
         self.link.send(ReaderRegistration(NODE, address[0] + 1, ""))
@@ -161,7 +164,11 @@ class SimReader:
             self._handle(message)
 
     def poll(self) -> InputStatus:
-        status = self.reader.poll_next()
+        try:
+            status = self.reader.poll_next()
+        except SourceUnavailableError:
+            self.ended = True
+            return InputStatus.NOTHING_AVAILABLE
         self.ended = self.ended or self.dialect.cut_off
         return status
 

@@ -120,6 +120,8 @@ class SimDatabase:
         self.log: list[Transaction] = []
         #: Probability that a look for more of the log finds nothing yet.
         self.log_silence = 0.2
+        #: How often a reading beside the log is lost or cannot be had, and how often the log before it is purged.
+        self.breaks = self.purges = 0.0
         #: How many readers may read chunks; 0: all.
         self.chunk_readers_max = 0
         self._random = chance

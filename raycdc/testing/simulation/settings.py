@@ -38,6 +38,10 @@ class Settings:
     damages: bool = False
     #: How often the user pauses a table, or lets a paused one go on, per step.
     pauses: float = 0.0
+    #: How often the reading beside the log is lost, per look at it, and cannot be had, per attempt.
+    breaks: float = 0.0
+    #: How often the log that is to be read beside itself is found purged, per attempt; its tables begin again.
+    purges: float = 0.0
 
     @classmethod
     def of(cls, chance: random.Random, steps: int) -> Settings:

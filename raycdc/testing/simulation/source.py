@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from raycdc.checkpoint.opaque import LogNotes, PlannerState, Position
+from raycdc.errors import LogLostError, SourceError, SourceUnavailableError
 from raycdc.model import Column, RowKind, TableId, TableSchema
 from raycdc.schema.events import EVENT_TYPES, CreateTableEvent, TruncateTableEvent, event_from_json
 from raycdc.source.new_beginnings import TableLooks
@@ -130,8 +131,19 @@ class SimKeyOrder:
         )
 
 
+#: The errors of a reading beside the log.
+LOST = (SourceUnavailableError, SourceUnavailableError, SourceError)
+
+
+def is_so(probability: float, chance: random.Random) -> bool:
+    """Whether something happens; nothing is drawn for what cannot, so that histories without it stay as they are."""
+    return probability > 0 and chance.random() < probability
+
+
 class SimReaderDialect:
     """`raycdc.source.snapshot.incremental_reader.ReaderDialect` of one reader process."""
+
+    lost_begin_again = True
 
     def __init__(self, database: SimDatabase, spool: MemorySpool, author: Author, chance: random.Random) -> None:
         self.ring_s = RING_S if database.visibility is Visibility.RING else 0.0
@@ -150,6 +162,15 @@ class SimReaderDialect:
     def open_log(self, split: StreamSplit) -> SimLogSource:
         log = SimLogSource(self._database, split, self._random)
         self.logs = [*(one for one in self.logs if not one.closed), log]
+        return log
+
+    def open_beside(self, split: StreamSplit) -> SimLogSource:
+        if is_so(self._database.breaks, self._random):
+            raise SourceUnavailableError("The server has no connection left.")
+        if is_so(self._database.purges, self._random):
+            raise LogLostError("The log is purged.")
+        log = self.open_log(split)
+        log.is_beside = True
         return log
 
     def open_chunks(self) -> SimChunkSource:
@@ -203,6 +224,7 @@ class SimLogSource:
         self._seq = 0
         self._rest: deque[list[Change]] = deque()
         self.closed = False
+        self.is_beside = False
 
     @property
     def cut_off(self) -> bool:
@@ -211,6 +233,9 @@ class SimLogSource:
     def poll(self) -> LogUnit | None:
         if self.cut_off:
             return None
+        if self.is_beside and is_so(self._database.breaks, self._random):
+            # One in three is nothing that passes by itself.
+            raise self._random.choice(LOST)("The connection was lost.")
         if self._searches:
             self._searches -= 1
             return None

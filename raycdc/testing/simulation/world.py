@@ -15,9 +15,9 @@ from raycdc.checkpoint.manifest import Manifest
 from raycdc.errors import FencedError, StateError
 from raycdc.model import TableId
 from raycdc.model.until import Until
-from raycdc.source.parking import LogStart, TableRequest
+from raycdc.source.parking import LogStart, TableRequest, can_be_resumed
 from raycdc.source.snapshot.stream_state import StreamState, stream_of
-from raycdc.source.table_life import AsOf, InSnapshot, Live, Parked, Phase
+from raycdc.source.table_life import AsOf, InSnapshot, Live, Parked
 from raycdc.testing.simulation.backfills import SimBackfills
 from raycdc.testing.simulation.cluster import Cluster
 from raycdc.testing.simulation.database import SimDatabase
@@ -51,6 +51,7 @@ class Simulation:
         self.trace: deque[str] = deque(maxlen=TRACE_LENGTH)
         self.database = SimDatabase(self.random, visibility=self.settings.visibility, kinds=list(self.settings.kinds))
         self.database.fails_over = self.settings.failovers > 0
+        self.database.breaks, self.database.purges = self.settings.breaks, self.settings.purges
         self._set_pace(Pace.of(self.random))
         self.spool = MemorySpool()
         self.state = MemoryState(self.random)
@@ -106,6 +107,7 @@ class Simulation:
         Half of the runs start again for that, until caught up; in the others what goes on must get there by itself.
         """
         self.state.crash_probability = self.driver.half_commits = self.driver.refusals = 0.0
+        self.database.breaks = self.database.purges = 0.0
         self._set_pace(CALM)
         self.zombies.clear()
         for reader in self.cluster.readers.values():
@@ -194,7 +196,7 @@ class Simulation:
         stream = self._stream()
         if stream is None:
             return
-        paused = [str(table) for table, one in stream.parked.items() if one.phase is Phase.PAUSED]
+        paused = [str(table) for table, one in stream.parked.items() if can_be_resumed(one)]
         others = [str(table) for table in (*stream.followed, *stream.catching_up)]
         live = [name for name in others if not isinstance(stream.named(name), InSnapshot | AsOf)]
         # One that is read has nothing to go on from, and is paused as well, but seldom.

@@ -186,6 +186,21 @@ def test_what_makes_no_sense_is_refused_by_name_and_stops_nothing(store: Checkpo
     assert requests_of(store).tables == {A: TableRequest.PAUSE}
 
 
+def test_a_table_does_not_go_on_where_its_log_cannot_be_read_twice_at_a_time(store: CheckpointStore) -> None:
+    desk = CommandDesk(store)
+    desk.take([command(1, TableAction.PAUSE, A)], RULES)
+    seal(store, with_requests(newest(store), requests_of(store)))
+    once = replace(RULES, why_read_once=lambda: "it is read once.")
+    (answer,) = desk.take([command(2, TableAction.RESUME, A)], once)
+    assert answer.refused
+    assert answer.text == (
+        "shop.a cannot go on from where it was left, because it is read once. Or read it anew with: raycdc tables "
+        "resnapshot CONFIG shop.a"
+    )
+    (answer,) = desk.take([command(3, TableAction.RESUME, A)], RULES)
+    assert (answer.refused, answer.text) == (False, "shop.a goes on from where it was left")
+
+
 def test_of_many_tables_some_are_named_and_the_one_that_was_probably_meant(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, pipeline="shop")
     store.generations.next()

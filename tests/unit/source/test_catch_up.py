@@ -10,7 +10,7 @@ from raycdc.checkpoint.opaque import NO_NOTES, LogNotes, Position, SealedSplit
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind, changelog_schema
 from raycdc.source.parking import Refusal, Requests, TableRequest, with_requests
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.catch_up import RowNumbers
+from raycdc.source.snapshot.catch_up import RowNumbers, WayOut
 from raycdc.source.snapshot.chunk_events import ParkTable
 from raycdc.source.snapshot.log_reader import LogReader, LogReaderSettings
 from raycdc.source.snapshot.log_rows import LogRows
@@ -78,6 +78,21 @@ def test_rows_that_are_read_beside_the_log_are_numbered_near_the_logs_in_each_ep
     assert numbers_of(numbers.of_beside(unit(9, 10))) == [(1 << 40) + 6, (1 << 40) + 7]
 
 
+def test_a_reading_beside_the_log_that_is_opened_again_is_numbered_behind_the_rows_of_its_epoch() -> None:
+    numbers = RowNumbers()
+    numbers.of_log(unit(100))
+    assert numbers_of(numbers.of_beside(unit(7, 20))) == [101, 114]
+    numbers.read_again()
+    assert numbers_of(numbers.of_beside(unit(0, 1))) == [115, 116]
+    numbers.of_log(unit(500))
+    numbers.read_again()
+    assert numbers_of(numbers.of_beside(unit(3))) == [501]
+    # The log's own numbers do not move.
+    assert numbers_of(numbers.of_log(unit(502))) == [502]
+    numbers.begin_epoch()
+    assert numbers_of(numbers.of_beside(unit(4))) == [503]
+
+
 def paused(state: InSnapshot | AsOf | Behind | Live | CatchingUp) -> Parked:
     """The table after a user paused it in a log at the ordinal 40."""
     notes = LogNotes({"databases": {}})
@@ -119,6 +134,18 @@ def test_a_resumed_table_is_the_beginning_that_it_was_and_a_request_acts_on_it_o
     assert SealedSplit.from_json(stream.to_json()).incarnation(str(TABLE)) is None
 
 
+def test_a_table_that_is_parked_with_its_place_goes_on_from_there_when_asked_for_and_may_be_paused() -> None:
+    left = LeftAt(3, 11)
+    parked = Parked("f", True, 9, Phase.PARKED, "its log could not be read", HERE, 0, left=left)
+    stream = StreamState(HERE, 40, parked={TABLE: parked}, changes=9)
+    after = with_requests(stream, Requests(9, {str(TABLE): TableRequest.RESUME}))
+    assert after.catching_up == {TABLE: CatchingUp("f", True, HERE, left)}
+    # The request that it was parked after acts no more.
+    assert not Requests(8, {str(TABLE): TableRequest.RESUME}).acts_on(str(TABLE), stream)
+    resting = with_requests(stream, Requests(9, {str(TABLE): TableRequest.PAUSE})).parked[TABLE]
+    assert (resting.phase, resting.left, resting.position) == (Phase.PAUSED, left, HERE)
+
+
 def test_a_table_whose_place_nobody_knows_is_read_anew() -> None:
     before = Parked("f", True, 7, Phase.PAUSED, "paused by the user", HERE, 0)
     stream = StreamState(HERE, 40, parked={TABLE: before}, changes=7)
@@ -130,10 +157,14 @@ def test_behind_a_gap_or_at_another_server_no_place_is_of_use() -> None:
     left = LeftAt(3, 11)
     there = Position.from_json({"at": 9})
     before = Parked("f", True, 7, Phase.PAUSED, "paused by the user", HERE, 0, left=left)
+    third = TableId("shop", "third")
+    kept = Parked("f", True, 6, Phase.PARKED, "let it go on", HERE, 0, left=left)
     stream = StreamState(
-        HERE, 40, parked={OTHER: before}, changes=7, catching_up={TABLE: CatchingUp("f", True, HERE, left)}
+        HERE, 40, parked={OTHER: before, third: kept}, changes=7, catching_up={TABLE: CatchingUp("f", True, HERE, left)}
     )
     after = stream.elsewhere(there, 5)
+    assert (after.parked[third].left, after.parked[OTHER].reason) == (None, "paused by the user")
+    assert after.parked[third].reason.endswith(f"raycdc tables resnapshot CONFIG {third}")
     assert (after.position, after.ordinal, after.changes) == (there, 5, 8)
     assert (after.parked[OTHER].left, after.parked[OTHER].phase) == (None, Phase.PAUSED)
     assert (after.parked[TABLE].phase, after.parked[TABLE].again, after.catching_up) == (Phase.PARKED, False, {})
@@ -148,7 +179,9 @@ BESIDE = Position.from_json({"at": 0})
 class Resumed:
     """A log at 40, and tables that are caught up from 10 on. A log is settled without `WAITING`."""
 
-    def __init__(self, *tables: TableId, notes: LogNotes = NO_NOTES, left: LogNotes = NO_NOTES) -> None:
+    def __init__(
+        self, *tables: TableId, notes: LogNotes = NO_NOTES, left: LogNotes = NO_NOTES, parks: bool = True
+    ) -> None:
         going_on = {table: CatchingUp("f", True, BESIDE, LeftAt(3, 10, left)) for table in tables}
         state = StreamState(HERE, 40, changes=7, notes=notes, catching_up=going_on)
         self.output = Output()
@@ -157,7 +190,7 @@ class Resumed:
             key_order=Numbers(),
             output=self.output,
             send_event=lambda _: None,
-            settings=LogReaderSettings(1000, is_settled=lambda notes: notes != WAITING),
+            settings=LogReaderSettings(1000, parks=parks, is_settled=lambda notes: notes != WAITING),
             now_s=0.0,
         )
 
@@ -261,3 +294,30 @@ def test_a_unit_that_waits_for_a_table_does_not_begin_a_transaction_inside_one_b
     assert resumed.log.at_boundary
     resumed.beside(Transactions(LogPlace(BESIDE, 21), (rows_at(21),)))
     assert not resumed.log.at_boundary
+
+
+def test_tables_whose_reading_is_given_up_keep_the_place_up_to_which_they_were_passed_on() -> None:
+    resumed = Resumed(TABLE)
+    resumed.beside(whole(20, 30))
+    resumed.log.catch_up.give_up("a test says so.", WayOut.RESUME, now_s=0.0)
+    parked = resumed.log.state().parked[TABLE]
+    assert (parked.phase, parked.left, parked.incarnation) == (Phase.PARKED, LeftAt(3, 30), 8)
+    assert f"Let it go on with: raycdc tables resume CONFIG {TABLE}" in parked.reason
+    assert resumed.log.catch_up.opens_anew
+
+
+def test_tables_of_which_an_epoch_has_a_part_of_a_transaction_do_not_go_on_from_before_it() -> None:
+    resumed = Resumed(TABLE)
+    resumed.beside(TransactionPart(LogPlace(BESIDE, 10), (rows_at(20),)))
+    resumed.log.catch_up.give_up("a test says so.", WayOut.RESUME, now_s=0.0)
+    parked = resumed.log.state().parked[TABLE]
+    assert parked.left is None
+    assert parked.reason.endswith(f"Read it anew with: raycdc tables resnapshot CONFIG {TABLE}")
+    assert resumed.log.can_cut
+
+
+def test_tables_whose_log_is_purged_begin_again_by_themselves_also_where_none_is_parked() -> None:
+    resumed = Resumed(TABLE, parks=False)
+    resumed.log.catch_up.give_up("it is purged.", WayOut.BY_ITSELF, now_s=0.0)
+    parked = resumed.log.state().parked[TABLE]
+    assert (parked.again, parked.left, parked.phase) == (True, None, Phase.PARKED)

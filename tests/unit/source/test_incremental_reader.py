@@ -101,6 +101,7 @@ class Output:
 
 class Dialect:
     ring_s = 0.0
+    lost_begin_again = False
 
     def __init__(self) -> None:
         self.chunks = Chunks()
@@ -110,6 +111,9 @@ class Dialect:
 
     def open_log(self, split: StreamSplit) -> LogSource:
         raise AssertionError("no stream was given")
+
+    def open_beside(self, split: StreamSplit) -> LogSource:
+        return self.open_log(split)
 
     def key_order(self, split: StreamSplit) -> KeyOrder:
         raise AssertionError("no stream was given")

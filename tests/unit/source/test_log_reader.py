@@ -74,9 +74,13 @@ class Output:
     def __init__(self) -> None:
         self.open_bytes = 0
         self.epoch: list[Any] = []
+        #: The numbers of the rows of the log in it.
+        self.numbers: list[int] = []
 
     def collect(self, table: TableId, *, batch: pa.RecordBatch, **_: Any) -> None:
         self.epoch.extend(batch.column("id").to_pylist())
+        if "_seq" in batch.schema.names:
+            self.numbers.extend(batch.column("_seq").to_pylist())
 
     def publish(self, segments: Sequence[Segment]) -> None:
         self.epoch.extend(segment.path for segment in segments)
@@ -89,6 +93,7 @@ class Output:
 
     def cut(self, epoch: int) -> tuple[Segment, ...]:
         self.epoch.clear()
+        self.numbers.clear()
         return ()
 
     def release(self, paths: Sequence[str]) -> None: ...

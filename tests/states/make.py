@@ -107,6 +107,39 @@ def of_server(server: DatabaseServer, folder: Path) -> Path:
     return folder / "state"
 
 
+def of_paused_tables(server: DatabaseServer, folder: Path) -> Path:
+    """Tables that are live, paused, and going on from where they were left, with an epoch of what happened since."""
+    with server.fresh_database("kept") as database:
+        os.environ["RAYCDC_TEST_PASSWORD"] = server.cdc_user
+        source = {
+            "type": "mysql", "port": server.port, "user": "cdc", "password": "${env:RAYCDC_TEST_PASSWORD}",
+            "tables": [rf"{database}\..*"], "snapshot": CHUNKS,
+        }  # fmt: skip
+        config = config_of(folder, source)
+        names = ("live", "paused", "resuming")
+        for name in names:
+            server.execute(
+                f"CREATE TABLE {name} (id INT PRIMARY KEY, name VARCHAR(20))",
+                f"INSERT INTO {name} VALUES (1, 'a'), (2, 'ö')",
+                database=database,
+            )
+        catch_up(config)
+        for name in names[1:]:
+            change_table(folder / "state", f"{database}.{name}", "pause")
+        catch_up(config)
+        for name in names:
+            rows = ", ".join(f"({n}, 'row {n}', NULL)" for n in range(10, 500))
+            server.execute(
+                f"ALTER TABLE {name} ADD COLUMN qty INT DEFAULT 3", f"INSERT INTO {name} VALUES {rows}",
+                f"UPDATE {name} SET qty = 4", f"UPDATE {name} SET qty = 5",
+                database=database,
+            )  # fmt: skip
+        catch_up(config)
+        change_table(folder / "state", f"{database}.resuming", "resume")
+        die_in_the_snapshot(folder, {**config, "pipeline": {**config["pipeline"], "epoch_bytes_max": "64KiB"}}, 2)
+    return folder / "state"
+
+
 def of_topics(server: KafkaServer, folder: Path) -> Path:
     """Two partitions of one topic, with a schema that a statement changed."""
     from confluent_kafka import Producer
@@ -149,15 +182,17 @@ def of_collections(server: MongoDbServer, folder: Path) -> Path:
     return folder / "state"
 
 
-def simulated(target: Path, *, seeds: int = 40) -> None:
-    """Split and enumerator states of simulated jobs, in which tables are in every state that there is."""
+def simulated(target: Path, *, seeds: int = 40, pauses: float = 0.0) -> None:
+    """Split and enumerator states of simulated jobs, in which tables are in every state that there is; with `pauses`
+    they are also paused, and go on.
+    """
     found: dict[str, dict[str, Any]] = {}
     documents: dict[str, Any] = {}
     for seed in range(seeds):
         as_of = seed % 2 == 1
         kinds = (TableKind.AS_OF, TableKind.PLAIN) if as_of else (TableKind.PLAIN, TableKind.MOVING, TableKind.KEYLESS)
         chosen = Settings(Visibility.SNAPSHOT, kinds, 700, 0.02, 0.006, 2, 0.0 if as_of else 0.3)
-        chosen = chosen if as_of else replace(chosen, unfollowed=0.4)
+        chosen = replace(chosen if as_of else replace(chosen, unfollowed=0.4), pauses=pauses)
         simulation = Simulation(seed, settings=chosen)
         simulation.run()
         documents |= simulation.state.documents
@@ -182,8 +217,10 @@ def _shape(value: Any) -> Any:
 def main(folder: Path) -> None:
     work = folder / "work"
     simulated(folder / "simulated.json.gz")
+    simulated(folder / "simulated_pauses.json.gz", seeds=20, pauses=0.01)
     with MariaDbServer() as mariadb:
         archive(of_server(mariadb, work / "mariadb"), folder / "mariadb.tar.gz")
+        archive(of_paused_tables(mariadb, work / "mariadb_paused"), folder / "mariadb_paused.tar.gz")
     with MySqlServer(version="8.0") as mysql:
         archive(of_server(mysql, work / "mysql80"), folder / "mysql80.tar.gz")
     with MongoDbServer() as mongodb:

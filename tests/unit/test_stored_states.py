@@ -24,6 +24,7 @@ from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.connectors.kafka.split import PartitionState
 from raycdc.connectors.mongodb.stream.position import StreamPosition
 from raycdc.connectors.mysql.binlog.position import BinlogOffset
+from raycdc.source.parking import Requests, TableRequest, with_requests
 from raycdc.source.protocol.api import EnumeratorStart, ReaderOutput
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.enumerator import restore_or_create
@@ -32,11 +33,13 @@ from raycdc.source.snapshot.log_reader import LogReader, LogReaderSettings
 from raycdc.source.snapshot.snapshot_plan import EnumeratorDialect
 from raycdc.source.snapshot.stream_state import StreamState, stream_of
 from raycdc.source.split import STREAM_SPLIT_ID, StreamSplit
-from raycdc.source.table_life import AsOf, Behind, InSnapshot, Live, Parked, TableState
+from raycdc.source.table_life import AsOf, Behind, CatchingUp, InSnapshot, Live, Parked, TableState
 from tests.unit.source.enumerator_context import KeptContext
 
 STATES = Path(__file__).parent.parent / "states"
 LOGS = ["mariadb", "mysql80", "mongodb"]
+#: Tables that are paused, and that go on.
+PAUSED = "mariadb_paused"
 
 
 class Dialect:
@@ -65,10 +68,7 @@ def document_of(documents: Mapping[str, Any], fingerprint: str) -> SchemaDocumen
 def read_again(state: StreamState, documents: Mapping[str, Any]) -> StreamState:
     """The state after a log reader took it over and was asked for it."""
     reader = LogReader(
-        StreamSplit(
-            state,
-            {table.schema: SchemaDocument.from_json(documents[table.schema]) for table in state.followed.values()},
-        ),
+        StreamSplit.of(state, lambda fingerprint: document_of(documents, fingerprint)),
         key_order=cast("KeyOrder", Order()),
         output=cast("ReaderOutput", Nowhere()),
         send_event=lambda _: None,
@@ -104,10 +104,16 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointStore:
 
 
 def kinds_of(states: Sequence[StreamState]) -> set[type[TableState]]:
-    return {type(table) for state in states for table in (*state.followed.values(), *state.parked.values())}
+    return {type(state[table]) for state in states for table in state.tables}
 
 
-@pytest.mark.parametrize("store", [*LOGS, "kafka"], indirect=True)
+def documents_of(store: CheckpointStore, state: StreamState) -> dict[str, Any]:
+    """The descriptions of all tables that are followed, or may be again."""
+    names = {table.schema for each in (state.followed, state.parked, state.catching_up) for table in each.values()}
+    return {name: store.document(name) for name in names if name is not None}
+
+
+@pytest.mark.parametrize("store", [*LOGS, PAUSED, "kafka"], indirect=True)
 def test_every_manifest_and_record_of_a_folder_is_read(store: CheckpointStore) -> None:
     manifests = {manifest.epoch: manifest for manifest in store.manifests(after=0)}
     files = sorted((store.path / "epochs").glob("*.json"))
@@ -119,30 +125,55 @@ def test_every_manifest_and_record_of_a_folder_is_read(store: CheckpointStore) -
     assert store.last_commit() is not None
 
 
-@pytest.mark.parametrize("store", LOGS, indirect=True)
-def test_a_stored_log_goes_on_where_it_was(store: CheckpointStore) -> None:
+@pytest.mark.parametrize(
+    ("store", "kinds", "phases"),
+    [
+        *((name, {InSnapshot, Live, Parked}, {"snapshot", "stream"}) for name in LOGS),
+        (PAUSED, {Live, Parked, CatchingUp}, {"stream", "paused", "resuming"}),
+    ],
+    indirect=["store"],
+)
+def test_a_stored_log_goes_on_where_it_was(
+    store: CheckpointStore, kinds: set[type[TableState]], phases: set[str]
+) -> None:
     last = store.last_manifest()
     assert last is not None
     stored = last.to_splits[STREAM_SPLIT_ID].to_json()
     state = stream_of(last)
     assert state is not None
-    documents = {table.schema: store.document(table.schema) for table in state.followed.values()}
     assert state.to_json() == stored
-    assert read_again(state, documents).to_json() == stored
+    assert read_again(state, documents_of(store, state)).to_json() == stored
     place: type[BinlogOffset | StreamPosition] = BinlogOffset if "file" in stored["position"] else StreamPosition
     assert place.of(state.position).sealed() == state.position
-    assert {InSnapshot, Live, Parked} <= kinds_of([state])
-    assert {table["phase"] for table in table_list(store)} >= {"snapshot", "stream"}
+    assert kinds <= kinds_of([state])
+    assert {table["phase"] for table in table_list(store)} >= phases
 
 
-@pytest.mark.parametrize("store", LOGS, indirect=True)
+@pytest.mark.parametrize("store", [PAUSED], indirect=True)
+def test_a_stored_table_that_is_paused_goes_on_and_one_that_goes_on_is_paused(store: CheckpointStore) -> None:
+    state = stream_of(store.last_manifest())
+    assert state is not None
+    (paused,), (resuming,) = state.parked, state.catching_up
+    parked, going_on = state.parked[paused], state.catching_up[resuming]
+    assert parked.left is not None
+    assert parked.left.notes
+    asked = {str(paused): TableRequest.RESUME, str(resuming): TableRequest.PAUSE}
+    after = with_requests(state, Requests(state.changes, asked))
+    assert after.catching_up[paused] == CatchingUp(str(parked.schema), True, parked.position, parked.left)
+    assert (after.parked[resuming].left, after.parked[resuming].position) == (going_on.left, going_on.position)
+    # It was passed on further than to where it was left, in the shape that it had there.
+    assert going_on.ordinal > parked.left.ordinal
+    assert going_on.schema != parked.schema
+    assert read_again(after, documents_of(store, state)) == after
+
+
+@pytest.mark.parametrize("store", [*LOGS, PAUSED], indirect=True)
 def test_a_stored_enumerator_goes_on_where_it_was(store: CheckpointStore) -> None:
     last = store.last_manifest()
     state = stream_of(last)
     assert last is not None
     assert state is not None
-    documents = {table.schema: store.document(table.schema) for table in state.followed.values()}
-    found = taken_over(last, documents)
+    found = taken_over(last, documents_of(store, state))
     # Of a table that ended its planning is forgotten, as it was when that was sealed.
     stored = last.enumerator.to_json()
     assert {**found, "tables": {}} == {**stored, "tables": {}}
@@ -162,8 +193,15 @@ def test_stored_partitions_and_their_enumerator_go_on_where_they_were(store: Che
     assert enumerator.snapshot_state(last.epoch) == last.enumerator
 
 
-def test_simulated_states_of_every_kind_go_on_where_they_were() -> None:
-    stored = json.loads(gzip.decompress((STATES / "simulated.json.gz").read_bytes()))
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("simulated", {InSnapshot, AsOf, Behind, Live, Parked}),
+        ("simulated_pauses", {InSnapshot, AsOf, Behind, Live, Parked, CatchingUp}),
+    ],
+)
+def test_simulated_states_of_every_kind_go_on_where_they_were(name: str, kinds: set[type[TableState]]) -> None:
+    stored = json.loads(gzip.decompress((STATES / f"{name}.json.gz").read_bytes()))
     documents = stored["documents"]
     states = []
     for kept in stored["states"]:
@@ -176,5 +214,5 @@ def test_simulated_states_of_every_kind_go_on_where_they_were() -> None:
         assert read_again(state, documents) == state
         found = taken_over(manifest, documents)
         assert {**found, "tables": {}} == {**kept["enumerator"], "tables": {}}
-    assert len(states) > 200
-    assert kinds_of(states) == {InSnapshot, AsOf, Behind, Live, Parked}
+    assert len(states) > 100
+    assert kinds_of(states) == kinds

@@ -38,7 +38,7 @@ def run(world: World, spark: Any, *, large: bool = False, options: OptimizeOptio
     """The next epochs, merged by Spark where they are `large`."""
     sink = world.sink()
     assert isinstance(sink, DeltaSink)
-    more: dict[str, Any] = {"schema_change": SchemaChangeBehavior.EVOLVE, "spark": spark}
+    more: dict[str, Any] = {"schema_change": SchemaChangeBehavior.EVOLVE, "session": lambda: spark}
     sink.open(SinkContext(world.store.app_id, "upsert", SparkTaskRunner(spark), parallelism=2, **more))
     if large:
         sink.small_bytes_max = -1

@@ -122,7 +122,8 @@ class RecordBases:
         self._own: Base | None = None
         #: The base that was read last.
         self._read: Base | None = None
-        #: The epoch with which bases that nobody names any more are looked for; None: as many epochs on as are kept.
+        #: The epoch with which bases that nobody names any more are looked for; None: with the next one, as each
+        #: process writes a base, and may end before there are as many epochs as are kept.
         self._sweep_at: int | None = None
 
     def __repr__(self) -> str:
@@ -219,7 +220,7 @@ class RecordBases:
     def sweep(self, record: CommitRecord, kept: KeptRecords, keep: int) -> None:
         """Delete bases that none of the `kept` records names; `record` was just written, and `keep` are kept."""
         if self._sweep_at is None:
-            self._sweep_at = record.epoch + keep
+            self._sweep_at = record.epoch
         if record.epoch < self._sweep_at:
             return
         there = [found for name in self._folder.list(_FOLDER) if (found := _FILE.fullmatch(name))]

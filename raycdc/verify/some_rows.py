@@ -52,10 +52,37 @@ class SomeRows:
         """The same rows, for which both sides are read whole."""
         return replace(self, lists=(), values={})
 
+    def wanted(self) -> WantedOnce:
+        """Which rows of a source that is asked for them count."""
+        return WantedOnce(self.hashes, once=len(self.lists) > 1)
+
     def splits(self, table: TableId) -> Iterator[SnapshotSplit]:
         """Of the source, with a list of keys each."""
         for number, keys in enumerate(self.lists):
             yield SnapshotSplit(table, number, None, None, None, includes_null=True, again=RowsAgain("", keys=keys))
+
+
+class WantedOnce:
+    """Rows of the keys with these hashes; each key `once` where it is the source's own, and asked for by several lists:
+    a server whose texts are equal in upper and lower case gives a row to every list that has its key in some spelling,
+    while the target is asked for all of them together.
+    """
+
+    def __init__(self, hashes: np.ndarray, *, once: bool) -> None:
+        self._hashes = hashes
+        self._once = once
+        self._left = np.ones(len(hashes), np.bool_)
+
+    def among(self, hashes: np.ndarray) -> np.ndarray:
+        """Which of the rows with these key hashes (uint64) count: a mask."""
+        places = np.searchsorted(self._hashes, hashes)
+        found = places < len(self._hashes)
+        found[found] = self._hashes[places[found]] == hashes[found]
+        chosen = found.copy()
+        chosen[found] = self._left[places[found]]
+        if self._once:
+            self._left[places[found]] = False
+        return chosen
 
 
 class NamedKeys:

@@ -246,12 +246,13 @@ class TableComparison:
     def _read_source(self, held: Held, sides: Sides, into: Digests, only: SomeRows | None) -> ReadUpTo:
         self._reading.source_rows = 0
         up_to = ReadUpTo()
+        wanted = None if only is None else only.wanted()
         ranges = self._ranges if only is None or not only.lists else only.splits(sides.source.table)
         for batch in sides.source.batches(held.position, up_to, ranges):
             self._require_going()
             columns, rows = sides.source.maker.rows(batch)
-            if only is not None:
-                chosen = np.isin(sides.compared.key_hashes(columns, rows), only.hashes)
+            if wanted is not None:
+                chosen = wanted.among(sides.compared.key_hashes(columns, rows))
                 rows = int(chosen.sum())
                 columns = {name: array.filter(pa.array(chosen)) for name, array in columns.items()}
             into.add(*sides.compared.row_hashes(columns, rows))

@@ -68,7 +68,8 @@ class SealTimer:
         self._settings = settings
         self._last_s = 0.0
         #: A token bucket: epochs that may be sealed early, as of `_last_s`.
-        self._kept = self._most = settings.epochs_per_hour * EARLY_KEPT_S / 3600
+        self._most = max(1.0, settings.epochs_per_hour * EARLY_KEPT_S / 3600) if settings.epochs_per_hour else 0.0
+        self._kept = self._most
 
     def restart(self, *, now_s: float) -> None:
         """The open epoch is being sealed."""

@@ -108,6 +108,19 @@ def test_a_record_takes_as_much_as_changed_and_bases_are_few(tmp_path: Path) -> 
     assert last.tables == tables
 
 
+def test_processes_that_end_after_a_few_commits_leave_few_bases(tmp_path: Path) -> None:
+    tables, epoch = {f"shop.t{number}": (1, 3) for number in range(2_000)}, 0
+    for _ in range(20):
+        store = _store(tmp_path, compaction=None)
+        for _ in range(3):
+            epoch += 1
+            tables = {**tables, f"shop.t{epoch}": (epoch, 3)}
+            store.write_commit(CommitRecord(epoch, 0, 5, tables))
+            _whole(tmp_path)
+    # A base for each process whose records are kept, and one that the next start looks for.
+    assert len(_bases(tmp_path)) <= 6
+
+
 def test_a_record_of_few_targets_is_whole_as_ever(tmp_path: Path) -> None:
     store = _store(tmp_path, compaction=None)
     store.write_commit(CommitRecord(1, 0, 5, {"shop.t": (1, 3)}))

@@ -16,7 +16,7 @@ from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.source.snapshot.key_list import keys_of_text
 from raycdc.verify import some_rows
 from raycdc.verify.canonical import Compared, ComparedColumn, Form
-from raycdc.verify.some_rows import NamedKeys
+from raycdc.verify.some_rows import NamedKeys, SomeRows
 from raycdc.verify.targets.api import Wanted
 from raycdc.verify.targets.spans import SPANS_MAX, arrow_condition, spans
 
@@ -121,3 +121,17 @@ def test_a_reader_of_files_skips_groups_of_rows_and_never_a_wanted_one(tmp_path:
     # A number that the column cannot have, and a text: nothing is skipped by them.
     assert len(read(Wanted({"id": pa.array([5, 2**40], pa.int64())}))) == 10_000
     assert len(read(Wanted({"id": pa.array(["5"])}))) == 10_000
+
+
+def test_a_row_that_comes_with_several_lists_counts_once() -> None:
+    """As from a server to which ``a`` and ``A`` are one key: both lists that have a spelling of it give its row."""
+    key = compared("name")
+    spelled = [f"{letter}{number}" for number in range(700) for letter in "aA"]
+    everything = pa.record_batch({"name": spelled})
+    only = SomeRows(hashes(key, everything), lists=("", "", ""))
+    now = pa.record_batch({"name": [name for name in spelled if name[0] == "A"] + ["b1"]})
+    came = key.key_hashes({"name": now["name"]}, now.num_rows)
+    wanted = only.wanted()
+    chosen = np.concatenate([wanted.among(came[:300]), wanted.among(came), wanted.among(came)])
+    counted = np.concatenate([came[:300], came, came])[chosen]
+    assert sorted(counted) == sorted(came[:-1]), "each once, and no other"

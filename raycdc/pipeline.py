@@ -133,6 +133,7 @@ class Pipeline:
         reporter.on_status.append(control.heard)
         start = Start(self.config, local, self._has_sink)
         try:
+            control.open(reporter.warning)
             self._run(start, reporter, control, _end_of(until), standby=standby)
         except StoppedWaitingError:
             reporter.finished(stopped=True)

@@ -16,7 +16,7 @@ from raycdc.control.serving import HttpThread
 from raycdc.driver.commands import CommandDesk
 from raycdc.driver.succession import Tenure
 from raycdc.plugins import PluginGroup, load_plugin
-from raycdc.run_events import Listener, RunEvent, Started, Warned
+from raycdc.run_events import Listener, RunEvent, Started
 from raycdc.source.connector import LogRoom
 from raycdc.source.protocol.job_status import JobStatus
 from raycdc.source.table_life import Parked
@@ -46,7 +46,7 @@ class Control:
         self._collector = Collector(about)
         self._door: ControlDoor | None = None
         self._opened = False
-        self._scraped = self._for_scrapers() if config.metrics.address else None
+        self._scraped: HttpThread | None = None
 
     def __repr__(self) -> str:
         return f"Control({self._collector!r}, {self._door!r})"
@@ -54,8 +54,6 @@ class Control:
     def listen(self, event: RunEvent) -> None:
         """An event of the run; one at a time."""
         self._collector.listen(event)
-        if self._scraped is not None and not self._scraped.begun:
-            self._scraped.open()
         if self._door is not None:
             self._door.tell(event)
             if isinstance(event, Started) and not self._opened:
@@ -77,8 +75,12 @@ class Control:
         threshold = Threshold(options, tenure.store.path / "private", tenure.announce, warn)
         self._door = ControlDoor(threshold, self._collector, CommandDesk(tenure.store))
 
-    def _for_scrapers(self) -> HttpThread:
-        """What serves figures and probes: from the first event on, because a standby that waits is alive, too."""
+    def open(self, warn: Callable[[str], None]) -> None:
+        """Serve figures and probes, where they are asked for: from the first step on, because a standby that waits is
+        alive, too. `warn` hears of what does not work.
+        """
+        if not self._config.metrics.address:
+            return
 
         def prepare() -> tuple[socket.socket, ASGIApp]:
             from raycdc.control.scraping import prepare
@@ -86,9 +88,10 @@ class Control:
             return prepare(self._config.metrics, self._collector)
 
         def failed(cause: Exception) -> None:
-            self._listener(Warned(f"There are no figures for Prometheus ({cause}); the run goes on."))
+            warn(f"There are no figures for Prometheus ({cause}); the run goes on.")
 
-        return HttpThread("metrics", prepare, failed)
+        self._scraped = HttpThread("metrics", prepare, failed)
+        self._scraped.open()
 
     def _log_room(self) -> LogRoom | None:
         return None if self._room is None else self._room()

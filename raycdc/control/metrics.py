@@ -91,6 +91,8 @@ class _Page:
             yield self._counter("commits", "Epochs that this run wrote.", counts.commits)
             yield self._counter("rows_committed", "Rows that this run wrote.", counts.rows_committed)
             yield self._counter("warnings", "Warnings of this run.", counts.warnings)
+        # Before a run has looked at its tables, as a standby has not, nobody knows: a 0 would look like news later.
+        if counts is not None and counts.tables:
             yield self._gauge("rows_left_out", "By pipeline.on_bad_record, in all runs.", counts.rows_left_out)
             yield self._gauge("values_lost", "That targets cannot hold, in all runs.", counts.values_lost)
             phases: Mapping[str, int] = dict.fromkeys(PHASES, 0) | dict(counts.tables)

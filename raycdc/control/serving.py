@@ -39,11 +39,6 @@ class HttpThread:
     def __repr__(self) -> str:
         return f"HttpThread({self._thread.name!r}, open={self._server is not None})"
 
-    @property
-    def begun(self) -> bool:
-        """Whether `open` was called."""
-        return self._thread.ident is not None
-
     def open(self) -> None:
         """Begin; returns at once."""
         self._thread.start()

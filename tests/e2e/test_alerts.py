@@ -20,7 +20,7 @@ from raycdc.testing.background import again_and_again
 from raycdc.testing.forked_commands import completed
 from raycdc.testing.servers import MariaDbServer, PostgresServer
 from raycdc.testing.servers.process import free_port, wait_until
-from raycdc.testing.servers.prometheus import PrometheusServer, check_rules
+from raycdc.testing.servers.prometheus import PrometheusServer, check_rules, try_rules
 
 pytestmark = [pytest.mark.server, pytest.mark.long]
 
@@ -208,3 +208,32 @@ def stop_all_of(pid: int, number: signal.Signals) -> None:
 
 def test_promtool_takes_the_rules() -> None:
     assert "SUCCESS" in check_rules(RULES)
+
+
+#: Two pipelines of which one dies; and one whose standby takes over. Minutes and values, as promtool writes them.
+DOWN = """
+rule_files: [{rules}]
+evaluation_interval: 1m
+tests:
+  - interval: 1m
+    input_series:
+      - {{series: 'raycdc_running{{pipeline="dies"}}', values: '1x10 stale'}}
+      - {{series: 'raycdc_running{{pipeline="lives"}}', values: '1x60'}}
+    promql_expr_test:
+      - {{expr: 'ALERTS{{alertstate="firing"}}', eval_time: 5m}}
+      - expr: 'count by (alertname, pipeline) (ALERTS{{alertstate="firing"}})'
+        eval_time: 30m
+        exp_samples: [{{labels: '{{alertname="RaycdcDown", pipeline="dies"}}', value: 1}}]
+  - interval: 1m
+    input_series:
+      - {{series: 'raycdc_running{{pipeline="shop", instance="first"}}', values: '1x10 stale'}}
+      - {{series: 'raycdc_running{{pipeline="shop", instance="standby"}}', values: '0x12 1x60'}}
+    promql_expr_test:
+      - {{expr: 'ALERTS{{alertstate="firing"}}', eval_time: 30m}}
+"""
+
+
+def test_a_pipeline_is_down_whatever_others_do_and_not_where_its_standby_runs(tmp_path: Path) -> None:
+    tests = tmp_path / "down.yml"
+    tests.write_text(DOWN.format(rules=RULES))
+    assert "SUCCESS" in try_rules(tests)

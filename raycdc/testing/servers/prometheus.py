@@ -82,12 +82,20 @@ class PrometheusServer(PrivateServer):
 
 def check_rules(path: Path) -> str:
     """What ``promtool check rules`` says of a file. `ServerError` where it refuses it."""
-    done = subprocess.run(
-        [_home() / "usr/bin/promtool", "check", "rules", path], capture_output=True, text=True, check=False
-    )
+    return _promtool("check", "rules", str(path))
+
+
+def try_rules(path: Path) -> str:
+    """What ``promtool test rules`` says of a file of tests. `ServerError` where one fails."""
+    return _promtool("test", "rules", str(path))
+
+
+def _promtool(*arguments: str) -> str:
+    command = [str(_home() / "usr/bin/promtool"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise ServerError(done.stdout + done.stderr)
-    return done.stdout
+    return done.stdout + done.stderr
 
 
 def _home() -> Path:

@@ -321,3 +321,26 @@ def test_tables_whose_log_is_purged_begin_again_by_themselves_also_where_none_is
     resumed.log.catch_up.give_up("it is purged.", WayOut.BY_ITSELF, now_s=0.0)
     parked = resumed.log.state().parked[TABLE]
     assert (parked.again, parked.left, parked.phase) == (True, None, Phase.PARKED)
+
+
+def test_tables_do_not_join_by_a_unit_that_has_something_to_settle_itself() -> None:
+    resumed = Resumed(TABLE)
+    resumed.beside(whole(30, 50, notes=WAITING))
+    assert (resumed.output.epoch, resumed.log.catch_up.opens_anew) == ([], False)
+
+
+def test_the_log_goes_no_further_inside_a_transaction_beside_it_nor_before_tables_that_join_are_sealed() -> None:
+    resumed = Resumed(TABLE)
+    ready = [resumed.log.ready]
+    for unit in (TransactionPart(LogPlace(BESIDE, 10), (rows_at(20),)), whole(21), whole(60)):
+        resumed.beside(unit)
+        ready.append(resumed.log.ready)
+    assert ready == [True, False, True, False]
+    assert resumed.log.catch_up.opens_anew
+
+
+def test_a_transaction_that_nobody_waits_for_does_not_keep_the_epoch_open() -> None:
+    resumed = Resumed(TABLE)
+    resumed.beside(TransactionPart(LogPlace(BESIDE, 10), (rows_at(20),)))
+    resumed.log.on_event(ParkTable(Refusal(TABLE, 3, "refused", BESIDE, 0)), now_s=0.0)
+    assert (resumed.log.can_cut, resumed.log.catch_up.opens_anew) == (True, True)

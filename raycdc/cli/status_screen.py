@@ -125,7 +125,7 @@ def _cells(table: TableReport, status: Status) -> Iterator[tuple[str, Text]]:
     if (backfill := table.backfill) is not None:
         chunks = f" ({backfill.chunks_done}/{backfill.chunks_total})" if backfill.chunks_total else ""
         percent = "" if backfill.percent is None else f"{backfill.percent:.0f} %"
-        yield "done", Text(f"{percent}{chunks}, {counted(backfill.rows_done, 'row')} again".removeprefix(", "))
+        yield "done", Text(f"{percent}{chunks}")
         if backfill.eta_seconds is not None:
             yield "left", Text(duration_text(1000 * backfill.eta_seconds))
     if table.rows_per_second:
@@ -146,6 +146,8 @@ def _notes(status: Status) -> Iterator[str]:
             place = f" at {parked.place.partition('   ')[0]}" if parked.place else ""
             again = "begins again with a new snapshot" if parked.again else f"is {table.phase}{place}"
             yield _indented(f"{table.table} {again}: {parked.reason}")
+        if table.backfill is not None:
+            yield _indented(f"{table.table}: {counted(table.backfill.rows_done, 'row')} read again by a backfill")
         if table.rows_left_out:
             yield _indented(f"{table.table}: {counted(table.rows_left_out, 'row')} left out")
         if table.values_lost:

@@ -44,6 +44,7 @@ def test_a_backfill_is_told_beside_its_table() -> None:
     begun = replace(STREAM, backfill=BackfillReport(0, None, 0))
     assert "stream, backfill" in shown(begun, width=120)[3]
     reading = replace(STREAM, backfill=BackfillReport(3, 12, 1_250, percent=25.0, eta_seconds=90))
-    (head, row) = shown(reading, width=120)[2:4]
+    (head, row, *_, note) = shown(reading, width=120)[2:]
     assert head.split() == ["table", "phase", "rows", "done", "left", "behind", "last", "commit"]
-    assert "stream, backfill  300,000  25 % (3/12), 1,250 rows again" in row
+    assert "stream, backfill  300,000  25 % (3/12)" in row
+    assert note == "shop.orders: 1,250 rows read again by a backfill"

@@ -371,6 +371,7 @@ class Pipeline:
                     supervisor,
                     has_manifest=lambda: store.last_manifest() is not None,
                     has_commit=lambda: store.last_commit() is not None,
+                    sweep=store.sweep_spool,
                 )
                 stack.callback(hand_over.close)
             _run_through_losses(loop, supervisor, run.reporter)

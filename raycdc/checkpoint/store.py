@@ -135,7 +135,8 @@ class CheckpointStore:
     def sweep_spool(self) -> int:
         """Delete segments here that no uncommitted epoch refers to: what readers had not sealed when they died.
 
-        Returns how many. Only under the lease, after recovery and before any reader starts.
+        Returns how many. Only under the lease, after recovery and while there is no reader; epochs may be committed
+        meanwhile.
         """
         return sweep(self.spool, self.needed_segments())
 

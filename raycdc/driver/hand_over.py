@@ -152,7 +152,8 @@ class HandedLauncher:
 class HandOver:
     """See the module's docstring: a thread beside one `side`, which starts the other half of `launcher`.
 
-    `has_manifest` says whether there is a place to go on from, `has_commit` whether anything was committed.
+    `has_manifest` says whether there is a place to go on from, `has_commit` whether anything was committed. `sweep`
+    deletes what the readers before had not sealed; it is called while there are none.
     """
 
     def __init__(
@@ -162,10 +163,11 @@ class HandOver:
         *,
         has_manifest: Callable[[], bool],
         has_commit: Callable[[], bool],
+        sweep: Callable[[], object],
         threads: Threads = THREADS,
     ) -> None:
         self._launcher, self._side = launcher, side
-        self._has_manifest, self._has_commit = has_manifest, has_commit
+        self._has_manifest, self._has_commit, self._sweep = has_manifest, has_commit, sweep
         self._threads = threads
         self._closed = Event()
         #: Whoever has it may end the source side's processes.
@@ -201,19 +203,27 @@ class HandOver:
         with self._lock:
             if self._closed.is_set() or self._side.ending:
                 return
-            self._side.start_over(self._launcher.hand_over)
+            self._side.start_over(self._recover)
         reach("after_hand_over")
+
+    def _recover(self) -> None:
+        """Nothing of the job runs now."""
+        self._sweep()
+        self._launcher.hand_over()
 
     def _wait_for_epoch(self) -> None:
         """Return right after an epoch was sealed; after `EPOCH_S` without one; when the run ends."""
         newest = 0
         while (epoch := self._side.next_sealed(newest, wait_s=0)[0]) is not None:
             newest = epoch
+        has_manifest = self._has_manifest()
         until_s = self._threads.now_s() + EPOCH_S
         while not self._closed.is_set():
             epoch, final = self._side.next_sealed(newest, wait_s=LOOK_S)
+            # Nobody else seals, so that the state need not be asked again.
+            has_manifest = has_manifest or epoch is not None
             waited = epoch is not None or self._threads.now_s() >= until_s
-            if final is not None or (waited and self._has_manifest()):
+            if final is not None or (waited and has_manifest):
                 return
             if epoch is not None:
                 newest = epoch

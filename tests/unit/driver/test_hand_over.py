@@ -100,21 +100,28 @@ def test_without_a_manifest_there_is_nothing_to_hand_over(tmp_path: Path) -> Non
     launcher: Any = SimpleNamespace(close=lambda: None)
     engine: Any = SimpleNamespace(begin=lambda: None, warm_up=lambda: None)
     handed = HandedLauncher(launcher, lambda _: SimpleNamespace(close=lambda: None), engine)
-    looked, manifest, side = threading.Event(), threading.Event(), _Side()
+    side = _Side()
+    asked: list[bool] = []
+    swept: list[bool] = []
 
     def has_manifest() -> bool:
-        if side.asked > 3:
-            looked.set()
-        return manifest.is_set()
+        asked.append(True)
+        return False
+
+    def sweep() -> None:
+        assert handed.in_process
+        assert not side.over.is_set()
+        swept.append(True)
 
     with threads_for_engines(), pytest.MonkeyPatch.context() as patch:
         patch.setattr("raycdc.driver.hand_over.EPOCH_S", 0.0)
-        over = HandOver(handed, side, has_manifest=has_manifest, has_commit=lambda: True)
-        assert looked.wait(RUN_TIMEOUT_S)
+        over = HandOver(handed, side, has_manifest=has_manifest, has_commit=lambda: True, sweep=sweep)
+        assert side.looked.wait(RUN_TIMEOUT_S)
         assert not side.over.is_set()
-        manifest.set()
+        side.sealed = 1
         assert side.over.wait(RUN_TIMEOUT_S)
         over.close()
+    assert (asked, swept) == ([True], [True])
     assert not handed.in_process
     handed.close()
 
@@ -164,17 +171,22 @@ def _in_process(path: Path) -> Path:
 
 
 class _Side:
-    """A source side that seals nothing."""
+    """A source side that seals nothing until it is told to."""
 
     ending = False
 
     def __init__(self) -> None:
-        self.asked = 0
+        self._asked = 0
+        self.sealed = 0
+        #: It was asked again and again.
+        self.looked = threading.Event()
         self.over = threading.Event()
 
     def next_sealed(self, after: int, *, wait_s: float) -> tuple[int | None, int | None]:
-        self.asked += 1
-        return None, None
+        self._asked += 1
+        if self._asked > 3:
+            self.looked.set()
+        return self.sealed if self.sealed > after else None, None
 
     def status(self, *, tables: bool) -> None:
         return None

@@ -20,6 +20,7 @@ from typing import Any
 from raycdc.checkpoint.bad_rows import bad_rows
 from raycdc.checkpoint.changelog import FullBy
 from raycdc.checkpoint.place import state_of
+from raycdc.checkpoint.run_end import RunEnd
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.checkpoint.term import DriverTerm
 from raycdc.config import PipelineConfig, PipelineOptions, SinkConfig, SourceConfig
@@ -39,7 +40,7 @@ from raycdc.epochs.lost_rows import begin_again
 from raycdc.epochs.parked_targets import Parking, Waiting, parks_of
 from raycdc.epochs.ports import EpochPorts
 from raycdc.epochs.routing import Routing
-from raycdc.errors import ClusterLostError, ConfigError, SegmentUnavailableError, StateError
+from raycdc.errors import ClusterLostError, ConfigError, ExitCode, RaycdcError, SegmentUnavailableError, StateError
 from raycdc.model.until import Until
 from raycdc.preflight import Taker, naming_place, rows_judge, settle_corrected, settle_place, settle_start
 from raycdc.progress import ProgressReporter
@@ -148,11 +149,18 @@ class Pipeline:
             run.stack.callback(control.close)
             ended = self._commit_all(run, start, until)
             last, record = (run.store.last_manifest(), run.store.last_commit()) if ended else (None, None)
+            stopped, complaint = self._stopping.is_set(), None
+            if not stopped:
+                try:
+                    complain_of_parked(last, record, selects=self.config.source.captures)
+                except RaycdcError as error:
+                    complaint = error
+            run.tenure.ends(RunEnd.now(ExitCode.DONE) if complaint is None else _end_with(complaint))
             run.stack.close()
             # After everything was told: also that the tables were parked, and when.
-            if not self._stopping.is_set():
-                complain_of_parked(last, record, selects=self.config.source.captures)
-            reporter.finished(stopped=self._stopping.is_set())
+            if complaint is not None:
+                raise complaint
+            reporter.finished(stopped=stopped)
 
     def stop(self) -> None:
         """Seal and commit what was read, then let `run` return."""
@@ -228,6 +236,10 @@ class Pipeline:
                 tenure = take(stack, store, reporter, standby=standby, stopping=self._stopping)
                 try:
                     yield _Run(stack, tenure, reporter)
+                    tenure.ends(RunEnd.now(ExitCode.DONE))
+                except BaseException as error:
+                    tenure.ends(_end_with(error))
+                    raise
                 finally:
                     # Whatever else it met: one that was replaced met its successor.
                     with suppress(StateError):
@@ -387,6 +399,18 @@ class Pipeline:
         if stopping:
             supervisor.stop()
         return supervisor
+
+
+def _end_with(error: BaseException) -> RunEnd:
+    """How a run ends that meets `error`; whoever closes `epochs` before their end has what they wanted."""
+    if isinstance(error, KeyboardInterrupt):
+        return RunEnd.now(ExitCode.INTERRUPTED)
+    if not isinstance(error, Exception):
+        return RunEnd.now(ExitCode.DONE)
+    from raycdc.runtime.unexpected import told_text  # Only here, because it loads Arrow.
+
+    code = error.exit_code if isinstance(error, RaycdcError) else ExitCode.BUG
+    return RunEnd.now(code, type(error).__name__, told_text(error))
 
 
 def _end_of(until: str | None) -> Until | None:

@@ -12,6 +12,7 @@ from typing import NotRequired, TypedDict
 
 from raycdc.checkpoint.door import Door, DoorJson
 from raycdc.checkpoint.folder import is_free
+from raycdc.checkpoint.run_end import RunEnd, RunEndJson
 
 
 class HolderJson(TypedDict):
@@ -26,13 +27,15 @@ class HolderJson(TypedDict):
     lock: NotRequired[str]
     lock_file: NotRequired[str]
     door: NotRequired[DoorJson]
+    end: NotRequired[RunEndJson]
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
     """A driver as it says itself: where it runs, how often it has said so, whether it has the state's lock, whether it
-    has ended. `machine` is the same for all processes of one kernel since it started. `lock` says which file is locked,
-    where that is not in the state's own folder, and `lock_file` is its path.
+    has ended, and how (`end`; None for one of an older raycdc). `machine` is the same for all processes of one kernel
+    since it started. `lock` says which file is locked, where that is not in the state's own folder, and `lock_file` is
+    its path.
     """
 
     host: str
@@ -44,6 +47,7 @@ class Holder:
     lock: str = ""
     door: Door | None = None
     lock_file: str = ""
+    end: RunEnd | None = None
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -81,13 +85,16 @@ class Holder:
             document["lock_file"] = self.lock_file
         if self.door is not None:
             document["door"] = self.door.to_json()
+        if self.end is not None:
+            document["end"] = self.end.to_json()
         return document
 
     @classmethod
     def from_json(cls, data: HolderJson) -> Holder:
         said = data["host"], data["machine"], data["pid"], data["beat"], data["locked"], data["ended"]
         door = Door.from_json(data["door"]) if "door" in data else None
-        return cls(*said, data.get("lock", ""), door, data.get("lock_file", ""))
+        end = RunEnd.from_json(data["end"]) if "end" in data else None
+        return cls(*said, data.get("lock", ""), door, data.get("lock_file", ""), end)
 
     @classmethod
     def myself(cls) -> Holder:

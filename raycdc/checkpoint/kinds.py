@@ -39,7 +39,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
     {
         "meta": Kind(r"meta\.json", rows=False),
         "lease": Kind(r"lease", rows=False),
-        "generation": Kind(r"gen|generations/\d{10}(\.pulse|\.epochs)?\.json", rows=False),
+        "generation": Kind(r"gen|generations/\d{10}(\.pulse|\.epochs)?\.json"),
         "documents taken over": Kind(r"generations/\d{10}\.documents\.json"),
         "manifests": Kind(r"epochs/\d{10}\.json(\.dropped)?|bases/\d{10}\.jsonl"),
         "commits": Kind(r"commits/\d{10}\.json(\.\d{10})?|bases/record-\d{10}-\d{10}-[0-9a-f]{64}\.json"),

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from raycdc.checkpoint.door import Door
 from raycdc.checkpoint.holder import Holder, LockFile
+from raycdc.checkpoint.run_end import RunEnd
 from raycdc.errors import FencedError, RaycdcError, StateError
 from raycdc.threads import THREADS, Threads
 
@@ -90,13 +91,13 @@ class Pulse:
             self.lost = self._replaced_by(newest, own)
             raise self.lost
 
-    def close(self) -> None:
-        """Say that this driver has ended, and let go of the lock. A store that has not answered for `RENEW_S` is not
-        told: nobody waits for that, and the next driver finds the state silent.
+    def close(self, end: RunEnd | None = None) -> None:
+        """Say that this driver has ended, and how its run did, and let go of the lock. A store that has not answered
+        for `RENEW_S` is not told: nobody waits for that, and the next driver finds the state silent.
         """
         self._closed.set()
         self._thread.join(timeout=RENEW_S)
-        self._holder, self.door = replace(self._holder, ended=True), None
+        self._holder, self.door = replace(self._holder, ended=True, end=end), None
         if self.lost is None and not self._asks:
             with suppress(StateError):
                 self._renew()

@@ -71,7 +71,7 @@ class Asking:
         if isinstance(found, NoRun):
             runs = "running" if found.runs else "not running"
             said = f"{runs}: {found.why}; the state in {self._store.place} says what follows"
-            return status_at_rest(self._store, said, place_text_of(self._store))
+            return status_at_rest(self._store, said, place_text_of(self._store), runs=found.runs)
         self._run = found
         return found.status()
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from raycdc.cli.words import PHASE_ORDER, PHASE_STYLES, counted, duration_text, size_text
-from raycdc.control.model import Commit, Note, Status, TableReport
+from raycdc.control.model import Commit, EndReport, Note, Status, TableReport
 from raycdc.printable import printable, printable_text
 
 #: Of warnings and errors the newest so many.
@@ -54,6 +54,8 @@ def _headlines(status: Status) -> Iterator[str]:
     sink = f" into {status.sink}" if status.sink else ""
     if run is None:
         yield f"{status.pipeline}: {status.said}."
+        if (end := status.last_end) is not None:
+            yield f"{_end(end, status.at_ms)}."
     else:
         local = ", --local" if run.local else ""
         since = duration_text(status.at_ms - run.started_ms)
@@ -61,6 +63,15 @@ def _headlines(status: Status) -> Iterator[str]:
     yield ", ".join(_whole(status))
     if (bottleneck := job.bottleneck) is not None:
         yield f"most time goes to {bottleneck.stage} ({100 * bottleneck.share:.0f} %): {bottleneck.why}"
+
+
+def _end(end: EndReport, now_ms: int) -> str:
+    if end.at_ms is None:
+        return "its last run did not say how it ended: it was killed, or its machine went"
+    ago = f"its last run ended {duration_text(now_ms - end.at_ms)} ago"
+    if not end.exit_code:
+        return f"{ago}, in order"
+    return f"{ago} with exit code {end.exit_code}{f': {end.text}' if end.text else ''}".rstrip(".")
 
 
 def _whole(status: Status) -> Iterator[str]:

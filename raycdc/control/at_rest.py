@@ -13,6 +13,7 @@ from raycdc.checkpoint.store import CheckpointStore, CommitRecord
 from raycdc.control.model import (
     VERSION,
     Commit,
+    EndReport,
     JobReport,
     ParkedReport,
     SnapshotReport,
@@ -29,8 +30,10 @@ from raycdc.source.table_life import Parked, TableState, phase_word
 from raycdc.source.table_requests import each_table, requests_of
 
 
-def status_at_rest(store: CheckpointStore, said: str, place_text: Callable[[Position], str]) -> Status:
-    """The document; `said` are the words for who says so."""
+def status_at_rest(
+    store: CheckpointStore, said: str, place_text: Callable[[Position], str], *, runs: bool = False
+) -> Status:
+    """The document; `said` are the words for who says so. With `runs` there is a run that cannot be asked."""
     manifest, record = store.last_manifest(), store.last_commit()
     state = stream_of(manifest)
     tables: tuple[TableReport, ...] = ()
@@ -65,7 +68,19 @@ def status_at_rest(store: CheckpointStore, said: str, place_text: Callable[[Posi
         run=None,
         job=JobReport(last_commit=commit),
         tables=tables,
+        last_end=None if runs else _last_end(store),
     )
+
+
+def _last_end(store: CheckpointStore) -> EndReport | None:
+    """None where there was no run, or whoever had the state last was none, or of an older raycdc."""
+    newest = store.generations.newest()
+    holder = store.generations.holder(newest) if newest else None
+    if holder is None:
+        return None
+    if holder.end is None:
+        return None if holder.ended else EndReport()
+    return EndReport(holder.end.at_ms, holder.end.exit_code, holder.end.error or None, holder.end.text or None)
 
 
 def _last_commit(table: TableReport, record: CommitRecord | None) -> Commit | None:

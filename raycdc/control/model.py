@@ -195,6 +195,16 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class EndReport:
+    """How the last run of a state at rest ended; all null where it did not say: it was killed, or its machine went."""
+
+    at_ms: int | None = None
+    exit_code: Annotated[int | None, Field(description="The process's: 0 where it ended in order.")] = None
+    error: Annotated[str | None, Field(description="The class of the error that ended it.")] = None
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class JobReport:
     """The pipeline as a whole."""
 
@@ -243,6 +253,7 @@ class Status:
     next_after: Annotated[
         str | None, Field(description="With limit: the after= of the next page; null where no table is left.")
     ] = None
+    last_end: Annotated[EndReport | None, Field(description="Of a state at rest: how its last run ended.")] = None
 
     def to_json(self) -> bytes:
         """The document, in UTF-8."""

@@ -11,6 +11,7 @@ from raycdc.checkpoint.door import Door
 from raycdc.checkpoint.folder import Lease
 from raycdc.checkpoint.generations import OwnGeneration
 from raycdc.checkpoint.pulse import LOOK_S, SILENT_S, Pulse, Vacancy, Watch
+from raycdc.checkpoint.run_end import RunEnd
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.checkpoint.term import DriverTerm
 from raycdc.errors import FencedError, StateError
@@ -34,6 +35,7 @@ class Tenure:
         self._lock = threading.Lock()
         self._ends: list[Callable[[FencedError], None]] = []
         self._lost: FencedError | None = None
+        self._run_end: RunEnd | None = None
         self._pulse = Pulse(store.generations, term.generation, lease=lease, on_lost=self._end, lock=store.lock.file)
 
     def __repr__(self) -> str:
@@ -55,9 +57,13 @@ class Tenure:
         """Have the next sign of life say where this run can be asked."""
         self._pulse.door = door
 
+    def ends(self, end: RunEnd) -> None:
+        """Have the last sign of life say how the run ended."""
+        self._run_end = end
+
     def close(self) -> None:
         """Leave the state to others."""
-        self._pulse.close()
+        self._pulse.close(self._run_end)
 
     def _end(self, lost: FencedError) -> None:
         with self._lock:

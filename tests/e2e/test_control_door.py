@@ -208,6 +208,39 @@ def test_the_events_can_be_followed(door: tuple[str, str]) -> None:
         assert any(event["event"] == "progress" and event["tables"] for event in told)
 
 
+def test_a_state_at_rest_says_how_its_last_run_ended(tmp_path: Path) -> None:
+    def told() -> tuple[Any, str]:
+        return status(tmp_path)["last_end"], raycdc(tmp_path, "status", "pipeline.toml").stdout
+
+    bounded = CONFIG.replace("per_second = 20", "events = 0")
+    (tmp_path / "pipeline.toml").write_text(bounded)
+    assert raycdc(tmp_path, "run", "pipeline.toml", "--local").returncode == 0
+    end, screen = told()
+    assert (end["exit_code"], end["error"], end["text"]) == (0, None, None)
+    assert "ago, in order." in screen
+    # Another seed makes other rows, which the state was not made with.
+    (tmp_path / "pipeline.toml").write_text(bounded.replace('type = "jsonl"', 'type = "parquet"'))
+    refused = raycdc(tmp_path, "run", "pipeline.toml", "--local")
+    assert refused.returncode != 0
+    end, screen = told()
+    assert (end["exit_code"], end["error"]) == (refused.returncode, "ConfigError")
+    assert end["text"]
+    assert end["text"].rstrip(".") in refused.stderr
+    assert f"with exit code {refused.returncode}: {end['text'][:20]}" in screen
+    (tmp_path / "pipeline.toml").write_text(CONFIG)
+    command = [sys.executable, "-m", "raycdc.cli", "run", "pipeline.toml", "--local"]
+    run = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: run.poll() is not None or status(tmp_path)["running"], timeout_s=300, what="the run")
+        assert told()[0] is None, "it goes on"
+    finally:
+        run.kill()
+        run.wait()
+    end, screen = told()
+    assert (end["at_ms"], end["exit_code"]) == (None, None)
+    assert "did not say how it ended" in screen
+
+
 def test_after_the_run_the_state_answers(tmp_path: Path) -> None:
     (tmp_path / "pipeline.toml").write_text(CONFIG.replace("per_second = 20", "events = 0"))
     assert raycdc(tmp_path, "run", "pipeline.toml", "--local").returncode == 0
@@ -225,8 +258,9 @@ def test_after_the_run_the_state_answers(tmp_path: Path) -> None:
     ]
     screen = raycdc(tmp_path, "status", "pipeline.toml").stdout.splitlines()
     assert screen[0].startswith("asked: not running: process ")
-    assert screen[1].startswith("last commit ")
-    assert screen[3].split()[:2] == ["shop.items", "stream"]
+    assert screen[1].startswith("its last run ended ")
+    assert screen[2].startswith("last commit ")
+    assert screen[4].split()[:2] == ["shop.items", "stream"]
 
 
 def test_a_port_that_is_taken_is_refused_before_anything_starts(

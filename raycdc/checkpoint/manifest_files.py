@@ -74,7 +74,7 @@ class Encoded:
 
 
 class ManifestFiles:
-    """See the module's docstring. One thread at a time, but for what `take_due` gives."""
+    """See the module's docstring. One thread writes; others may read and prune meanwhile."""
 
     def __init__(self, folder: StateFolder, compaction: Compaction | None = None) -> None:
         self._folder = folder
@@ -124,14 +124,15 @@ class ManifestFiles:
 
         One that is damaged does not tell, so all there is is kept until it is too old itself.
         """
-        if epoch not in self._kept_from:
+        known = self._kept_from.get(epoch)
+        if known is None:
             try:
                 found = self._document(epoch)
             except StateError:
                 return 0
             whole = found is None or _is_whole(found[0])
-            self._kept_from[epoch] = epoch if found is None or whole else int(found[0]["after"]["base"])
-        return self._kept_from[epoch]
+            known = self._kept_from[epoch] = epoch if found is None or whole else int(found[0]["after"]["base"])
+        return known
 
     def _state(self, reference: Reference) -> Known:
         """The state behind a manifest that another one follows."""
@@ -205,10 +206,11 @@ class ManifestFiles:
 
     def _followed(self, epoch: int, state: SealedState) -> Known | None:
         """The manifest that the next one, of `epoch`, may be a change of."""
-        before = max((number for number in self._known if number < epoch), default=None)
+        remembered = self._known
+        before = max((number for number in remembered if number < epoch), default=None)
         if before is None or state.entries < self.compaction.whole_below:
             return None
-        known = self._known[before]
+        known = remembered[before]
         if self._way_to(known)[1] >= 2 * self.compaction.chain_max:
             return None
         # One that was dropped meanwhile leads nowhere.
@@ -240,7 +242,10 @@ class ManifestFiles:
     def prune(self, before: int) -> None:
         """No base of an epoch less than `before` is needed any more."""
         self._bases.prune(before)
-        self._kept_from = {epoch: base for epoch, base in self._kept_from.items() if epoch >= before}
+        # A commit prunes while the next epoch is read by another thread: numbers come meanwhile.
+        for epoch in list(self._kept_from):
+            if epoch < before:
+                self._kept_from.pop(epoch, None)
 
     # -- memory
 

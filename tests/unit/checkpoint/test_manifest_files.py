@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from raycdc.checkpoint.patch import Patch
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord
 from raycdc.errors import StateError
 from raycdc.model import TableId
+from raycdc.testing.background import again_and_again
 
 ALWAYS = Compaction(whole_below=0, share_max=1000.0, chain_max=3)
 #: Committed epochs that are kept here: as few as make a difference.
@@ -291,6 +294,20 @@ def test_pruning_keeps_what_a_kept_manifest_follows_and_a_base_lets_it_go(tmp_pa
     assert min(versions(pipeline)) == 21
     assert [file.name for file in (tmp_path / "state" / "bases").glob("*.jsonl")] == ["0000000021.jsonl"]
     pipeline.check()
+
+
+def test_a_commit_may_prune_while_other_threads_look_at_epochs(tmp_path: Path) -> None:
+    files = CheckpointStore(tmp_path, pipeline="shop").manifest_files
+    numbers = count(1_000)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        # There is no such epoch, which is remembered, too.
+        with again_and_again(lambda: files.kept_from(next(numbers))):
+            while next(numbers) < 6_000:
+                files.prune(1_000)
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_where_nobody_writes_bases_a_manifest_is_whole_now_and_then(tmp_path: Path) -> None:

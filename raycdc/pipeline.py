@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -134,7 +134,6 @@ class Pipeline:
         reporter.on_status.append(control.heard)
         start = Start(self.config, local, self._has_sink)
         try:
-            control.open(reporter.warning)
             self._run(start, reporter, control, _end_of(until), standby=standby)
         except StoppedWaitingError:
             reporter.finished(stopped=True)
@@ -144,7 +143,9 @@ class Pipeline:
     def _run(
         self, start: Start, reporter: ProgressReporter, control: Control, until: Until | None, *, standby: bool
     ) -> None:
-        with self._one_run(start, reporter, standby=standby) as run:
+        # Behind the checks, which want its port free, and before it may wait for the state.
+        begun = partial(control.open, reporter.warning)
+        with self._one_run(start, reporter, standby=standby, begun=begun) as run:
             control.take(run.tenure, reporter.warning)
             run.stack.callback(control.close)
             ended = self._commit_all(run, start, until)
@@ -223,13 +224,21 @@ class Pipeline:
             )
 
     @contextmanager
-    def _one_run(self, start: Start, reporter: ProgressReporter, *, standby: bool = False) -> Iterator[_Run]:
+    def _one_run(
+        self,
+        start: Start,
+        reporter: ProgressReporter,
+        *,
+        standby: bool = False,
+        begun: Callable[[], None] = lambda: None,
+    ) -> Iterator[_Run]:
         """A run under the state's lease. A stop is for the run under way, or for the next one; afterwards the pipeline
-        is as new.
+        is as new. `begun` is called when nothing is missing for a start.
         """
         try:
             with ExitStack() as stack:
                 begin(start)
+                begun()
                 stack.enter_context(watching_stores(reporter.warning))
                 options = self.config.pipeline
                 store = CheckpointStore(state_of(self.config), pipeline=options.name)

@@ -18,7 +18,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from raycdc.config import load_config
+from raycdc.control.serving import HttpThread
 from raycdc.errors import ExitCode
+from raycdc.pipeline import Pipeline
 from raycdc.testing.forked_commands import completed
 from raycdc.testing.servers.process import free_port, wait_until
 
@@ -206,6 +208,23 @@ def test_the_events_can_be_followed(door: tuple[str, str]) -> None:
         assert answer.headers["Content-Type"].startswith("text/event-stream")
         told = (json.loads(line[6:]) for line in answer if line.startswith(b"data: "))
         assert any(event["event"] == "progress" and event["tables"] for event in told)
+
+
+def test_a_run_does_not_take_its_own_figures_for_those_of_somebody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = HttpThread.open
+
+    def opened(thread: HttpThread) -> None:
+        """As on a machine where libraries are loaded at once: whoever goes on finds the door open."""
+        begin(thread)
+        wait_until(lambda: "open=True" in repr(thread), timeout_s=300, what="the door for scrapers is open")
+
+    monkeypatch.chdir(tmp_path)
+    config = CONFIG.replace("per_second = 20", "events = 0") + f'metrics = {{ address = "127.0.0.1:{free_port()}" }}'
+    (tmp_path / "pipeline.toml").write_text(config)
+    monkeypatch.setattr(HttpThread, "open", opened)
+    Pipeline.from_config(load_config("pipeline.toml")).run(until="caught-up", local=True)
 
 
 def test_a_state_at_rest_says_how_its_last_run_ended(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ was bound anew to this address is none), and its ``Origin``, where there is one,
 
 from __future__ import annotations
 
-import hmac
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -34,6 +33,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from raycdc.control.events import EventHub
 from raycdc.control.model import Chosen, Status
 from raycdc.control.openapi import description
+from raycdc.control.requests import HEADERS, has_token, wants_token
 from raycdc.driver.commands import CommandDesk
 from raycdc.errors import ConfigError, RaycdcError
 from raycdc.source.table_commands import Command, TableAction
@@ -93,12 +93,8 @@ class _Guard:
             return _error(421, "The Host of the request is none of this door's names (control.hosts).")
         if origin is not None and origin.lower() not in {f"http://{host.lower()}", f"https://{host.lower()}"}:
             return _error(403, "The Origin of the request is another one.")
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        known = hmac.compare_digest(token.strip().encode(), self._guarding.token.encode())
-        if scheme.lower() != "bearer" or not known:
-            refused = _error(401, "The request has not the token of this run (Authorization: Bearer …).")
-            refused.headers["WWW-Authenticate"] = "Bearer"
-            return refused
+        if not has_token(request, self._guarding.token):
+            return wants_token(_error(401, "The request has not the token of this run (Authorization: Bearer …)."))
         return None
 
 
@@ -131,32 +127,29 @@ class _Api:
             return _error(400, str(wrong))
         except RaycdcError as failed:
             return _error(503, str(failed))
-        return JSONResponse({"id": command_id}, 202, headers=_HEADERS)
+        return JSONResponse({"id": command_id}, 202, headers=HEADERS)
 
     def command(self, request: Request) -> Response:
         status = self._answers.commands.state(request.path_params["id"])
         if status is None:
             return _error(404, "Nobody gave a command of that id, or many others came since it was done.")
-        return JSONResponse(asdict(status), headers=_HEADERS)
+        return JSONResponse(asdict(status), headers=HEADERS)
 
     def commands(self, _: Request) -> Response:
-        return JSONResponse({"commands": [asdict(status) for status in self._answers.commands.all()]}, headers=_HEADERS)
+        return JSONResponse({"commands": [asdict(status) for status in self._answers.commands.all()]}, headers=HEADERS)
 
     async def events(self, _: Request) -> Response:
         if self._answers.events.full:
             return _error(503, "As many follow the events as may; try again later.")
-        headers = _HEADERS | {"X-Accel-Buffering": "no"}
+        headers = HEADERS | {"X-Accel-Buffering": "no"}
         return StreamingResponse(self._answers.events.follow(), media_type="text/event-stream", headers=headers)
 
     def openapi(self, _: Request) -> Response:
-        return JSONResponse(description(), headers=_HEADERS)
-
-
-_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+        return JSONResponse(description(), headers=HEADERS)
 
 
 def _json(document: bytes) -> Response:
-    return Response(document, media_type="application/json", headers=_HEADERS)
+    return Response(document, media_type="application/json", headers=HEADERS)
 
 
 def _chosen(request: Request) -> Chosen:
@@ -167,7 +160,7 @@ def _chosen(request: Request) -> Chosen:
 
 
 def _error(code: int, text: str) -> Response:
-    return JSONResponse({"text": text}, code, headers=_HEADERS)
+    return JSONResponse({"text": text}, code, headers=HEADERS)
 
 
 def _command(data: object) -> Command:

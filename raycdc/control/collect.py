@@ -125,6 +125,16 @@ class Collector:
         with self._lock:
             self._heed(event)
 
+    @property
+    def pipeline(self) -> str:
+        """The pipeline's name."""
+        return self._about.pipeline
+
+    @property
+    def step(self) -> str:
+        """What the run does now, as `Run.step`."""
+        return self._run.step
+
     def silent_s(self) -> float:
         """For how long a run that reads and writes has neither looked at its processes nor said anything, in seconds; 0
         while it starts, waits or ends, which may take as long as it does.

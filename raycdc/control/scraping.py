@@ -13,7 +13,6 @@ was bound anew to 127.0.0.1, finds nothing here.
 
 from __future__ import annotations
 
-import hmac
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,24 +29,33 @@ from raycdc.config import MetricsOptions
 from raycdc.control.collect import Collector
 from raycdc.control.metrics import Bounds, exposition
 from raycdc.control.model import Chosen, Status
+from raycdc.control.requests import HEADERS, has_token, wants_token
 from raycdc.startup_checks import listen_for_scrapers
 
 #: A run that reads and writes looks at its processes five times a second. One that did not for so long hangs.
 SILENT_MAX_S = 300.0
-_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Where answers come from. `silent_s` is for how long the run has said nothing while it should have."""
+    """Where answers come from. `step` is that of the run, and `silent_s` for how long it has said nothing while it
+    should have: both are at hand, where `status` may ask the source.
+    """
 
+    pipeline: str
     status: Callable[[Chosen], Status]
+    step: Callable[[], str]
     silent_s: Callable[[], float]
+
+    @classmethod
+    def by(cls, collector: Collector) -> Told:
+        """As a run's collector knows it."""
+        return cls(collector.pipeline, collector.status, lambda: collector.step, collector.silent_s)
 
 
 def prepare(options: MetricsOptions, collector: Collector) -> tuple[socket.socket, ASGIApp]:
     """The socket and what is served there. `ConfigError` where nothing can listen."""
-    return listen_for_scrapers(options), application(options, Told(collector.status, collector.silent_s))
+    return listen_for_scrapers(options), application(options, Told.by(collector))
 
 
 def application(options: MetricsOptions, told: Told) -> Starlette:
@@ -66,18 +74,15 @@ class _Door:
     def metrics(self, request: Request) -> Response:
         if (refused := self._refusal(request)) is not None:
             return refused
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
         token = self._options.token.reveal()
-        known = scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
-        if token and not known:
-            refused = PlainTextResponse("The request has not metrics.token (Authorization: Bearer …).\n", 401)
-            refused.headers["WWW-Authenticate"] = "Bearer"
-            return refused
+        if token and not has_token(request, token):
+            text = "The request has not metrics.token (Authorization: Bearer …).\n"
+            return wants_token(PlainTextResponse(text, 401))
         accept = request.headers.get("accept", "")
         page, media_type = exposition(
             self._told.status, Bounds(self._options.tables_max), accept, version=self._version
         )
-        return Response(page, headers=_HEADERS | {"Content-Type": media_type})
+        return Response(page, headers=HEADERS | {"Content-Type": media_type})
 
     def healthz(self, request: Request) -> Response:
         if (refused := self._refusal(request)) is not None:
@@ -90,8 +95,7 @@ class _Door:
     def readyz(self, request: Request) -> Response:
         if (refused := self._refusal(request)) is not None:
             return refused
-        run = self._told.status(Chosen(limit=0)).run
-        step = "nothing runs" if run is None else run.step
+        step = self._told.step()
         return self._said(200, "ok") if step == "running" else self._said(503, step)
 
     def _refusal(self, request: Request) -> Response | None:
@@ -100,8 +104,7 @@ class _Door:
         return PlainTextResponse("Call this door by its address, or as localhost.\n", 421)
 
     def _said(self, code: int, text: str) -> Response:
-        pipeline = self._told.status(Chosen(limit=0)).pipeline
-        return JSONResponse({"pipeline": pipeline, "text": text}, code, headers=_HEADERS)
+        return JSONResponse({"pipeline": self._told.pipeline, "text": text}, code, headers=HEADERS)
 
 
 def _is_address(host: str) -> bool:

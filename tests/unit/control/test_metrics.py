@@ -58,11 +58,14 @@ class Scene:
 
     def __init__(self, options: MetricsOptions | None = None) -> None:
         self.now_s = 1.0
-        about = About("shop", "delta s3://lake", False, targets=lambda table: (table,))
+        self.asked = 0
+        about = About("shop", "delta s3://lake", False, targets=lambda table: (table,), log_room=self._log_room)
         self.collector = Collector(about, clock=lambda: self.now_s, wall_ms=lambda: int(self.now_s * 1000))
-        told = Told(self.collector.status, self.collector.silent_s)
         options = options or MetricsOptions(address="127.0.0.1:9464")
-        self.application = application(options, told)
+        self.application = application(options, Told.by(self.collector))
+
+    def _log_room(self) -> None:
+        self.asked += 1
 
     def get(self, path: str, **headers: str) -> Answer:
         """Ask as a server of ASGI does; `headers` with underscores for hyphens."""
@@ -185,6 +188,7 @@ def test_probes_tell_who_is_ready_and_who_hangs() -> None:
     assert answers() == (200, 200)
     scene.collector.listen(Stopped())
     assert answers() == (200, 503)
+    assert not scene.asked, "a probe asks nothing of the source"
 
 
 def test_figures_may_want_a_token_and_probes_need_none() -> None:

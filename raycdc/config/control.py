@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
+from typing import Annotated
 
-from pydantic import field_validator
+from pydantic import AfterValidator, field_validator
 
 from raycdc.config.fields import Options, Secret, option
 from raycdc.config.tls import is_loopback
 
 #: A shorter one can be guessed.
 TOKEN_LENGTH_MIN = 16
+
+
+def check_token(token: Secret) -> Secret:
+    """`token`, if it can be one of a door; empty for none. ValueError says what is wrong."""
+    if token and len(token.reveal()) < TOKEN_LENGTH_MIN:
+        raise ValueError(f"needs at least {TOKEN_LENGTH_MIN} characters")
+    if token and not token.reveal().isascii():
+        raise ValueError("has characters beyond ASCII, which a header of HTTP cannot have")
+    return token
+
+
+#: A token that whoever asks over HTTP shows; empty for none.
+Token = Annotated[Secret, AfterValidator(check_token)]
 
 
 class ControlOptions(Options):
@@ -30,7 +44,7 @@ class ControlOptions(Options):
     port: int = option(
         0, help="Its TCP port; 0 takes a free one, which is found by the state.", example=8087, ge=0, le=65535
     )
-    token: Secret = option(
+    token: Token = option(
         Secret(""),
         help="The token that a request needs (Authorization: Bearer …). Without one each run makes its own, in a "
         "file of the state's folder that its user alone can read; the same token on all machines lets commands "
@@ -60,12 +74,3 @@ class ControlOptions(Options):
             return str(ip_address(host))
         except ValueError:
             raise ValueError(f'must be an IP address such as "127.0.0.1" or "0.0.0.0", got "{host}"') from None
-
-    @field_validator("token")
-    @classmethod
-    def _check_token(cls, token: Secret) -> Secret:
-        if token and len(token.reveal()) < TOKEN_LENGTH_MIN:
-            raise ValueError(f"needs at least {TOKEN_LENGTH_MIN} characters")
-        if token and not token.reveal().isascii():
-            raise ValueError("has characters beyond ASCII, which a header of HTTP cannot have")
-        return token

@@ -12,15 +12,13 @@ import numpy as np
 import pyarrow as pa
 
 from raycdc.model import TableSchema
-from raycdc.source.snapshot.key_list import text_of_keys
+from raycdc.source.snapshot.key_list import lists_of_keys
 from raycdc.verify.canonical import Compared
 from raycdc.verify.digests import Differing
 from raycdc.verify.results import ShownKeys
 
 #: Beyond so many keys a table is read anew as a whole: they are in the state, and each is looked up by itself.
 KEYS_MAX = 10_000
-#: Keys of one query.
-KEYS_AT_ONCE = 500
 
 
 class KeyTexts:
@@ -80,11 +78,10 @@ class KeysToRepair:
         return len(self._seen) == len(np.unique(self._wanted))
 
     def lists(self) -> tuple[str, ...]:
-        """All of them, in lists of `KEYS_AT_ONCE`; none where a key was on neither side any more."""
+        """All of them, in lists (`lists_of_keys`); none where a key was on neither side any more."""
         if not self.is_complete:
             return ()
-        keys = pa.concat_tables(self._found)
-        return tuple(text_of_keys(keys.slice(first, KEYS_AT_ONCE)) for first in range(0, keys.num_rows, KEYS_AT_ONCE))
+        return lists_of_keys(pa.concat_tables(self._found))
 
     def _is_new(self, key: int) -> bool:
         known = key in self._seen

@@ -18,14 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycdc.model import TableId, TableSchema
-from raycdc.source.snapshot.key_list import text_of_keys
+from raycdc.source.snapshot.key_list import lists_of_keys
 from raycdc.source.split import RowsAgain, SnapshotSplit
 from raycdc.verify.canonical import Compared, ComparedColumn, Family
 
 #: Where more keys are looked at again both sides are read whole: their values are in memory, and in statements.
 KEYS_MAX = 50_000
-#: Keys of one SELECT of the source.
-KEYS_AT_ONCE = 500
 
 #: Forms of keys whose values every server finds by a literal. Floats have none; moments depend on the session.
 _ASKED = (Family.WHOLE, Family.DECIMAL, Family.DAY, Family.TEXT, Family.BYTES)
@@ -134,9 +132,7 @@ class NamedKeys:
         chosen = pa.array(np.flatnonzero(np.isin(self._hashes, hashes)))
         lists: tuple[str, ...] = ()
         if self._source.names:
-            keys = pa.concat_tables(self._asked).take(chosen)
-            starts = range(0, keys.num_rows, KEYS_AT_ONCE)
-            lists = tuple(text_of_keys(keys.slice(start, KEYS_AT_ONCE)) for start in starts)
+            lists = lists_of_keys(pa.concat_tables(self._asked).take(chosen))
         made = pa.concat_tables(self._made, promote_options="permissive").take(chosen)
         values = {
             column.name: found

@@ -52,11 +52,10 @@ class Sides:
     counted_by: tuple[str, ...] = ()
     #: The target's rows are changes, of which each key's last one counts.
     is_changelog: bool = False
-    #: The source's column of each part of the compared key; empty where a key of the target names no row of the source,
-    #: or one that may be none of the target.
+    #: The source's column of each part of the compared key; empty where a key of the target names no row of the source.
     source_key: Mapping[str, str] = field(default_factory=dict)
-    #: As `source_key`, also where a row of the source may be none of the target.
-    asked_by: Mapping[str, str] = field(default_factory=dict)
+    #: A row of the source may be none of the target.
+    leaves_rows_out: bool = False
 
     def wanted(self, only: SomeRows | None) -> Wanted | None:
         """The same rows, as the target is asked for them; None: all."""
@@ -142,7 +141,7 @@ class TableComparison:
             begun = time.monotonic()
             self._failed.clear()
             try:
-                named = NamedKeys(sides.compared, sides.source.document.schema, tuple(sides.asked_by.values()))
+                named = NamedKeys(sides.compared, sides.source.document.schema, tuple(sides.source_key.values()))
                 log = LogChanges(sides.source.source, split, sides.source.maker, sides.compared, named)
                 with log:
                     found = self._compared(held, sides, log)
@@ -293,7 +292,7 @@ class TableComparison:
     @staticmethod
     def _sought(sides: Sides, found: Differing) -> KeysToRepair | None:
         """What gathers the keys that differ for a backfill; None where they cannot be named."""
-        if not sides.source_key or sides.is_changelog or found.count > KEYS_MAX:
+        if not sides.source_key or sides.leaves_rows_out or sides.is_changelog or found.count > KEYS_MAX:
             return None
         return KeysToRepair(sides.compared, sides.source_key, sides.source.document.schema, np.sort(found.keys()))
 

@@ -161,14 +161,15 @@ class Verifier:
         compared = Compared(columns, tuple(by_name[name] for name in schema.primary_key))
         names = {name: there[name.casefold()] for name in by_name}
         source = SourceTableRows(self._source, table, document, maker)
-        asked_by = _source_key(document.schema, found)
+        source_key = _source_key(document.schema, found)
         if found is not None and found.transform.soft:
             deleted = there[found.transform.deleted_column.casefold()]
             counts = partial(_present, deleted=deleted)
-            return Sides(source, rows, compared, names, counts, (deleted,), asked_by=asked_by)
-        named = asked_by if found is None or not found.transform.filter else {}
-        changes = not self._upsert
-        return Sides(source, rows, compared, names, is_changelog=changes, source_key=named, asked_by=asked_by)
+            return Sides(source, rows, compared, names, counts, (deleted,), source_key=source_key, leaves_rows_out=True)
+        filtered, changes = found is not None and bool(found.transform.filter), not self._upsert
+        return Sides(
+            source, rows, compared, names, is_changelog=changes, source_key=source_key, leaves_rows_out=filtered
+        )
 
     def _maker(self, table: TableId, schema: TableSchema, found: ResolvedTransform | None) -> RowMaker:
         hiding = Hiding(self._config.masked(), self._config.state_key)

@@ -9,6 +9,9 @@ from pyarrow import ipc
 
 from raycdc.errors import StateError
 
+#: Keys of one SELECT.
+KEYS_AT_ONCE = 500
+
 
 def text_of_keys(keys: pa.Table) -> str:
     """The rows of `keys`, whose columns are a primary key's; empty for none."""
@@ -19,6 +22,12 @@ def text_of_keys(keys: pa.Table) -> str:
     with ipc.new_stream(sink, keys.schema.remove_metadata(), options=options) as writer:
         writer.write_table(keys)
     return base64.b64encode(sink.getvalue()).decode("ascii")
+
+
+def lists_of_keys(keys: pa.Table) -> tuple[str, ...]:
+    """The rows of `keys` as texts of at most `KEYS_AT_ONCE` each."""
+    firsts = range(0, keys.num_rows, KEYS_AT_ONCE)
+    return tuple(text_of_keys(keys.slice(first, KEYS_AT_ONCE)) for first in firsts)
 
 
 def keys_of_text(text: str) -> pa.Table:

@@ -122,9 +122,9 @@ class RecordBases:
         self._own: Base | None = None
         #: The base that was read last.
         self._read: Base | None = None
-        #: The epoch with which bases that nobody names any more are looked for; None: with the next one, as each
+        #: The epoch with which bases that nobody names any more are looked for: at first with the next one, as each
         #: process writes a base, and may end before there are as many epochs as are kept.
-        self._sweep_at: int | None = None
+        self._sweep_at = 0
 
     def __repr__(self) -> str:
         return f"RecordBases({self._folder.where!r}, own={self._own and self._own.reference.epoch})"
@@ -214,13 +214,11 @@ class RecordBases:
     def written(self, encoded: Encoded) -> None:
         """The record is there."""
         if encoded.base is not self._own and self._sweep_at == _NEVER:
-            self._sweep_at = None
+            self._sweep_at = 0
         self._own = encoded.base
 
     def sweep(self, record: CommitRecord, kept: KeptRecords, keep: int) -> None:
         """Delete bases that none of the `kept` records names; `record` was just written, and `keep` are kept."""
-        if self._sweep_at is None:
-            self._sweep_at = record.epoch
         if record.epoch < self._sweep_at:
             return
         there = [found for name in self._folder.list(_FOLDER) if (found := _FILE.fullmatch(name))]

@@ -44,7 +44,7 @@ from raycdc.errors import ClusterLostError, ConfigError, ExitCode, RaycdcError, 
 from raycdc.model.until import Until
 from raycdc.preflight import Taker, naming_place, rows_judge, settle_corrected, settle_place, settle_start
 from raycdc.progress import ProgressReporter
-from raycdc.run_events import Commanded, Listener
+from raycdc.run_events import Commanded, Failed, Listener
 from raycdc.runtime.launcher import JobSpec, Launcher
 from raycdc.runtime.restarts import ProcessEnd, RestartBudget
 from raycdc.runtime.supervisor import Supervisor
@@ -416,10 +416,8 @@ def _end_with(error: BaseException) -> RunEnd:
         return RunEnd.now(ExitCode.INTERRUPTED)
     if not isinstance(error, Exception):
         return RunEnd.now(ExitCode.DONE)
-    from raycdc.runtime.unexpected import told_text  # Only here, because it loads Arrow.
-
-    code = error.exit_code if isinstance(error, RaycdcError) else ExitCode.BUG
-    return RunEnd.now(code, type(error).__name__, told_text(error))
+    code, told = error.exit_code if isinstance(error, RaycdcError) else ExitCode.BUG, Failed.of(error)
+    return RunEnd.now(code, told.error, told.text)
 
 
 def _end_of(until: str | None) -> Until | None:

@@ -45,14 +45,9 @@ _READ_BYTES = 4 << 20
 
 def run(options: Options) -> Iterator[Measurement]:
     """Start a server, write the log of each case, measure."""
-    from raycdc.testing.servers import MariaDbServer, MySqlServer
-
     settings: dict[str, str | None] = {"binlog_row_metadata": "FULL"}
     rows = options.rows or _ROWS
-    progress(f"starting {options.server} ...")
-    with (
-        MySqlServer(version="8.0", options=settings) if options.server == "mysql" else MariaDbServer(settings) as server
-    ):
+    with tables.server_of(options.server, settings) as server:
         connection = tables.connect(server.port)
         tables.prepare(connection)
         for case in CASES:

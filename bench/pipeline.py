@@ -43,15 +43,10 @@ _TIMEOUT_S = 1800.0
 
 def run(options: Options) -> Iterator[Measurement]:
     """Start a server, write its table, run each system as a user would."""
-    from raycdc.testing.servers import MariaDbServer, MySqlServer
-
     settings: dict[str, str | None] = {"innodb_buffer_pool_size": "1G", "binlog_row_metadata": "FULL"}
-    progress(f"starting {options.server} ...")
     with (
         tempfile.TemporaryDirectory(prefix="raycdc-bench-") as folder,
-        MySqlServer(version="8.0", options=settings)
-        if options.server == "mysql"
-        else MariaDbServer(settings) as server,
+        tables.server_of(options.server, settings) as server,
     ):
         bench = Bench(Path(folder), server)
         connection = tables.connect(server.port)

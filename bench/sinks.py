@@ -48,15 +48,7 @@ _FILTER = "status <> 7"
 
 def run(options: Options) -> Iterator[Measurement]:
     """A server per kind of case, its tables, each system as a user would run it."""
-    from raycdc.testing.servers import MariaDbServer, MySqlServer
-
     settings: dict[str, str | None] = {"innodb_buffer_pool_size": "1G", "binlog_row_metadata": "FULL"}
-
-    def server_of() -> Any:
-        progress(f"starting {options.server} ...")
-        mysql = options.server == "mysql"
-        return MySqlServer(version="8.0", options=settings) if mysql else MariaDbServer(settings)
-
     wanted = [case for case in CASES if case in options.cases]
     groups: list[tuple[list[str], Callable[[SinkBench, list[str], int | None], Iterator[Measurement]]]] = [
         ([case for case in wanted if case == "500_tables"], _many_tables),
@@ -65,7 +57,10 @@ def run(options: Options) -> Iterator[Measurement]:
     ]
     for cases, play in groups:
         if cases:
-            with tempfile.TemporaryDirectory(prefix="raycdc-bench-") as folder, server_of() as server:
+            with (
+                tempfile.TemporaryDirectory(prefix="raycdc-bench-") as folder,
+                tables.server_of(options.server, settings) as server,
+            ):
                 bench = SinkBench(Path(folder), server)
                 tables.prepare(bench.connection)
                 yield from play(bench, cases, options.rows)

@@ -33,15 +33,10 @@ _BUFFER_BYTES = 1 << 20
 
 def run(options: Options) -> Iterator[Measurement]:
     """Start a server, fill the tables, measure each system in a process of its own."""
-    from raycdc.testing.servers import MariaDbServer, MySqlServer
-
     rows = options.rows or _ROWS
     # The table stays in memory, so that the server answers as fast as it can.
     settings: dict[str, str | None] = {"innodb_buffer_pool_size": "1G"}
-    progress(f"starting {options.server} ...")
-    with (
-        MySqlServer(version="8.0", options=settings) if options.server == "mysql" else MariaDbServer(settings) as server
-    ):
+    with tables.server_of(options.server, settings) as server:
         connection = tables.connect(server.port)
         tables.prepare(connection)
         for case in options.cases:

@@ -53,15 +53,10 @@ SYSTEMS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 def run(options: Options) -> Iterator[Measurement]:
     """Start a server, and measure each case with all systems."""
-    from raycdc.testing.servers import MariaDbServer, MySqlServer
-
     settings: dict[str, str | None] = {"innodb_buffer_pool_size": "1G", "binlog_row_metadata": "FULL"}
-    progress(f"starting {options.server} ...")
     with (
         tempfile.TemporaryDirectory(prefix="raycdc-bench-") as folder,
-        MySqlServer(version="8.0", options=settings)
-        if options.server == "mysql"
-        else MariaDbServer(settings) as server,
+        tables.server_of(options.server, settings) as server,
     ):
         bench = Starts(Bench(Path(folder), server), tables.connect(server.port), options.tries)
         tables.prepare(bench.connection)

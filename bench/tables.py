@@ -5,13 +5,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from pymysql.connections import Connection
 
+from bench.measure import progress
 from raycdc.testing.generated_tables import ROWS_PER_STATEMENT, connect, fill, prepare
 
-__all__ = ["ROWS_PER_STATEMENT", "connect", "fill", "prepare"]
+if TYPE_CHECKING:
+    from raycdc.testing.servers import DatabaseServer
+
+__all__ = ["ROWS_PER_STATEMENT", "connect", "fill", "prepare", "server_of"]
+
+
+def server_of(kind: str, settings: Mapping[str, str | None]) -> DatabaseServer:
+    """A private ``mysql`` (8.0) or ``mariadb``, which is started as a context."""
+    from raycdc.testing.servers import MariaDbServer, MySqlServer
+
+    progress(f"starting {kind} ...")
+    return MySqlServer(version="8.0", options=settings) if kind == "mysql" else MariaDbServer(settings)
+
 
 STANDARD = """CREATE TABLE bench.standard (
   id BIGINT NOT NULL PRIMARY KEY, customer INT NOT NULL, name VARCHAR(40) NOT NULL, price DECIMAL(12,2) NOT NULL,

@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -71,23 +71,28 @@ def die_in_the_snapshot(folder: Path, config: Mapping[str, Any], epoch: int) -> 
     assert end.returncode == -9, "it was to be killed"
 
 
+def caught_up_with(server: DatabaseServer, database: str, folder: Path, names: Sequence[str]) -> Mapping[str, Any]:
+    """The configuration of a pipeline that has caught up with the tables `names` of `database`, of two rows each."""
+    os.environ["RAYCDC_TEST_PASSWORD"] = server.cdc_user
+    source = {
+        "type": "mysql", "port": server.port, "user": "cdc", "password": "${env:RAYCDC_TEST_PASSWORD}",
+        "tables": [rf"{database}\..*"], "snapshot": CHUNKS,
+    }  # fmt: skip
+    config = config_of(folder, source)
+    for name in names:
+        server.execute(
+            f"CREATE TABLE {name} (id INT PRIMARY KEY, name VARCHAR(20))",
+            f"INSERT INTO {name} VALUES (1, 'a'), (2, 'ö')",
+            database=database,
+        )
+    catch_up(config)
+    return config
+
+
 def of_server(server: DatabaseServer, folder: Path) -> Path:
     """Tables that are live, read again, parked and in snapshot, and a prepared transaction."""
     with server.fresh_database("kept") as database:
-        os.environ["RAYCDC_TEST_PASSWORD"] = server.cdc_user
-        source = {
-            "type": "mysql", "port": server.port, "user": "cdc", "password": "${env:RAYCDC_TEST_PASSWORD}",
-            "tables": [rf"{database}\..*"], "snapshot": CHUNKS,
-        }  # fmt: skip
-        config = config_of(folder, source)
-        names = ("live", "again", "unfit", "away")
-        for name in names:
-            server.execute(
-                f"CREATE TABLE {name} (id INT PRIMARY KEY, name VARCHAR(20))",
-                f"INSERT INTO {name} VALUES (1, 'a'), (2, 'ö')",
-                database=database,
-            )
-        catch_up(config)
+        config = caught_up_with(server, database, folder, ("live", "again", "unfit", "away"))
         change_table(folder / "state", f"{database}.again", "resnapshot")
         server.execute(
             "SET SESSION binlog_format = STATEMENT", "UPDATE unfit SET name = 'x'", "SET SESSION binlog_format = ROW",
@@ -110,20 +115,8 @@ def of_server(server: DatabaseServer, folder: Path) -> Path:
 def of_paused_tables(server: DatabaseServer, folder: Path) -> Path:
     """Tables that are live, paused, and going on from where they were left, with an epoch of what happened since."""
     with server.fresh_database("kept") as database:
-        os.environ["RAYCDC_TEST_PASSWORD"] = server.cdc_user
-        source = {
-            "type": "mysql", "port": server.port, "user": "cdc", "password": "${env:RAYCDC_TEST_PASSWORD}",
-            "tables": [rf"{database}\..*"], "snapshot": CHUNKS,
-        }  # fmt: skip
-        config = config_of(folder, source)
         names = ("live", "paused", "resuming")
-        for name in names:
-            server.execute(
-                f"CREATE TABLE {name} (id INT PRIMARY KEY, name VARCHAR(20))",
-                f"INSERT INTO {name} VALUES (1, 'a'), (2, 'ö')",
-                database=database,
-            )
-        catch_up(config)
+        config = caught_up_with(server, database, folder, names)
         for name in names[1:]:
             change_table(folder / "state", f"{database}.{name}", "pause")
         catch_up(config)

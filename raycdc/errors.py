@@ -29,18 +29,25 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
+#: The cure of what is a bug.
+REPORT = "Run the command again with `--verbose`, and report what it shows: it is a bug in raycdc."
+
+
 class RaycdcError(Exception):
     """Base of all named errors. ``str(error)`` is one self-contained paragraph for the user."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.BUG
     #: True where trying the same again later may succeed without anyone acting (a server restarting).
     retryable: ClassVar[bool] = False
+    #: What people do about it, in general, for the manual's page of errors; the text of an error knows more.
+    cure: ClassVar[str] = REPORT
 
 
 class ConfigError(RaycdcError):
     """The configuration is wrong. Holds every problem found, not only the first."""
 
     exit_code = ExitCode.CONFIG
+    cure = "Correct each key that the text names; `raycdc explain options` has all of them with their meaning."
 
     def __init__(self, *problems: str) -> None:
         self.problems: tuple[str, ...] = problems
@@ -51,42 +58,66 @@ class SourceError(RaycdcError):
     """The source refused us or cannot serve us: wrong password, missing privilege, unsuitable setting."""
 
     exit_code = ExitCode.SOURCE
+    cure = "Do at the source what the text says, and `raycdc check` says too: a GRANT, a setting, the right password."
 
 
 class SourceUnavailableError(SourceError):
     """The source cannot be reached now (connection refused or lost); worth trying again."""
 
     retryable = True
+    cure = "Bring the source back, or correct its address; the same command goes on from there."
 
 
 class LogLostError(SourceError):
     """The position we need is no longer in the source's log (purged or reset)."""
+
+    cure = (
+        "Have the source keep its log for longer, and read the tables anew: `raycdc tables resnapshot` for one of "
+        "them, `pipeline.on_log_lost` for all."
+    )
 
 
 class DataError(RaycdcError):
     """A row, message or log event cannot be decoded or does not fit the schema; nothing of it was passed on."""
 
     exit_code = ExitCode.DATA
+    cure = (
+        "Mend the row or message at its source, or let a policy decide about such ones: `pipeline.on_bad_record`, "
+        "`on_error` of a format, `source.types`."
+    )
 
 
 class CorruptLogError(DataError):
     """A log file or stream is damaged or truncated; the text names file and position."""
 
+    cure = (
+        "Look at the place with `raycdc inspect binlog`. Where the server's own file is damaged, purge its log up to "
+        'the next file, and let `pipeline.on_log_lost = "resnapshot"` read the tables anew.'
+    )
+
 
 class PartialRowsError(DataError):
     """Rows of the log lack columns (a row image that is not FULL), whose values the log does not have anywhere."""
+
+    cure = "Set `binlog_row_image=FULL` at the server, for all sessions, and take a new snapshot of the table."
 
 
 class SchemaError(DataError):
     """A schema and the data (or a DDL statement and our model of it) do not fit each other."""
 
+    cure = "See with `raycdc tables list` what does not fit, mend that, and take a new snapshot of the table."
+
 
 class TableChangedError(SchemaError):
     """A table is not as the log has described it so far: it was changed meanwhile, and the log says so further on."""
 
+    cure = "Nothing: the table is read anew once the log is far enough."
+
 
 class StatementError(SchemaError):
     """A DDL statement cannot be followed for `tables`, as (db, table), and for all tables of `databases`."""
+
+    cure = "Take a new snapshot of the tables that the text names: `raycdc tables resnapshot`."
 
     def __init__(self, why: str, *, tables: tuple[tuple[str, str], ...] = (), databases: tuple[str, ...] = ()) -> None:
         self.tables = tables
@@ -98,12 +129,14 @@ class SinkError(RaycdcError):
     """The sink refused a write or its state contradicts ours."""
 
     exit_code = ExitCode.SINK
+    cure = "Do at the target what the text says, and start again; what was sealed is written then."
 
 
 class SinkUnavailableError(SinkError):
     """The sink cannot be reached now, or has no time for us: a server that restarts, a lock that somebody holds."""
 
     retryable = True
+    cure = "Bring the target back, or end what holds a lock there; the same command goes on from there."
 
 
 class ParkReason(StrEnum):
@@ -131,42 +164,57 @@ class TableRefusedError(RaycdcError):
     """
 
     reason: ClassVar[ParkReason]
+    cure = "See `raycdc tables list`: it has the reason and the way out."
 
 
 class ChangeRefusedError(TableRefusedError, SinkError):
     """The target cannot follow a schema change of the table, or the user does not want it to."""
 
     reason = ParkReason.CHANGE
+    cure = (
+        "Take a new snapshot of the table, after which an upsert target has the columns of today; or choose "
+        "another `pipeline.schema_change`."
+    )
 
 
 class ColumnsRefusedError(TableRefusedError, SinkError):
     """The target cannot have such columns, or cannot have the layout that is asked for."""
 
     reason = ParkReason.COLUMNS
+    cure = (
+        "Choose, rename or cast the columns that the text names with a `[[transform]]`, or change them at the source."
+    )
 
 
 class NameRefusedError(TableRefusedError, SinkError):
     """The sink cannot have a table of this name."""
 
     reason = ParkReason.NAME
+    cure = "Give the table another name in the sink with a `[[route]]`."
 
 
 class KeyRefusedError(TableRefusedError, SinkError):
     """The target cannot tell the table's rows apart."""
 
     reason = ParkReason.KEY
+    cure = "Give the table a primary key, or declare one with a `[[transform]]`; a changelog needs none."
 
 
 class OriginsRefusedError(TableRefusedError, DataError):
     """A key of a merged target comes from two tables, or from two rows of one."""
 
     reason = ParkReason.KEY
+    cure = "Make the keys of the merged tables differ, or change one of the two rows that have the same key."
 
 
 class ValueRefusedError(TableRefusedError, SinkError):
     """The target cannot hold a value of a row."""
 
     reason = ParkReason.VALUE
+    cure = (
+        "Mend the value at the source, change the column's type, or let `pipeline.on_bad_record` decide; then take "
+        "a new snapshot."
+    )
 
 
 class ReferenceRefusedError(ValueRefusedError):
@@ -174,59 +222,72 @@ class ReferenceRefusedError(ValueRefusedError):
     share of the epoch may have to be written first.
     """
 
+    cure = "Capture the table that is referred to as well, or drop the foreign key at the target."
+
 
 class RowRefusedError(TableRefusedError, DataError):
     """A transform, lookup or conversion of a row on its way to the target fails on a value of the row."""
 
     reason = ParkReason.VALUE
+    cure = (
+        "Mend the row or the expression, or let `pipeline.on_bad_record` decide; then take a new snapshot of the table."
+    )
 
 
 class TargetTakenError(TableRefusedError, SinkError):
     """Something that does not belong to this pipeline lies at the target's place."""
 
     reason = ParkReason.TAKEN
+    cure = "Move away what is there, or say with `pipeline.on_existing` that it is to be merged into or replaced."
 
 
 class TargetGoneError(TableRefusedError, SinkError):
     """The target was deleted, swapped or restored from an older copy."""
 
     reason = ParkReason.GONE
+    cure = "Take a new snapshot of the table, which makes the target anew; or bring the target back as it was."
 
 
 class TargetTouchedError(TableRefusedError, SinkError):
     """Somebody else changed the target so that nothing more can be written to it exactly."""
 
     reason = ParkReason.TOUCHED
+    cure = "Undo at the target what the text names, or delete the target; then take a new snapshot of the table."
 
 
 class RulesRefusedError(TableRefusedError, SchemaError):
     """A transform, lookup, mask or route does not fit the table as it is now."""
 
     reason = ParkReason.RULES
+    cure = "Change the `[[transform]]`, `[[lookup]]`, `[[mask]]` or `[[route]]` that the text names, or the table."
 
 
 class RoutesRefusedError(TableRefusedError, ConfigError):
     """The configuration asks for something of the target that the sink cannot do for it."""
 
     reason = ParkReason.RULES
+    cure = "Change the `[[route]]` or the option that the text names to one that the sink has."
 
 
 class StateError(RaycdcError):
     """The checkpoint cannot be read, is newer than we are, or is in use by another process."""
 
     exit_code = ExitCode.STATE
+    cure = "See with `raycdc state check` what is wrong with the state, and do what its last line says."
 
 
 class SpoolError(StateError):
     """A segment cannot be written now, mostly because the disk is full; commits or people may make room."""
 
     retryable = True
+    cure = "Make room on the disk that the text names; the same command goes on from there."
 
 
 class SegmentUnavailableError(StateError):
     """The node that has a segment does not answer now; its server may be starting again."""
 
     retryable = True
+    cure = "Start the node again; what a lost one had is read again from the source."
 
 
 class ClusterLostError(RaycdcError):
@@ -236,6 +297,7 @@ class ClusterLostError(RaycdcError):
     """
 
     exit_code = ExitCode.CLUSTER
+    cure = "Start the Ray cluster again, and then the same command, which goes on from the last sealed epoch."
 
     def __init__(self, what: str, advice: str = "") -> None:
         self.what, self.advice = what, advice
@@ -245,13 +307,19 @@ class ClusterLostError(RaycdcError):
 class ProtocolError(RaycdcError):
     """A message between coordinator and reader is unknown, malformed or out of turn. Always a bug."""
 
+    cure = REPORT
+
 
 class OutOfPlaceError(RaycdcError):
     """A batch of a split does not begin where the rows before it end; nothing of it was passed on. Always a bug."""
 
+    cure = REPORT
+
 
 class RowsNotPrintedError(RaycdcError):
     """An inspecting command decoded more rows than it printed, or fewer. Always a bug."""
+
+    cure = REPORT
 
 
 class UnexpectedError(RaycdcError):
@@ -259,6 +327,11 @@ class UnexpectedError(RaycdcError):
 
     `lasting`: it is of a kind that comes again however often the same is tried. `trace` is its traceback.
     """
+
+    cure = (
+        "Run the command again with `--verbose`, and report what it shows. Where the text names a cause outside, "
+        "such as memory or a disk, mend that."
+    )
 
     def __init__(self, text: str, *, lasting: bool = False, trace: str = "") -> None:
         super().__init__(text)
@@ -270,6 +343,7 @@ class FencedError(RaycdcError):
     """The process was replaced (newer incarnation or generation exists) and must stop; its work is not accepted."""
 
     exit_code = ExitCode.STATE
+    cure = "Nothing, where another driver took the pipeline over; `raycdc status` says who has it."
 
 
 def error_by_name(name: str) -> type[RaycdcError]:

@@ -240,7 +240,9 @@ class RecordBases:
 
 
 class MissingBaseError(StateError):
-    """The base that a record names is not there."""
+    """A commit record is not whole: the earlier one that it builds on is not there."""
+
+    cure = "See with `raycdc state check` what is missing, and bring it back from a copy of the state."
 
 
 #: No epoch has such a number.

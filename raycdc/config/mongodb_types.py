@@ -28,6 +28,11 @@ _DECIMAL = re.compile(r"decimal\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")
 _BINARY = re.compile(r"binData(?:\(\s*(\d{1,3})\s*\))?")
 
 
+def type_names() -> tuple[str, ...]:
+    """Every type that the configuration may name, those with parameters once."""
+    return (*_SIMPLE, "decimal(12,2)", "binData")
+
+
 def parse_type(text: str) -> LogicalType:
     """A type as the configuration names it. Raises ValueError with the ones there are."""
     if text in _SIMPLE:

@@ -50,12 +50,19 @@ def reference_page() -> str:
     for name, group in (("source", PluginGroup.SOURCES), ("sink", PluginGroup.SINKS)):
         for plugin_type, model in _plugin_models(group):
             parts += _section(f'[{name}] type = "{plugin_type}"', model)
-    for model, types_ in _format_models().items():
-        named = ", ".join(f'"{format_type}"' for format_type in types_)
-        parts += _section(f"[source.format], [sink.format] type = {named}", model)
+    parts += format_sections()
     for name, (_, repeated) in REPEATED_SECTIONS.items():
         parts += _section(f"[[{name}]]", repeated)
     return "\n\n".join(parts) + "\n"
+
+
+def format_sections() -> list[str]:
+    """The options of each format, as parts of a page."""
+    parts = []
+    for model, types_ in _format_models().items():
+        named = ", ".join(f'"{format_type}"' for format_type in types_)
+        parts += _section(f"[source.format], [sink.format] type = {named}", model)
+    return parts
 
 
 def _plugin_models(group: PluginGroup) -> Iterator[tuple[str, type[BaseModel]]]:

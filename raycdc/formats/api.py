@@ -29,25 +29,46 @@ FORMAT_VERSION = 1
 class BadMessageError(DataError):
     """A message cannot be decoded; the text says where it is, and quotes nothing of it."""
 
+    cure = (
+        "See the message with `raycdc inspect messages`, mend its producer, and let `on_error` of the format decide "
+        "about those that are there: skip or dead-letter."
+    )
+
 
 class CorruptMessageError(BadMessageError):
     """A message is not what the format says at all: no JSON, no object, cut."""
+
+    cure = (
+        "See whether the topic has messages of another format, and name the right one in `source.format`; else as "
+        "for BadMessageError."
+    )
 
 
 class UnknownTypeError(BadMessageError):
     """A message is well-formed, but what happened is spelled in a way this version does not know."""
 
+    cure = "See whether `source.format` names the format of the topic; else as for BadMessageError."
+
 
 class MissingBeforeImageError(BadMessageError):
     """An update or delete does not say what the row was before."""
+
+    cure = (
+        'Have the producer write whole rows before a change, or set `before_image = "optional"` in the format, '
+        "where the target has a key."
+    )
 
 
 class UnfitValueError(BadMessageError):
     """A value does not fit its column's type."""
 
+    cure = "Declare the columns as wide as the values are (`columns` of the format), or mend the producer."
+
 
 class FormatStateError(SchemaError):
     """The state of a decoder cannot be read."""
+
+    cure = "Go on with the version of raycdc that wrote the state, or with a newer one."
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from raycdc.errors import RaycdcError
+from raycdc.errors import ExitCode, RaycdcError
 
 #: Asks Spark's resolver, in a JVM that only copies jars into a folder: by Spark's settings (``spark.jars.packages``)
 #: it would have them on its class path before anybody has compared them. Runs in a process of its own.
@@ -51,6 +51,12 @@ _LOG_LINES = 25
 
 class ArtifactError(RaycdcError):
     """A Java artifact could not be had, or is another one than it should be."""
+
+    exit_code = ExitCode.CONFIG
+    cure = (
+        "Install what the text names, such as Java 17, or give the machine a way to Maven's repository once; then "
+        "start again."
+    )
 
 
 def java_command() -> str:

@@ -99,7 +99,9 @@ _LEASE_PAUSE_S = 0.2
 
 
 class ServerIdsInUseError(SourceError):
-    """All server ids that we may use are used."""
+    """Every server id that this pipeline may use as a replica is used by another one."""
+
+    cure = "End the other readers that have these ids, or give this pipeline a range of its own in `source.server_id`."
 
 
 def lease_server_id(

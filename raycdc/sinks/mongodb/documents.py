@@ -180,7 +180,9 @@ def encode(document: Group, rows: int) -> Iterator[tuple[bytes, int, int]]:
 
 
 class TooLargeError(DataError):
-    """The document of row `place` has `size` bytes."""
+    """The document of a row (the one at `place`, of `size` bytes) is larger than MongoDB takes."""
+
+    cure = "Leave the large column out with a `[[transform]]`, or choose a target that has no such limit."
 
     def __init__(self, place: int, size: int) -> None:
         super().__init__(f"A row makes a document of {size} bytes, and MongoDB takes {DOCUMENT_BYTES_MAX}.")

@@ -31,7 +31,9 @@ _WHY = {
 
 
 class UnfitError(DataError):
-    """The row at `place` has something that no document can have."""
+    """A row (the one at `place`) has something that no document can have."""
+
+    cure = "Rename the field at the source or leave it out; then take a new snapshot of the table."
 
     def __init__(self, place: int, column: str, why: str) -> None:
         super().__init__(f"Column {column} has {why}.")

@@ -60,6 +60,8 @@ _TEXTS = frozenset({"tinytext", "text", "mediumtext", "longtext"})
 class UnknownShapeError(SchemaError):
     """The statement is understood, and still does not say how the table looks afterwards."""
 
+    cure = "Take a new snapshot of the table: `raycdc tables resnapshot`."
+
 
 def alter_table(
     table: MySqlTable, ddl: AlterTable, dialect: DdlDialect

@@ -12,7 +12,12 @@ from raycdc.source.table_life import Phase
 
 
 class RefusedStatementError(SchemaError):
-    """For all captured tables that the statement names, and for `tables`; see `Parking` for `again` and `phase`."""
+    """A statement cannot be followed for the captured tables that it names, nor for `tables`.
+
+    See `Parking` for `again` and `phase`.
+    """
+
+    cure = "Take a new snapshot of the tables that the text names: `raycdc tables resnapshot`."
 
     def __init__(
         self, text: str, *, again: bool = False, phase: Phase = Phase.PARKED, tables: Sequence[TableId] = ()

@@ -76,6 +76,8 @@ class ChunkSettings:
 class NoIndexError(ConfigError):
     """No index leads to a chunk of the table."""
 
+    cure = "Name a column with an index in `source.snapshot.key`, or add an index to the table."
+
 
 class ChunkPlanner:
     """Plans one table's chunks, by queries that `next_chunks` makes on a connection of its own. Not thread-safe.

@@ -11,6 +11,7 @@ a UUID or address its text. Where there is a choice (`TypeOptions`), a column ca
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -304,6 +305,12 @@ class TypeOptions:
 
 
 DEFAULT_TYPES = TypeOptions()
+
+
+def column_types() -> tuple[str, ...]:
+    """Every base type that a column may have, in the servers' spelling; aliases and parameters are left out."""
+    texts = sorted(CHARACTER_TYPES), sorted(BYTE_TYPES), sorted(_OTHERS)
+    return (*_INTEGERS, "decimal", "bit", *_TEMPORAL, *itertools.chain.from_iterable(texts))
 
 
 @lru_cache(maxsize=4096)

@@ -1,0 +1,9 @@
+"""``python -m raycdc.cli.pages``: write the generated pages of the manual anew."""
+
+from __future__ import annotations
+
+from raycdc.cli.explain import MANUAL
+from raycdc.cli.pages import GENERATED_PAGES
+
+for name, page in GENERATED_PAGES.items():
+    (MANUAL / f"{name}.md").write_text(page(), encoding="utf-8")

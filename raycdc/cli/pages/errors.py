@@ -1,0 +1,89 @@
+"""The page ``errors``: every named error with its exit code, its cause and its cure, as their classes say them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+
+from raycdc.checkpoint.parked import WAYS_OUT
+from raycdc.cli.pages.markdown import table
+from raycdc.errors import ExitCode, ParkReason, RaycdcError, TableRefusedError
+
+#: The modules that have named errors.
+PLACES = (
+    "raycdc.errors",
+    "raycdc.checkpoint.record_bases",
+    "raycdc.connectors.mysql.checks",
+    "raycdc.connectors.mysql.ddl.alter",
+    "raycdc.connectors.mysql.ddl.refusal",
+    "raycdc.connectors.mysql.snapshot.chunks",
+    "raycdc.formats.api",
+    "raycdc.sinks.mongodb.documents",
+    "raycdc.sinks.mongodb.own_types",
+    "raycdc.spark.artifacts",
+)
+
+_BEGIN = """# Errors: what each means, and what to do
+
+A command that fails prints one paragraph: what happened, where, and what to do. That text knows more than this page,
+which has the classes behind the texts: `raycdc run --json` names them (`"event": "error"`), and so does a log. The exit
+code is the command's. *Again* says that a run tries it again by itself, for up to five minutes, before it ends.
+
+`raycdc explain trouble` begins at what one sees, and has what raycdc does by itself."""
+
+_PARKED = """## Errors that park a table
+
+They end no run: the table is parked, the others go on, and `raycdc tables list` has the reason and the text. `--until
+caught-up` ends with 4 once the others are done; with `pipeline.on_table_error = "fail"` every run ends at once, with
+the code below. After the cure, `raycdc tables resnapshot` begins the table anew."""
+
+_CODES = {
+    ExitCode.BUG: "a bug in raycdc, or something that nobody has named",
+    ExitCode.CONFIG: "the configuration",
+    ExitCode.SOURCE: "the source",
+    ExitCode.DATA: "data and schemas",
+    ExitCode.SINK: "the target",
+    ExitCode.STATE: "the state",
+    ExitCode.CLUSTER: "the Ray cluster",
+}
+
+
+def errors_page() -> str:
+    """The whole page."""
+    known = list(named_errors())
+    parking = [error for error in known if issubclass(error, TableRefusedError) and error is not TableRefusedError]
+    parts = [_BEGIN]
+    for exit_code, about in _CODES.items():
+        own = [error for error in known if error.exit_code is exit_code and not issubclass(error, TableRefusedError)]
+        rows = [(f"`{e.__name__}`", cause(e), "yes" if e.retryable else "", e.cure) for e in own]
+        parts += [f"## Exit code {exit_code.value}: {about}", table(("error", "it means", "again", "what to do"), rows)]
+    parts += [_PARKED, table(("error", "exit code", "reason", "it means", "what to do"), map(_parking, parking))]
+    reasons = [(f"`{reason}`", f"{WAYS_OUT[reason]}.") for reason in ParkReason]
+    parts += ["As `raycdc tables list` says the way out, by the reason:", table(("reason", "way out"), reasons)]
+    return "\n\n".join(parts) + "\n"
+
+
+def named_errors() -> Iterator[type[RaycdcError]]:
+    """Every named error of raycdc's own, a class before those that are derived from it."""
+    for place in PLACES:
+        importlib.import_module(place)
+    yield from _below(RaycdcError, set())
+
+
+def _below(error: type[RaycdcError], seen: set[type[RaycdcError]]) -> Iterator[type[RaycdcError]]:
+    """The classes that are derived from `error`, but those `seen`; in the same order whatever was imported first."""
+    here = [each for each in error.__subclasses__() if each.__module__ in PLACES and each not in seen]
+    for each in sorted(here, key=lambda each: PLACES.index(each.__module__)):
+        seen.add(each)
+        yield each
+        yield from _below(each, seen)
+
+
+def cause(error: type[RaycdcError]) -> str:
+    """What the class says of itself: its docstring's first paragraph."""
+    first = (error.__doc__ or "").strip().partition("\n\n")[0]
+    return " ".join(first.split())
+
+
+def _parking(error: type[TableRefusedError]) -> tuple[str, ...]:
+    return f"`{error.__name__}`", str(error.exit_code.value), f"`{error.reason}`", cause(error), error.cure

@@ -1,0 +1,240 @@
+"""The page ``types``: what a column becomes on its way from the source to each target, as the code decides it.
+
+Nothing here repeats a rule: the source's types are asked of its own mapping, each target's of the function that makes
+its columns, and how a value looks in JSON is found by encoding one.
+"""
+
+from __future__ import annotations
+
+import datetime
+import io
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import Schema as DeltaSchema
+
+from raycdc.cli.pages.formats import is_written
+from raycdc.cli.pages.markdown import code, table
+from raycdc.config.mongodb_types import parse_type, type_names
+from raycdc.connectors.mysql.values.types import MySqlColumn, TypeOptions, column_types
+from raycdc.formats.plugins import load_format
+from raycdc.model import META_FIELDS, Column, LogicalType, TableId, TableSchema, TypeKind
+from raycdc.model.types import wide_decimal
+from raycdc.plugins import PluginGroup, PluginListing, list_plugins
+from raycdc.sinks.iceberg.files import type_text
+from raycdc.sinks.jdbc.types import mysql_type, postgres_type
+from raycdc.sinks.json_lines import json_lines
+from raycdc.sinks.mongodb.types import form_of
+
+_BEGIN = """# Types: from the source to each target
+
+How columns look on their way: from the source's type to Arrow (which Spark and Python see), and to the column of each
+target. A value arrives as it is, or its table is parked with an error that names the column. Where a name of a type
+has numbers, they are an example. `raycdc explain mysql` and `raycdc explain mongodb` say what can be chosen about a
+source's types, `raycdc explain targets` what each target refuses, and `raycdc plan` prints the columns of one's own
+tables."""
+
+_JSON = """## As JSON
+
+How one value looks in `jsonl` and in the messages of the formats that can be written. A value that is NULL is `null`
+everywhere, and there are no numbers for NaN and infinities: `jsonl` has null, `maxwell-json` and `debezium-json` have
+their names as text."""
+
+_NOTES = """Where more digits than 38 are text in lakes, databases have an exact number. A key of a MySQL target has the
+length of the source's column, up to 768; where that is not known, the table is refused by name. A moment that is no
+`timestamp` of MySQL is a `datetime(6)` in UTC there, because MySQL's `timestamp` has the years 1970 to 2038 only."""
+
+#: Spellings of a MySQL type where its parameters decide; any other one stands for itself.
+_SPELLED: Mapping[str, tuple[str, ...]] = {
+    "tinyint": ("tinyint", "tinyint unsigned"),
+    "smallint": ("smallint", "smallint unsigned"),
+    "mediumint": ("mediumint", "mediumint unsigned"),
+    "int": ("int", "int unsigned"),
+    "bigint": ("bigint", "bigint unsigned"),
+    "decimal": ("decimal(12,2)", "decimal(65,4)"),
+    "bit": ("bit(5)", "bit(64)"),
+    "datetime": ("datetime", "datetime(6)"),
+    "timestamp": ("timestamp", "timestamp(6)"),
+    "time": ("time(3)",),
+    "char": ("char(20)",),
+    "varchar": ("varchar(20)",),
+    "binary": ("binary(8)",),
+    "varbinary": ("varbinary(8)",),
+    "vector": ("vector(3)",),
+    "enum": ("enum('a','b')",),
+    "set": ("set('a','b')",),
+}
+_REFUSED = "refused"
+#: What `[source.types]` may choose instead: the option, the columns it is about, and the choice.
+_CHOSEN = (
+    ('tinyint1 = "boolean"', "tinyint(1)", TypeOptions(tinyint1="boolean")),
+    ('invalid_dates = "text"', "datetime", TypeOptions(invalid_dates="text")),
+    ('geometry = "geojson"', "point", TypeOptions(geometry="geojson")),
+)
+
+#: What the columns of a batch that are ours have, by their type.
+_NOTHING: Mapping[pa.DataType, object] = {pa.int8(): 0, pa.int64(): 0, pa.string(): ""}
+_AT = datetime.datetime(2024, 2, 29, 12, 30, 0, 250_000, datetime.UTC)
+#: A value of each kind; of those that are left out, 7 is one.
+_SAMPLES: Mapping[TypeKind, object] = {
+    TypeKind.BOOLEAN: True,
+    TypeKind.UINT64: Decimal(2**64 - 1),
+    TypeKind.FLOAT32: 1.5,
+    TypeKind.FLOAT64: 1.5,
+    TypeKind.DECIMAL: Decimal("9.50"),
+    TypeKind.STRING: "tea",
+    TypeKind.BINARY: b"\x01\xfe",
+    TypeKind.DATE: _AT.date(),
+    TypeKind.TIME: "12:30:00.250",
+    TypeKind.YEAR: 2024,
+    TypeKind.ENUM: "a",
+    TypeKind.SET: "a,b",
+    TypeKind.JSON: '{"a": 1}',
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A type as its source spells it, and what it is from there on."""
+
+    name: str
+    type: LogicalType
+
+
+def types_page() -> str:
+    """The whole page."""
+    mysql, mongodb = list(_mysql_types()), [_Source(name, parse_type(name)) for name in type_names()]
+    parts = [
+        _BEGIN,
+        "## MySQL and MariaDB",
+        _NOTES,
+        "### Into lakes and files",
+        _lakes("MySQL, MariaDB", mysql),
+        "### Into databases",
+        _databases("MySQL, MariaDB", mysql),
+        "## MongoDB",
+        "Types as `[source.columns]` names them; inferred columns have them, too.",
+        "### MongoDB's into lakes and files",
+        _lakes("MongoDB", mongodb),
+        "### MongoDB's into databases",
+        _databases("MongoDB", mongodb),
+        _JSON,
+        _texts(mysql),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _mysql_types() -> Iterator[_Source]:
+    for base in column_types():
+        for spelled in _SPELLED.get(base, (base,)):
+            yield _Source(spelled, MySqlColumn("c", spelled, charset=_charset(base)).logical())
+    for said, spelled, options in _CHOSEN:
+        yield _Source(f"{spelled} with {said}", options.treat(MySqlColumn("c", spelled)).logical())
+
+
+def _charset(base: str) -> str:
+    return "utf8mb4" if "char" in base or "text" in base else ""
+
+
+def _lakes(title: str, sources: Sequence[_Source]) -> str:
+    head = (title, "Arrow", "Spark", "Delta", "Iceberg", "Parquet")
+    return table(head, _merged((s.name, _lake_cells(s.type)) for s in sources))
+
+
+def _lake_cells(logical: LogicalType) -> tuple[str, ...]:
+    arrow = logical.arrow()
+    return (str(arrow), logical.spark(), _delta(arrow), type_text(arrow), _parquet(arrow))
+
+
+def _delta(arrow: pa.DataType) -> str:
+    field = json.loads(DeltaSchema.from_arrow(pa.schema([pa.field("c", arrow)])).fields[0].to_json())
+    return str(field["type"])
+
+
+def _parquet(arrow: pa.DataType) -> str:
+    """The physical type, and the logical one where there is one, as a file has them."""
+    file = io.BytesIO()
+    pq.write_table(pa.schema([pa.field("c", arrow)]).empty_table(), file, store_schema=False)
+    column = pq.ParquetFile(file).schema.column(0)
+    logical = json.loads(column.logical_type.to_json())
+    name = str(logical.pop("Type"))
+    if name == "None":
+        return str(column.physical_type)
+    told = [str(logical[key]) for key in ("precision", "scale", "bitWidth", "timeUnit") if key in logical]
+    utc = ["UTC" if logical["isAdjustedToUTC"] else "local"] if "isAdjustedToUTC" in logical else []
+    inside = ", ".join([*told, *utc])
+    return f"{column.physical_type}, {name}({inside})" if inside else f"{column.physical_type}, {name}"
+
+
+def _databases(title: str, sources: Sequence[_Source]) -> str:
+    head = (title, "PostgreSQL", "MySQL, MariaDB", "in their key", "MongoDB")
+    return table(head, _merged((s.name, _database_cells(s.type)) for s in sources))
+
+
+def _database_cells(logical: LogicalType) -> tuple[str, ...]:
+    try:
+        key = mysql_type(logical, key=True)
+    except ValueError:
+        key = _REFUSED
+    return (postgres_type(logical), mysql_type(logical, key=False), key, form_of(logical).bson)
+
+
+def _texts(sources: Sequence[_Source]) -> str:
+    written = [plugin.type for plugin in list_plugins() if plugin.group is PluginGroup.FORMATS and _is_ours(plugin)]
+    rows = ((s.name, (_in_lines(s.type), *(_in_message(s.type, name) for name in written))) for s in sources)
+    return table(("MySQL, MariaDB", "jsonl", *written), _merged(rows))
+
+
+def _is_ours(plugin: PluginListing) -> bool:
+    return plugin.package == "raycdc" and is_written(plugin.type)
+
+
+def _in_lines(logical: LogicalType) -> str:
+    batch = pa.RecordBatch.from_arrays([_sample(logical)], names=["c"])
+    return _value(json_lines(batch, TableSchema((Column("c", logical),), ())).to_pybytes())
+
+
+def _in_message(logical: LogicalType, identifier: str) -> str:
+    """The value of the column where it first stands in a message about an inserted row."""
+    schema = TableSchema((Column("c", logical),), ())
+    fields = [pa.field("c", logical.arrow()), *META_FIELDS]
+    arrays = [_sample(logical), *(pa.array([_NOTHING[field.type]], field.type) for field in META_FIELDS)]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+    message = load_format(identifier).encoder(TableId("shop", "orders"), schema).encode(batch).values[0].as_py()
+    image = re.search(rb'"(data|after)":\[?', message)
+    assert image is not None
+    return _value(message[image.end() :])
+
+
+def _value(text: bytes) -> str:
+    """The text of the value of ``c`` in an object that has it alone; more may stand behind the object."""
+    whole = text.decode()
+    _, end = json.JSONDecoder().raw_decode(whole)
+    return whole[:end].removeprefix('{"c":').removesuffix("}")
+
+
+def _sample(logical: LogicalType) -> pa.Array:
+    """An array with one value of the type."""
+    value = _SAMPLES.get(logical.kind, 7)
+    if logical.kind in (TypeKind.DATETIME, TypeKind.TIMESTAMP):
+        value = (_AT if logical.fsp else _AT.replace(microsecond=0)).replace(tzinfo=None)
+    elif (wide := wide_decimal(logical)) is not None:
+        value = f"9.{'5'.ljust(wide[1], '0')}"
+    return pa.array([value], logical.arrow())
+
+
+def _merged(rows: Iterable[tuple[str, tuple[str, ...]]]) -> list[list[str]]:
+    """Rows for a table: types that become the same share one."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for name, cells in rows:
+        names.setdefault(cells, []).append(name)
+    return [[", ".join(map(code, same)), *map(_cell, cells)] for cells, same in names.items()]
+
+
+def _cell(text: str) -> str:
+    return text if text == _REFUSED else " or ".join(map(code, text.split(" | ")))

@@ -1,0 +1,72 @@
+"""Pages of the manual that are made of the code are as the code says, and leave nothing out."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import raycdc
+from raycdc.cli.explain import MANUAL
+from raycdc.cli.pages import GENERATED_PAGES
+from raycdc.cli.pages.errors import cause, named_errors
+from raycdc.config.mongodb_types import type_names
+from raycdc.connectors.mysql.values.types import column_types
+from raycdc.errors import REPORT, ExitCode, RaycdcError
+from raycdc.formats.json.debezium_json import DebeziumOptions
+from raycdc.plugins import PluginGroup, list_plugins
+
+PACKAGE = Path(raycdc.__file__).parent
+
+
+def text_of(page: str) -> str:
+    return (MANUAL / f"{page}.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", GENERATED_PAGES)
+def test_a_generated_page_is_as_the_code_says(page: str) -> None:
+    assert text_of(page) == GENERATED_PAGES[page](), "run python -m raycdc.cli.pages"
+
+
+def test_every_type_of_a_source_has_its_row() -> None:
+    page = text_of("types")
+    assert [base for base in column_types() if f"`{base}" not in page] == []
+    assert [name for name in type_names() if page.count(f"`{name}`") < 2] == []
+
+
+def test_every_format_and_every_option_of_one_has_its_row() -> None:
+    page = text_of("formats")
+    formats = [listing.type for listing in list_plugins() if listing.group is PluginGroup.FORMATS]
+    assert [name for name in formats if f"`{name}`" not in page] == []
+    assert [name for name in DebeziumOptions.model_fields if f"| `{name}` |" not in page] == []
+
+
+@pytest.mark.parametrize("error", list(named_errors()), ids=lambda error: error.__name__)
+def test_a_named_error_has_a_cause_and_a_cure_of_its_own(error: type[RaycdcError]) -> None:
+    assert cause(error).endswith(".")
+    assert "cure" in vars(error), f"{error.__name__} needs a line that says what people do about it"
+    assert error.cure.endswith(".")
+    assert (error.cure == REPORT) <= (error.exit_code is ExitCode.BUG)
+
+
+def test_no_named_error_is_left_out() -> None:
+    listed = {error.__name__ for error in named_errors()}
+    assert sorted(set(_named_in_the_code()) - listed) == []
+
+
+def _named_in_the_code() -> Iterator[str]:
+    """Classes that are derived from `RaycdcError`, over any number of others, wherever they are written."""
+    bases: dict[str, set[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        if path.is_relative_to(PACKAGE / "testing"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                bases.setdefault(node.name, set()).update(base.id for base in node.bases if isinstance(base, ast.Name))
+
+    def is_named(name: str) -> bool:
+        return name == "RaycdcError" or any(is_named(base) for base in bases.get(name, set()))
+
+    return (name for name in bases if name != "RaycdcError" and is_named(name))

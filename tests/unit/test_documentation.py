@@ -118,6 +118,12 @@ def test_each_page_of_the_manual_is_named_in_the_readme_and_printed(capsys: pyte
             assert printed.startswith("# ")
 
 
+def test_each_page_is_in_the_contents_of_the_site() -> None:
+    contents = (ROOT / "docs" / "mkdocs.yml").read_text().partition("nav:")[2]
+    pages = {f"raycdc/manual/{name}.md" for name in topics()} | {"README.md", "ARCHITECTURE.md", "raycdc/DECISIONS.md"}
+    assert set(re.findall(r"\S+\.md", contents)) == pages | {"examples/index.md"}
+
+
 def test_the_exit_codes_are_those_of_the_code() -> None:
     listed = [int(code) for code in re.findall(r"^\| (\d+) \|", README, re.MULTILINE)]
     assert listed == sorted(code.value for code in ExitCode)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -120,7 +122,10 @@ def lock_of(file: Path) -> str:
 
 @cache
 def machine_identity() -> str:
-    """An identity of the running kernel; empty where there is none."""
+    """An identity of the running kernel, the same for all processes since it started; empty where there is none."""
     with suppress(OSError):
+        if sys.platform == "darwin":
+            asked = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
+            return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return ""

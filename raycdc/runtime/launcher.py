@@ -7,6 +7,7 @@ handles behave alike, so the supervisor knows nothing of Ray.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -158,7 +159,8 @@ class Launcher(Protocol):
 
 def this_machine() -> SeenNode:
     """The only node where nothing else runs: readers share its cores with everybody."""
-    cores = float(len(os.sched_getaffinity(0)))
+    # Only Linux tells which cores are this process' own.
+    cores = float(len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1)
     return SeenNode("", cores, cores, own=True)
 
 

@@ -1,4 +1,6 @@
-"""``raycdc explain TOPIC``: pages of the manual, which lie in `raycdc/manual` as Markdown; options; lines of a run."""
+"""``raycdc explain TOPIC``: pages of the manual, which lie in `raycdc/manual` as Markdown; options; lines of a run;
+examples.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,16 @@ from raycdc.errors import ConfigError, ExitCode
 
 MANUAL = Path(__file__).parent.parent / "manual"
 
+_PACKAGE = Path(__file__).parent.parent
+#: Inside the package where it was installed, beside it in a checkout.
+EXAMPLES = next((folder for folder in (_PACKAGE / "examples", _PACKAGE.parent / "examples") if folder.is_dir()), None)
+
 #: The page that is made of the options' own descriptions instead of written.
 OPTIONS = "options"
 #: The JSON Schema of a run's lines.
 LINES = "lines"
+#: The list of the examples, each of which is a page of its own: ``examples/quickstart.toml``.
+LISTED = "examples"
 
 
 def topics() -> dict[str, str]:
@@ -21,12 +29,16 @@ def topics() -> dict[str, str]:
     return {name: title.removeprefix("# ") for name, title in pages.items()} | {
         OPTIONS: "Every option of a pipeline",
         LINES: "The lines of raycdc run --json, as a JSON Schema",
+        LISTED: "Files to copy: configurations, plug-ins, monitoring, deployment",
     }
 
 
 def print_page(topic: str) -> int:
     """Print one page, or the list of them for an empty `topic`. `ConfigError` for one that does not exist."""
     known = topics()
+    if topic.startswith(f"{LISTED}/"):
+        print(_example(topic.removeprefix(f"{LISTED}/")), end="")
+        return int(ExitCode.DONE)
     if not topic:
         print("\n".join(f"{name:12} {title}" for name, title in known.items()))
         return int(ExitCode.DONE)
@@ -40,6 +52,30 @@ def print_page(topic: str) -> int:
         from raycdc.control.lines import lines_schema
 
         print(json.dumps(lines_schema(), indent=2))
+    elif topic == LISTED:
+        print(_examples())
     else:
         print((MANUAL / f"{topic}.md").read_text(encoding="utf-8"), end="")
     return int(ExitCode.DONE)
+
+
+def _files() -> dict[str, Path]:
+    """Each example's file by its path in the folder."""
+    if EXAMPLES is None:
+        return {}
+    found = (path for path in sorted(EXAMPLES.rglob("*")) if path.is_file() and "__pycache__" not in path.parts)
+    return {path.relative_to(EXAMPLES).as_posix(): path for path in found}
+
+
+def _examples() -> str:
+    lines = [f"{LISTED}/{name}" for name in _files()]
+    return "\n".join(
+        ["# Files to copy", "", f"They lie in {EXAMPLES}; `raycdc explain examples/NAME` prints one.", "", *lines]
+    )
+
+
+def _example(name: str) -> str:
+    found = _files().get(name)
+    if found is None:
+        raise ConfigError(f"There is no example {name!r}; raycdc explain examples lists them.")
+    return found.read_text(encoding="utf-8")

@@ -58,7 +58,7 @@ def test_a_jar_that_nobody_pinned_is_refused_until_it_is(mirror: Path, tmp_path:
 
 
 def test_jars_that_a_start_fetched_are_compared_at_each_start(
-    mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("RAYCDC_JARS", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -69,9 +69,14 @@ def test_jars_that_a_start_fetched_are_compared_at_each_start(
         session.fetch_delta_jars()
     assert session.delta_jars() == []
     (mirror / JAR).write_bytes(b"right")
+    capsys.readouterr()
     session.fetch_delta_jars()
     (jar,) = session.delta_jars()
+    begun, ended = capsys.readouterr().err.splitlines()
+    assert begun.startswith("raycdc: fetching io.delta:delta-spark")
+    assert ended.startswith("raycdc: 1 jars are here")
     session.fetch_delta_jars()
+    assert capsys.readouterr().err == ""
     jar.write_bytes(b"wrong")
     with pytest.raises(ConfigError, match="is not used"):
         session.fetch_delta_jars()

@@ -1,0 +1,36 @@
+"""What `pip install raycdc` brings: the package with its manual and examples, and nothing of the tests."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from raycdc import __version__
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = "import sys; from hatchling.build import build_wheel; print(build_wheel(sys.argv[1]))"
+
+
+@pytest.fixture(scope="module")
+def inside(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    folder = tmp_path_factory.mktemp("wheel")
+    done = subprocess.run([sys.executable, "-c", BUILD, folder], cwd=ROOT, capture_output=True, text=True, check=True)
+    with zipfile.ZipFile(folder / done.stdout.strip()) as wheel:
+        return set(wheel.namelist())
+
+
+def test_the_wheel_has_all_that_the_package_has_in_a_checkout(inside: set[str]) -> None:
+    folders = ROOT / "raycdc", ROOT / "examples"
+    files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    wanted = {path for path in files if "__pycache__" not in path.parts}
+    names = {path.relative_to(ROOT).as_posix() for path in wanted}
+    assert {name if name.startswith("raycdc/") else f"raycdc/{name}" for name in names} <= inside
+    assert {"raycdc/manual/start.md", "raycdc/examples/quickstart.toml", "raycdc/spark/artifacts.lock"} <= inside
+
+
+def test_the_wheel_has_nothing_else(inside: set[str]) -> None:
+    assert {name.partition("/")[0] for name in inside} == {"raycdc", f"raycdc-{__version__}.dist-info"}

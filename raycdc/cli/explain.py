@@ -29,7 +29,6 @@ def topics() -> dict[str, str]:
     return {name: title.removeprefix("# ") for name, title in pages.items()} | {
         OPTIONS: "Every option of a pipeline",
         LINES: "The lines of raycdc run --json, as a JSON Schema",
-        LISTED: "Files to copy: configurations, plug-ins, monitoring, deployment",
     }
 
 
@@ -40,9 +39,10 @@ def print_page(topic: str) -> int:
         print(_example(topic.removeprefix(f"{LISTED}/")), end="")
         return int(ExitCode.DONE)
     if not topic:
-        print("\n".join(f"{name:12} {title}" for name, title in known.items()))
+        listed = {**known, LISTED: "Files to copy: configurations, plug-ins, monitoring, deployment"}
+        print("\n".join(f"{name:12} {title}" for name, title in listed.items()))
         return int(ExitCode.DONE)
-    if topic not in known:
+    if topic not in known and topic != LISTED:
         raise ConfigError(f"There is no page {topic!r}; the pages are {', '.join(known)}.")
     if topic == OPTIONS:
         from raycdc.config.reference import reference_page

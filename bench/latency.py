@@ -4,7 +4,8 @@
 | case | target, and when a row of it is seen |
 |---|---|
 | ``delta`` | a Delta table of two million rows: the file of the version of its log that has the row |
-| ``delta_early`` | the same with ``pipeline.epochs_per_hour = 3600`` |
+| ``delta_grouped`` | the same with ``pipeline.epochs_per_hour = 0``: only the interval of two seconds |
+| ``delta_1s`` | the same with an interval of one second: as 3,600 epochs an hour are when changes never pause |
 | ``delta_100ms`` | the same with ``pipeline.epoch_interval = "100ms"`` |
 | ``postgres`` | PostgreSQL: the commit time of the row's transaction, as the server has it |
 | ``jsonl`` | JSON Lines, a changelog: the row's file |
@@ -36,7 +37,7 @@ from numpy.typing import NDArray
 from bench import tables
 from bench.measure import Failure, Measurement, Options, progress
 
-CASES = ("delta", "delta_early", "delta_100ms", "postgres", "jsonl")
+CASES = ("delta", "delta_grouped", "delta_1s", "delta_100ms", "postgres", "jsonl")
 RATES = (20, 200, 2000)
 
 _ROWS = 2_000_000
@@ -46,7 +47,8 @@ _WARM_S = 5.0
 _TIMEOUT_S = 900.0
 _WRITERS = 4
 _SETTINGS = {
-    "delta_early": "epochs_per_hour = 3600",
+    "delta_grouped": "epochs_per_hour = 0",
+    "delta_1s": 'epoch_interval = "1s"',
     "delta_100ms": 'epoch_interval = "100ms"',
 }
 

@@ -235,7 +235,7 @@ def _document(name: str, source: Sequence[str], sink: Sequence[str], write: str)
         toml_line(f"name = {toml_text(name)}", "identity of the state and of the sink's commits; keep it"),
         toml_line(f"state = {toml_text(f'./state/{name}')}", "checkpoints; keep it as long as the target"),
         toml_line('# mode = "until-caught-up"', "stop when the log's present end is committed; default: continuous"),
-        toml_line('# epoch_interval = "2s"', "how often changes are committed to the sink"),
+        toml_line('# epoch_interval = "10s"', "fewer and larger commits; default: soon, up to 3,600 an hour"),
         "",
         "[source]",
         *source,

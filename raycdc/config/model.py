@@ -50,6 +50,9 @@ from raycdc.stores.url import is_url
 _NAME_CHARACTERS = "letters, digits, '-', '_' and '.'"
 
 
+#: Early epochs an hour where the configuration says nothing of epochs: twice as many as `epoch_interval` alone gives.
+EPOCHS_PER_HOUR = 3600
+
 #: Spark's own forms of a master (org.apache.spark.SparkContext, `SparkMasterRegex`).
 _MASTER = re.compile(
     r"local(\[(\*|[1-9]\d*)(\s*,\s*[1-9]\d*)?\])?|local-cluster\[.+\]|spark://\S+:\d+(,\S+:\d+)*|yarn|k8s://\S+"
@@ -119,15 +122,17 @@ class PipelineOptions(Options):
     )
     epoch_interval: Duration = option(
         timedelta(seconds=2),
-        help="How often what was read is sealed and committed to the sink; epochs_per_hour lets it be sooner.",
+        help="How often what was read is sealed and committed to the sink. Where it is not set, epochs_per_hour lets "
+        "rows that wait for an idle sink be sooner.",
         unit="duration",
     )
-    epochs_per_hour: int = option(
-        0,
-        help="Rows that wait while the sink is idle are committed at once, instead of after epoch_interval, as long as "
-        "there are at most so many epochs an hour in the mean of ten minutes; under load, or with none left, "
-        "epoch_interval groups them. 0: never sooner.",
-        example=3600,
+    epochs_per_hour: int | None = option(
+        None,
+        help="Changes that wait while the sink is idle are committed at once, instead of after epoch_interval, as long "
+        "as there are at most so many epochs an hour in the mean of ten minutes; under load, with none left, or while "
+        "a snapshot is read, epoch_interval groups them. 0: never sooner. Default: "
+        f"{EPOCHS_PER_HOUR}, or 0 where epoch_interval is set.",
+        example=EPOCHS_PER_HOUR,
         ge=0,
     )
     epoch_bytes_max: Size = option(
@@ -201,6 +206,13 @@ class PipelineOptions(Options):
         help="The reaction to a target table that this pipeline did not create. fail: it is refused. merge: it is "
         "taken over. replace: it is replaced.",
     )
+
+    @property
+    def early_epochs_per_hour(self) -> int:
+        """How many epochs an hour need not wait for ``epoch_interval``: who chose an interval gets that interval."""
+        if self.epochs_per_hour is not None:
+            return self.epochs_per_hour
+        return 0 if "epoch_interval" in self.model_fields_set else EPOCHS_PER_HOUR
 
     @property
     def schema_changes_left_out(self) -> frozenset[str]:

@@ -79,6 +79,19 @@ def test_a_busy_sink_gets_no_early_epoch() -> None:
     assert log.asked_to_seal() == [2]
 
 
+def test_rows_of_a_snapshot_are_grouped_however_idle_the_sink_is() -> None:
+    job = Job(settings=replace(SETTINGS, epochs_per_hour=3600))
+    log = job.reader(0)
+    job.work()
+    log.send(RequestSplit()).send(heartbeat(10))
+    (chunk,) = log.chunks()
+    job.coordinator.tick(now_s=1.9)
+    assert log.asked_to_seal() == []
+    log.published(chunk).send(heartbeat(10))
+    job.coordinator.tick(now_s=1.9)
+    assert log.asked_to_seal() == [1]
+
+
 def test_early_epochs_that_were_not_needed_are_kept_for_later() -> None:
     timer = SealTimer(replace(SETTINGS, epochs_per_hour=36))
     for _ in range(10):
@@ -86,7 +99,7 @@ def test_early_epochs_that_were_not_needed_are_kept_for_later() -> None:
     reader = cast("LiveReader", SimpleNamespace(heartbeat=heartbeat(10)))
 
     def due(now_s: float) -> bool:
-        return timer.is_due([reader], asked=False, in_flight=0, now_s=now_s)
+        return timer.is_due([reader], asked=False, in_flight=0, reads_chunks=False, now_s=now_s)
 
     assert not due(1.0), "none is left"
     timer.restart(now_s=150.0)

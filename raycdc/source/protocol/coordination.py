@@ -27,8 +27,8 @@ class CoordinatorSettings:
     progress for `progress_timeout_s` hangs, and would keep a seal waiting for ever. Syncing files is progress, file by
     file. Where the source is `paced`, readers share one budget.
 
-    Rows that wait while the sink is idle need not wait for `epoch_interval_s`, as long as there are at most
-    `epochs_per_hour` in the mean (0: they wait).
+    Changes that wait while the sink is idle need not wait for `epoch_interval_s`, as long as there are at most
+    `epochs_per_hour` in the mean (0: they wait) and no chunk is being read: rows of a snapshot are grouped.
     """
 
     epoch_interval_s: float = 2.0
@@ -80,8 +80,12 @@ class SealTimer:
         """How many epochs may come early by now."""
         return min(self._most, self._kept + (now_s - self._last_s) * self._settings.epochs_per_hour / 3600)
 
-    def is_due(self, readers: Collection[LiveReader], *, asked: bool, in_flight: int, now_s: float) -> bool:
-        """Whether to seal now what these registered readers have open; `asked` are stop and enumerator."""
+    def is_due(
+        self, readers: Collection[LiveReader], *, asked: bool, in_flight: int, reads_chunks: bool, now_s: float
+    ) -> bool:
+        """Whether to seal now what these registered readers have open; `asked` are stop and enumerator. An early epoch
+        of a snapshot (`reads_chunks`) would be a small file that nobody waits for.
+        """
         if not readers or in_flight >= self._settings.in_flight_max:
             return False
         if asked or any(reader.heartbeat.wants_seal for reader in readers):
@@ -92,7 +96,7 @@ class SealTimer:
             return True
         age_s = now_s - self._last_s
         if open_bytes > 0:
-            early = not in_flight and age_s >= EARLY_S and self._early(now_s) >= 1
+            early = not in_flight and not reads_chunks and age_s >= EARLY_S and self._early(now_s) >= 1
             return early or age_s >= self._settings.epoch_interval_s
         dirty = any(reader.heartbeat.dirty for reader in readers)
         return dirty and age_s >= max(IDLE_SEAL_INTERVAL_S, self._settings.epoch_interval_s)

@@ -87,6 +87,11 @@ class ChunkOwners:
             if isinstance(split, SnapshotSplit):
                 self._owners.pop((split.split_id, split.attempt), None)
 
+    @property
+    def under_way(self) -> bool:
+        """Whether anybody has any."""
+        return bool(self._owners)
+
     def clear(self) -> None:
         """Nobody has any."""
         self._owners.clear()

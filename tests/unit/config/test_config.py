@@ -60,11 +60,27 @@ def problem(**sections: dict[str, Any]) -> str:
     return text
 
 
+@pytest.mark.parametrize(
+    ("keys", "early"),
+    [
+        ({}, 3600),
+        ({"epochs_per_hour": 60}, 60),
+        ({"epochs_per_hour": 0}, 0),
+        ({"epoch_interval": "2s"}, 0),
+        ({"epoch_interval": "30s", "epochs_per_hour": 60}, 60),
+    ],
+)
+def test_who_sets_an_interval_gets_no_early_epochs_that_were_not_asked_for(keys: dict[str, Any], early: int) -> None:
+    pipeline = PipelineOptions.model_validate({"name": "shop", **keys})
+    assert pipeline.early_epochs_per_hour == early
+
+
 def test_defaults_are_those_of_the_design() -> None:
     loaded = config()
     assert loaded.pipeline.state == "./state/shop"
     assert loaded.mode is Mode.CONTINUOUS
     assert loaded.pipeline.epoch_interval == timedelta(seconds=2)
+    assert loaded.pipeline.early_epochs_per_hour == 3600
     assert loaded.pipeline.epoch_bytes_max == 256 << 20
     assert loaded.pipeline.schema_change == "lenient"
     assert (loaded.readers.min, loaded.readers.max) == (1, None)

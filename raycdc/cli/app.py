@@ -352,14 +352,14 @@ app.add_typer(bench, name="bench")
 
 @bench.command(
     "splits",
-    short_help="Compare the ways to cut your tables into chunks.",
+    short_help="Compare the ways to cut your tables into chunks, and to share partitions.",
 )
 def bench_splits(
     config: Annotated[
         Path | None, typer.Argument(metavar="CONFIG", help="The pipeline's TOML file; without it, generated tables.")
     ] = None,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="TABLE…", help="Tables, as DB.TABLE. Default: all.")
+        list[str] | None, typer.Argument(metavar="TABLE…", help="Tables, as DB.TABLE, or topics. Default: all.")
     ] = None,
     strategies: Annotated[str, typer.Option(metavar="NAMES", help="Comma-separated. Default: all there are.")] = "",
     rows: Annotated[
@@ -377,8 +377,9 @@ def bench_splits(
     ] = "",
     server: Annotated[str, typer.Option(help="Of generated tables: mariadb or mysql.")] = "mariadb",
 ) -> int:
-    """Cut your tables by each strategy, read chunks of them as readers do, and say which strategy to take. It reads
-    only, at the pace of source.rows_per_second, and says beforehand how much.
+    """Cut your tables by each strategy, read chunks of them as readers do, and say which strategy to take; of topics,
+    read the partitions, and say how many readers to take. It reads only, at the pace of source.rows_per_second, and
+    says beforehand how much.
     """
     from raycdc.cli.bench_splits import ROWS_MAX, Asked, compare_generated, compare_splits
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self, TypeVar
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -16,14 +16,19 @@ from rich.table import Table
 from rich.text import Text
 
 from raycdc.checkpoint.patch import Json
+from raycdc.cli import bench_assignments
 from raycdc.cli.schemas import known_source
 from raycdc.cli.words import counted
 from raycdc.config import PipelineConfig, config_from_dict, load_config
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.printable import printable, printable_json, printable_text
+from raycdc.source.partition_trial import PartitionTrial
 from raycdc.split_bench import comparison
+from raycdc.split_bench.assignments import AssignmentComparison, AssignmentTerms
 from raycdc.split_bench.comparison import Expected, SplitComparison, Terms
 from raycdc.split_bench.figures import Report, StrategyResult, TableResult
+
+Writer = TypeVar("Writer")
 
 #: About so many rows of a table are read with each strategy and number of readers.
 ROWS_MAX = 1_000_000
@@ -109,20 +114,23 @@ def _config_of(source: Mapping[str, Json]) -> PipelineConfig:
 
 
 def _compare(config: PipelineConfig, asked: Asked) -> int:
+    source = known_source(config)
+    trial = source.partition_trial()
+    if trial is not None:
+        return _compare_assignments(config, trial, asked)
     readers = asked.scheduled_readers()
-    page = None if asked.html is None else _page_writer(asked.html)
+    page = None if asked.html is None else _page_path(asked.html, _page_of_splits)
     terms = Terms(
         asked.tables,
         tuple(filter(None, (word.strip() for word in asked.strategies.split(",")))),
         asked.rows,
         readers,
-        config.readers.max or os.cpu_count() or 1,
+        _job_readers(config),
     )
     with _Shown() as shown:
-        compared = SplitComparison(known_source(config), _where(config), terms, shown.watch)
+        compared = SplitComparison(source, _where(config), terms, shown.watch)
         expected = compared.expected()
-        print(printable_text(_cost(config, expected)), file=sys.stderr, flush=True)
-        if not asked.yes and sys.stdin.isatty() and sys.stderr.isatty() and not _agreed():
+        if not _told(_cost(config, expected), asked):
             return int(ExitCode.DONE)
         shown.start()
         report = compared.run(expected)
@@ -135,14 +143,56 @@ def _compare(config: PipelineConfig, asked: Asked) -> int:
     return int(ExitCode.INTERRUPTED if report.ended_early else ExitCode.DONE)
 
 
-def _page_writer(path: Path) -> Any:
+def _compare_assignments(config: PipelineConfig, trial: PartitionTrial, asked: Asked) -> int:
+    """Of a source whose parts are its partitions."""
+    if asked.strategies:
+        raise ConfigError(
+            "--strategies are of tables that are cut. Partitions are shared out by their number and by their bytes; "
+            "both are compared."
+        )
+    write = None if asked.html is None else _page_path(asked.html, bench_assignments.page_writer)
+    readers, where = asked.scheduled_readers(), _where(config)
+    terms = AssignmentTerms(asked.tables, asked.rows, readers, _job_readers(config), config.source.pace)
+    with _Shown() as shown:
+
+        def watch(text: str, part: float) -> None:
+            shown.watch(comparison.Progress(text, 0, 1, part))
+
+        compared = AssignmentComparison(trial, where, terms, watch)
+        expected = compared.expected()
+        if not _told(bench_assignments.cost_text(config, where, expected), asked):
+            return int(ExitCode.DONE)
+        shown.start()
+        report = compared.run(expected)
+    bench_assignments.show(report, as_json=asked.as_json)
+    if write is not None:
+        write(report)
+    return int(ExitCode.INTERRUPTED if report.ended_early else ExitCode.DONE)
+
+
+def _job_readers(config: PipelineConfig) -> int:
+    return config.readers.max or os.cpu_count() or 1
+
+
+def _told(cost: str, asked: Asked) -> bool:
+    """Say what it will cost, and ask a person whether to go on."""
+    print(printable_text(cost), file=sys.stderr, flush=True)
+    return asked.yes or not (sys.stdin.isatty() and sys.stderr.isatty()) or _agreed()
+
+
+def _page_path(path: Path, writer: Callable[[Path], Writer]) -> Writer:
     """What writes the page, found before anything is measured. `ConfigError` where it cannot be written."""
     try:
-        from raycdc.split_bench.page import write_page
+        write = writer(path)
     except ImportError:
         raise ConfigError("--html draws with plotly, which is not installed: pip install 'raycdc[report]'.") from None
     if not path.parent.is_dir():
         raise ConfigError(f"--html {path}: there is no folder {path.parent}.")
+    return write
+
+
+def _page_of_splits(path: Path) -> Callable[[Report], None]:
+    from raycdc.split_bench.page import write_page
 
     def write(report: Report) -> None:
         write_page(report, path)
@@ -154,7 +204,8 @@ def _page_writer(path: Path) -> Any:
 def _where(config: PipelineConfig) -> str:
     source = config.source
     host, port = getattr(source, "host", ""), getattr(source, "port", "")
-    return f"{source.type} at {host}:{port}" if host else source.type
+    place = f"{host}:{port}" if host else getattr(source, "bootstrap_servers", "")
+    return f"{source.type} at {place}" if place else source.type
 
 
 def _cost(config: PipelineConfig, expected: Expected) -> str:

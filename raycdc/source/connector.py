@@ -65,6 +65,7 @@ from raycdc.model import TableId, TableSchema
 from raycdc.schema.events import SchemaChangeEvent
 from raycdc.source.checks import CheckResult
 from raycdc.source.parking import Refusal
+from raycdc.source.partition_trial import PartitionTrial
 from raycdc.source.protocol.api import (
     ChunkSource,
     EnumeratorStart,
@@ -249,6 +250,10 @@ class Source(ABC, Generic[ConfigT]):
         """How much of its log the source has behind the epoch `last`; None where it cannot say. Blocks on a connection
         of its own; for people, who ask beside a run. Raises `SourceError`.
         """
+        return None
+
+    def partition_trial(self) -> PartitionTrial | None:
+        """How its partitions can be read for ``raycdc bench splits``; None where it has none, or says nothing."""
         return None
 
     def statistics(self) -> Mapping[str, Mapping[str, int]]:

@@ -1,7 +1,9 @@
-"""Strategies of cutting a snapshot, compared on a user's own tables: ``raycdc bench splits``.
+"""Strategies of cutting a snapshot, and assignments of partitions to readers, compared on a user's own tables and
+topics: ``raycdc bench splits``.
 
-Each strategy really cuts the table and really reads chunks, over connections and in processes like those of a job's
-readers; rows go nowhere. It writes nothing, needs no Ray and no Spark, and holds nothing at the source but reads.
+Each strategy really cuts the table and really reads chunks, and partitions are really read, over connections and in
+processes like those of a job's readers; rows go nowhere. It writes nothing, needs no Ray and no Spark, and holds
+nothing at the source but reads.
 
 | module | has |
 |---|---|
@@ -11,4 +13,7 @@ readers; rows go nowhere. It writes nothing, needs no Ray and no Spark, and hold
 | `figures` | all that was found, as values and as JSON |
 | `advice` | which strategy to take, and why |
 | `page` | the same as one HTML page with plots |
+| `assignments` | the comparison of assignments: partitions read by one reader, and by more |
+| `assigned`, `assignment_figures`, `assignment_advice`, `assignment_page` | how partitions come to readers, what was \
+found, how many readers to take and why, and the page |
 """

@@ -18,7 +18,7 @@ from raycdc.source.split import OpenedAt, SnapshotSplit
 from raycdc.source.split_trial import SplitTrial
 from raycdc.split_bench.advice import advice_for, advice_for_all
 from raycdc.split_bench.figures import Planning, ReadChunk, Report, Run, StrategyResult, TableResult
-from raycdc.split_bench.readers import ReaderProcesses, Task
+from raycdc.split_bench.readers import ChunkWork, ReaderProcesses, Task
 from raycdc.split_bench.schedule import readers_text, spread
 
 #: Fewer chunks say nothing about how even they are.
@@ -225,6 +225,7 @@ def _read(
         done += 1
         tell(f"{done} of {len(tasks)} chunks")
 
-    rows_per_s = float(trial.source.config.pace.rows_per_s or 0)
-    with closing(ReaderProcesses(trial.source, readers, rows_per_s=rows_per_s)) as processes:
+    source = trial.source
+    work = ChunkWork(source, float(source.config.pace.rows_per_s or 0) / readers)
+    with closing(ReaderProcesses(work, readers, module=type(source).__module__)) as processes:
         return processes.read(tasks, read)

@@ -71,27 +71,40 @@ def write_page(report: Report, path: Path) -> None:
     """Write it to `path`."""
     figures: dict[str, Json] = {}
     body = "\n".join(_body(report, figures))
+    path.write_text(html_document("raycdc: ways to cut tables", body, figures), encoding="utf-8")
+
+
+def html_document(title: str, body: str, figures: Mapping[str, Json]) -> str:
+    """A page of `body` with plotly's `figures`, by the ids of the elements that they are drawn into."""
     # Within a script only "<" could end it.
     data = json.dumps(figures, ensure_ascii=False).replace("<", "\\u003c")
-    path.write_text(
+    return (
         "<!doctype html><html lang=en><meta charset=utf-8>"
         '<meta name=viewport content="width=device-width, initial-scale=1">'
-        f"<title>raycdc: ways to cut tables</title><style>{_STYLE}</style>\n<body>{body}\n"
+        f"<title>{html.escape(title)}</title><style>{_STYLE}</style>\n<body>{body}\n"
         f'<script type="application/json" id="figures">{data}</script>\n<script>{get_plotlyjs()}</script>\n'
-        f"<script>{_SCRIPT}</script></body></html>",
-        encoding="utf-8",
+        f"<script>{_SCRIPT}</script></body></html>"
     )
 
 
+def where_and_when(source: str, cores: int, began_ms: int, *, ended_early: bool) -> str:
+    """The line below the head of a page."""
+    began = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(began_ms / 1000))
+    early = " It was ended before all was measured." if ended_early else ""
+    on = "1 core" if cores == 1 else f"{cores} cores"
+    return f"<p class=soft>{_text(source)}, read on {on}, {began}.{early}</p>"
+
+
+def recommended(settings: str, reason: str) -> str:
+    """The lines to paste, and why."""
+    return f"<div class=advice><b>Recommended</b><pre>{_text(settings)}</pre><p>{_text(reason)}</p></div>"
+
+
 def _body(report: Report, figures: dict[str, Json]) -> Iterator[str]:
-    began = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(report.began_ms / 1000))
     yield "<h1>Ways to cut tables into chunks</h1>"
-    early = " It was ended before all was measured." if report.ended_early else ""
-    cores = "1 core" if report.cores == 1 else f"{report.cores} cores"
-    yield f"<p class=soft>{_text(report.source)}, read on {cores}, {began}.{early}</p>"
+    yield where_and_when(report.source, report.cores, report.began_ms, ended_early=report.ended_early)
     if report.advice is not None:
-        yield "<div class=advice><b>Recommended</b>"
-        yield f"<pre>{_text(report.advice.settings)}</pre><p>{_text(report.advice.reason)}</p></div>"
+        yield recommended(report.advice.settings, report.advice.reason)
     for number, table in enumerate(report.tables):
         about = f", about {table.rows:,} rows" if table.rows else ""
         yield f"<h2>{_text(table.table)}{about}</h2>"
@@ -180,7 +193,7 @@ def _histograms(measured: Sequence[StrategyResult]) -> dict[str, Json]:
         hover = [f"{low:,.0f} to {high:,.0f} rows" for low, high in pairwise(edges)]
         data.append({
             "type": "bar", "name": result.name, "x": ((edges[1:] + edges[:-1]) / 2).tolist(), "y": counts.tolist(),
-            "width": (edges[1:] - edges[:-1]).tolist(), "marker": {"color": _colour(number)}, "text": hover,
+            "width": (edges[1:] - edges[:-1]).tolist(), "marker": {"color": colour(number)}, "text": hover,
             "textposition": "none", "hovertemplate": "%{y} chunks of %{text}<extra>%{fullData.name}</extra>",
             **_axes(number),
         })  # fmt: skip
@@ -198,7 +211,7 @@ def _gantt(runs: Sequence[tuple[StrategyResult, Run]]) -> dict[str, Json]:
             "base": [round(chunk.began_s, 4) for chunk in chunks],
             "x": [round(chunk.seconds, 4) for chunk in chunks],
             "text": [f"chunk {chunk.number}: {chunk.rows:,} rows" for chunk in chunks], "textposition": "none",
-            "marker": {"color": _colour(number), "line": {"width": 1, "color": "rgba(255,255,255,.7)"}},
+            "marker": {"color": colour(number), "line": {"width": 1, "color": "rgba(255,255,255,.7)"}},
             "hovertemplate": "%{text}, %{x:.3f} s<extra>%{y}</extra>",
         })  # fmt: skip
     lanes = [f"{result.name} {reader + 1}" for result, run in runs for reader in range(run.readers)]
@@ -215,7 +228,7 @@ def _times(measured: Sequence[StrategyResult], readers: Sequence[int]) -> dict[s
     for number, result in enumerate(measured):
         data.append({
             "type": "scatter", "mode": "lines+markers", "name": result.name, "x": list(readers),
-            "y": [round(result.whole_s(count), 3) for count in readers], "line": {"color": _colour(number)},
+            "y": [round(result.whole_s(count), 3) for count in readers], "line": {"color": colour(number)},
             "hovertemplate": "%{y:.2f} s with %{x} readers<extra>%{fullData.name}</extra>",
         })  # fmt: skip
     layout: dict[str, Json] = {
@@ -234,7 +247,7 @@ def _costs(measured: Sequence[StrategyResult]) -> dict[str, Json]:
         ("rows the server read to cut", [None if r.planning is None else r.planning.costs.rows_read for r in measured]),
         ("rows of the largest chunk", [r.rows().most for r in measured]),
     ]
-    colours = [_colour(number) for number in range(len(measured))]
+    colours = [colour(number) for number in range(len(measured))]
     data: list[Json] = []
     layout: dict[str, Json] = {"height": 320, "margin": {"t": 30, "r": 10}, "showlegend": False}
     for number, (title, values) in enumerate(kinds):
@@ -265,7 +278,8 @@ def _axes(number: int, across: int = 0) -> dict[str, str]:
     return {"xaxis": "x" if across == 0 else f"x{across + 1}", "yaxis": "y" if number == 0 else f"y{number + 1}"}
 
 
-def _colour(number: int) -> str:
+def colour(number: int) -> str:
+    """Of the strategy with this number."""
     return _COLOURS[number % len(_COLOURS)]
 
 

@@ -1,4 +1,4 @@
-"""Processes that read chunks as a job's readers do, each over a connection of its own, and hand the rows to nobody."""
+"""Processes that read as a job's readers do, each over a connection of its own, and hand the rows to nobody."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, Protocol
 
 from raycdc.errors import SourceError
 from raycdc.source.connector import IncrementalSource
@@ -64,24 +64,50 @@ class _Failed:
     text: str
 
 
-class ReaderProcesses:
-    """`count` of them, connected before the first chunk is given out. For one thread; `close` ends them, come what may.
+class Worker(Protocol):
+    """What reads, in a process of its own. For one thread."""
 
-    `rows_per_s` is the pace of all together; 0: as fast as can be. Raises `SourceError` where one cannot connect.
+    def read(self, task: Any) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+class Work(Protocol):
+    """How a process becomes a reader. Can be pickled."""
+
+    def open(self) -> Worker:
+        """Warm up and connect; neither is measured. Raises `SourceError`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkWork:
+    """Reading `Task`s. `rows_per_s` is the pace of one reader; 0: as fast as can be."""
+
+    source: IncrementalSource[Any]
+    rows_per_s: float = 0.0
+
+    def open(self) -> Worker:
+        self.source.warm_up()
+        return _ChunkReader(self.source, self.rows_per_s)
+
+
+class ReaderProcesses:
+    """`count` of them, connected before the first work is given out. For one thread; `close` ends them, come what may.
+
+    `module` is imported before they are forked. Raises `SourceError` where one cannot connect.
     """
 
-    def __init__(self, source: IncrementalSource[Any], count: int, *, rows_per_s: float = 0.0) -> None:
+    def __init__(self, work: Work, count: int, *, module: str) -> None:
         # Not forks of this process: threads of Arrow and of drivers are not copied, but the locks that they hold are.
         # They are of one that has imported everything and done nothing, so that the next ones are there at once.
         spawning = multiprocessing.get_context("forkserver")
-        spawning.set_forkserver_preload([__name__, type(source).__module__])
+        spawning.set_forkserver_preload([__name__, module])
         self._processes = []
         self._links: list[Connection] = []
         for number in range(count):
             here, there = spawning.Pipe()
-            process = spawning.Process(
-                target=_serve, args=(there, source, rows_per_s / count), name=f"raycdc-bench-{number}", daemon=True
-            )
+            process = spawning.Process(target=_serve, args=(there, work), name=f"raycdc-bench-{number}", daemon=True)
             process.start()
             there.close()
             self._processes.append(process)
@@ -112,11 +138,31 @@ class ReaderProcesses:
             on_chunk(chunk)
             busy[reader] = self._give(self._links[reader], waiting)
         seconds = max((chunk.began_s + chunk.seconds for chunk in found), default=0.0)
+        return Run(len(self._links), seconds, found, *self._end())
+
+    def share(self, tasks: Sequence[Any], kind: type[Any]) -> tuple[list[Any], float, int]:
+        """Each reader one of the tasks, all at once. Returns their answers, which are of `kind`, the CPU seconds of all
+        and the memory of the largest, in bytes. Blocks; call it once.
+        """
+        for link, task in zip(self._links, tasks, strict=True):
+            link.send(task)
+        left = dict(enumerate(self._links))
+        answers: dict[int, Any] = {}
+        while left:
+            # In turns, so that who waits can be interrupted, and the first error ends it.
+            at_work = {id(link): reader for reader, link in left.items()}
+            for ready in wait([*left.values()], _TURN_S):
+                assert isinstance(ready, Connection)
+                answers[at_work[id(ready)]] = self._answer(ready, kind)
+                del left[at_work[id(ready)]]
+        return [answers[reader] for reader in range(len(self._links))], *self._end()
+
+    def _end(self) -> tuple[float, int]:
+        """They have nothing more to do: their CPU seconds for it, and the memory of the largest."""
         for link in self._links:
             link.send(None)
         ended = [self._answer(link, _Ended) for link in self._links]
-        cpu_s = sum(each.cpu_s for each in ended) - self._cpu_s
-        return Run(len(self._links), seconds, found, cpu_s, max(each.peak_bytes for each in ended))
+        return sum(each.cpu_s for each in ended) - self._cpu_s, max(each.peak_bytes for each in ended)
 
     def close(self) -> None:
         for link in self._links:
@@ -154,14 +200,13 @@ class ReaderProcesses:
         return answer
 
 
-def _serve(link: Connection, source: IncrementalSource[Any], rows_per_s: float) -> None:
+def _serve(link: Connection, work: Work) -> None:
     """A reader's process."""
     # Ctrl-C is for the one that started it, which ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(EOFError, BrokenPipeError):
         try:
-            source.warm_up()
-            reader = _Reader(source, rows_per_s)
+            reader = work.open()
             link.send(_Ready(time.process_time()))
             while (task := link.recv()) is not None:
                 link.send(reader.read(task))
@@ -175,7 +220,7 @@ def _serve(link: Connection, source: IncrementalSource[Any], rows_per_s: float) 
         link.send(_Ended(time.process_time(), peak))
 
 
-class _Reader:
+class _ChunkReader:
     def __init__(self, source: IncrementalSource[Any], rows_per_s: float) -> None:
         self._source = source
         self._rows_per_s = rows_per_s

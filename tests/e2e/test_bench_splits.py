@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bson import Int64
+from confluent_kafka import Producer
 
 from raycdc.config import load_config
 from raycdc.connectors.mysql import planning_costs
@@ -20,8 +22,8 @@ from raycdc.connectors.mysql.planning_costs import MeteredConnections
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig
 from raycdc.errors import ExitCode, SourceError
 from raycdc.testing.forked_commands import completed
-from raycdc.testing.jobs import CollectionJob, Job
-from raycdc.testing.servers import MariaDbServer, MongoDb
+from raycdc.testing.jobs import CollectionJob, Job, TopicJob
+from raycdc.testing.servers import KafkaServer, MariaDbServer, MongoDb
 
 pytestmark = pytest.mark.server
 ROWS = 3000
@@ -153,6 +155,63 @@ def test_collections_are_compared_too(mongodb: MongoDb, mongodb_database: str, t
     assert {run["rows"] for result in results.values() for run in result["runs"]} == {ROWS}
     assert results["single"]["chunks"] == 1
     assert min(results[strategy]["chunks"] for strategy in ("splitVector", "sample", "auto")) > 2
+
+
+def test_partitions_are_shared_out_by_number_and_by_bytes(kafka: KafkaServer, tmp_path: Path) -> None:
+    """Two of four partitions have nearly everything, and a run would give both to one of two readers at first."""
+    heavy, light = 300, 10
+    counts = {0: heavy, 1: light, 2: heavy, 3: light}
+    with kafka.fresh_topic(partitions=4) as topic:
+        fill(kafka, topic, counts)
+        job = TopicJob(tmp_path, kafka, "", (), local=True, topic=topic, columns="id BIGINT, note TEXT")  # type: ignore[arg-type]
+        words, environment = command_of(job, "--json", "--readers", "1,2,4", "--html", str(tmp_path / "page.html"))
+        done = completed(words, environment=environment, folder=tmp_path)
+        assert done.returncode == ExitCode.DONE, done.stderr
+        assert f"{topic}: about {sum(counts.values()):,} messages in 4 partitions" in done.stderr
+        assert "Nothing is written, and no offset is committed." in " ".join(done.stderr.split())
+        report = json.loads(done.stdout)
+        assert {each["partition"]: each["messages_read"] for each in report["partitions"]} == {
+            f"{topic}:{number}": count for number, count in counts.items()
+        }
+        assert all(each["rows_read"] == each["messages_read"] for each in report["partitions"])
+        by_name = {each["assignment"]: each for each in report["assignments"]}
+        runs = [run for each in by_name.values() for run in each["runs"]]
+        assert {run["messages"] for run in runs} == {sum(counts.values())}
+        assert {frozenset(name for group in run["partitions"] for name in group) for run in runs} == {
+            frozenset(f"{topic}:{number}" for number in counts)
+        }
+        # With two readers (of which there are as many as cores allow) the heavy ones are apart by their bytes alone.
+        if (os.cpu_count() or 1) >= 2:
+            (numbered,) = (run for run in by_name["number"]["runs"] if run["readers"] == 2)
+            (weighed,) = (run for run in by_name["bytes"]["runs"] if run["readers"] == 2)
+            assert sorted(numbered["partitions"]) == [[f"{topic}:0", f"{topic}:2"], [f"{topic}:1", f"{topic}:3"]]
+            assert [f"{topic}:0", f"{topic}:2"] not in weighed["partitions"]
+        assert [each["readers"] for each in by_name["bytes"]["scheduled"]] == [1, 2, 4]
+        readers = report["advice"]["readers"]
+        assert report["advice"]["settings"] == f"[readers]\nmax = {readers}"
+        assert "</html>" in (tmp_path / "page.html").read_text(encoding="utf-8")
+        assert not job.state.exists()
+        # The lines are a part of a configuration, and its numbers are those of the page.
+        code, out, errors = compared(job, "--rows", "200", "--readers", "1", topic)
+        assert code == ExitCode.DONE, errors
+        assert "[readers]\nmax = " in out
+        assert "by bytes" in out
+        code, out, errors = compared(job, "--strategies", "bytes")
+        assert (code, out) == (ExitCode.CONFIG, "")
+        code, out, errors = compared(job, "nowhere")
+        assert (code, out) == (ExitCode.CONFIG, "")
+        assert f"nowhere is none of the topics that the source reads (it has {topic})" in errors
+
+
+def fill(kafka: KafkaServer, topic: str, counts: Mapping[int, int]) -> None:
+    """Write Maxwell's inserts, so many into each partition."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "acks": "all"})
+    for partition, count in counts.items():
+        for number in range(count):
+            data = {"id": partition * 1_000_000 + number, "note": "x" * 200}
+            message = {"database": "shop", "table": "product", "type": "insert", "ts": 1_700_000_000, "data": data}
+            producer.produce(topic, json.dumps(message).encode(), partition=partition)
+    assert producer.flush(300) == 0
 
 
 def test_generated_tables_need_no_configuration(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from raycdc.connectors.kafka.reader import KafkaReader
 from raycdc.connectors.kafka.room import log_room
 from raycdc.connectors.kafka.split import PartitionState, offset_of, partition_of
 from raycdc.connectors.kafka.statements import Statements
+from raycdc.connectors.kafka.trial import KafkaTrial
 from raycdc.errors import SourceError
 from raycdc.formats.options import DEAD_LETTERS
 from raycdc.formats.warm_up import compile_all
@@ -56,6 +57,9 @@ class KafkaSource(Source[KafkaSourceConfig]):
         """The tables that the topics' last messages are of, with the columns known by them."""
         schemas = tables_of_last_messages(self.config)
         return {table: SourceTable(schema) for table, schema in sorted(schemas.items())}
+
+    def partition_trial(self) -> KafkaTrial:
+        return KafkaTrial(self.config)
 
     def log_room(self, last: Manifest) -> LogRoom | None:
         states = [PartitionState.of(state) for state in last.to_splits.values()]

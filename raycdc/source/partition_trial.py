@@ -1,0 +1,67 @@
+"""The partitions of a source, read for a comparison of how readers could share them: ``raycdc bench splits``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class TrialPartition:
+    """A partition and what it holds now: places from `first` up to `end`, of which some may be no messages (markers of
+    transactions, messages that a compacted topic has lost). `name` is that of its split.
+    """
+
+    name: str
+    topic: str
+    number: int
+    first: int
+    end: int
+
+    @property
+    def places(self) -> int:
+        """At most so many messages."""
+        return max(0, self.end - self.first)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some messages of a partition that were read, and how long their decoding took. `done`: the last of it, or none is
+    left to read.
+    """
+
+    name: str
+    messages: int
+    rows: int
+    size: int
+    decode_s: float
+    done: bool
+
+
+class TrialReader(Protocol):
+    """One reader's consumer. For one thread."""
+
+    def read(self, places: Mapping[TrialPartition, int]) -> Iterator[Piece]:
+        """Of each partition the messages of its first so many places, all partitions at once, as a job's reader does.
+        Blocks; raises `SourceError`, and `DataError` for a message that a run would refuse.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class PartitionTrial(Protocol):
+    """How a source lets its partitions be read. Can be pickled: it holds no connection."""
+
+    def partitions(self) -> Sequence[TrialPartition]:
+        """All that there are, in the order of their names. Asks the source, and blocks; raises `SourceError`."""
+        ...
+
+    def reader(self) -> TrialReader:
+        """A reader for this process."""
+        ...
+
+    def warm_up(self) -> None:
+        """What a process does before its first message, and is not measured."""
+        ...

@@ -162,7 +162,8 @@ class PlainView:
         self._state = RunState()
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
         self._shown: dict[str, tuple[float, str]] = {}
-        self._commits = 0
+        #: The last line about the processes and the last about their number: a restart in the same ones is no news.
+        self._said: dict[type[Started | Scaling], str] = {}
         self._commit_tables: set[str] = set()
         self._commit_rows = 0
         self._commit_shown = float("-inf")
@@ -179,7 +180,7 @@ class PlainView:
             case Waiting() | TookOver():
                 self._line(str(event))
             case Started():
-                self._line(f"started: {_pids_text(event)}")
+                self._unless_said(event, f"started: {_pids_text(event)}")
             case Progress():
                 # An event has the tables with news, and a line that had to wait is due without any.
                 every = [*self._state.tables.values()]
@@ -195,8 +196,12 @@ class PlainView:
             case Failed():
                 self._flush_commits()
             case Warned(text):
+                # Where it is about a process that ended, the same line is news: they are back.
+                self._said.clear()
                 self._line(text, "WARNING")
-            case StoodStill() | WentOn() | Scaling() | Commanded() | NewTable():
+            case Scaling():
+                self._unless_said(event, str(event))
+            case StoodStill() | WentOn() | Commanded() | NewTable():
                 self._line(str(event))
             case TableParked():
                 self._line(parked_text(event), "WARNING")
@@ -250,7 +255,6 @@ class PlainView:
             self._line(text)
 
     def _commit(self, event: Committed) -> None:
-        self._commits += 1
         self._commit_rows += event.rows
         self._commit_tables |= set(event.tables)
         if self._commit_rows and self._clock() - self._commit_shown >= PLAIN_INTERVAL_S:
@@ -263,8 +267,13 @@ class PlainView:
                 f"committed up to epoch {self._state.epoch}: {counted(self._commit_rows, 'row')} of "
                 f"{counted(len(self._commit_tables), 'table')}{', ' + lag if lag else ''}"
             )
-        self._commits, self._commit_rows, self._commit_tables = 0, 0, set()
+        self._commit_rows, self._commit_tables = 0, set()
         self._commit_shown = self._clock()
+
+    def _unless_said(self, event: Started | Scaling, text: str) -> None:
+        if self._said.get(type(event)) != text:
+            self._said[type(event)] = text
+            self._line(text)
 
     def _line(self, text: str, level: str = "INFO") -> None:
         self._spoke = self._clock()
@@ -447,12 +456,10 @@ def _lost_text(table: TableFigures) -> str:
 
 
 def _pids_text(started: Started) -> str:
+    if {started.driver} == {started.enumerator, *started.readers}:
+        return f"driver {started.driver}, which reads itself"
     parts = [f"driver {started.driver}", f"enumerator {started.enumerator}"]
-    if started.readers:
-        return ", ".join([*parts, f"readers {', '.join(map(str, started.readers))}"])
-    if started.driver == started.enumerator:
-        return f"driver {started.driver}, which reads itself until Ray and Spark are up"
-    return ", ".join(parts)
+    return ", ".join([*parts, f"readers {', '.join(map(str, started.readers))}"] if started.readers else parts)
 
 
 def _number(value: float) -> str:

@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from raycdc.checkpoint.manifest import STATE_NODE
 from raycdc.cli.words import PHASE_ORDER, PHASE_STYLES, counted, duration_text, size_text
 from raycdc.control.model import Commit, EndReport, Note, Status, TableReport
 from raycdc.printable import printable, printable_text
@@ -77,7 +78,8 @@ def _end(end: EndReport, now_ms: int) -> str:
 def _whole(status: Status) -> Iterator[str]:
     job, backlog = status.job, status.job.backlog
     if job.nodes:
-        nodes = ", ".join(f"{count} on {node}" for node, count in job.nodes.items() if node)
+        nodes = ", ".join(f"{count} on {_machine(node)}" for node, count in job.nodes.items() if node)
+        nodes = nodes if set(job.nodes) - {"", STATE_NODE} else ""
         yield f"{counted(len(job.readers), 'reader')}{f' ({nodes})' if nodes else ''}"
     if job.chunks_waiting:
         yield f"{counted(job.chunks_waiting, 'chunk')} to read at least"
@@ -168,6 +170,11 @@ def _notes(status: Status) -> Iterator[str]:
             yield f"… {counted(len(notes) - NOTES_SHOWN, f'older {kind}')}"
         for note in notes[-NOTES_SHOWN:]:
             yield _indented(f"{kind} {_time(note)}: {note.text}")
+
+
+def _machine(node: str) -> str:
+    """A reader whose spool is beside the state is where the driver is."""
+    return "the driver's machine" if node == STATE_NODE else node
 
 
 def _commit(commit: Commit, now_ms: int) -> str:

@@ -59,12 +59,15 @@ from raycdc.run_events import (
     WentOn,
 )
 from raycdc.source.connector import LogRoom
+from raycdc.source.parking import TableRequest
 from raycdc.source.protocol.job_status import JobStatus, ReaderStatus
 from raycdc.source.split import STREAM_SPLIT_ID
 from raycdc.source.table_life import Parked
 
 #: So many warnings and errors are remembered.
 NOTES_MAX = 50
+#: The reasons of what a user asked for, which is no warning: the table's own line says it for as long as it is so.
+_ASKED_FOR = frozenset(request.reason for request in TableRequest) - {TableRequest.RESUME.reason}
 #: A pipeline that is less behind is held up by nothing but its epochs.
 KEEPS_UP_MS = 10_000
 
@@ -165,7 +168,7 @@ class Collector:
                 journal.warned(text)
             case StoodStill() | WentOn():
                 journal.warned(str(event))
-            case TableParked(table, parked):
+            case TableParked(table, parked) if parked.reason not in _ASKED_FOR:
                 journal.warned(f"{table} is {parked.phase}: {parked.reason}")
             case Failed(_, text):
                 journal.failed(text)

@@ -30,6 +30,7 @@ from raycdc.run_events import (
     Listener,
     Progress,
     RunEvent,
+    Scaling,
     Started,
     Starting,
     Stopped,
@@ -113,6 +114,20 @@ def test_plain_view_tells_news_and_keeps_quiet_in_between(capsys: pytest.Capture
         "committed up to epoch 3: 500 rows of 1 table, lag 340 ms, source idle 2.5 s",
         "caught up with the source",
         "caught up after 0:05: 3,000 rows committed up to epoch 3",
+    ]
+
+
+def test_a_restart_in_the_same_process_is_told_after_a_warning_only(capsys: pytest.CaptureFixture[str]) -> None:
+    view, alone, one = PlainView("shop"), Started(10, 10, (10,)), Scaling(1, 0, {}, "one log is left")
+    for event in (Started(10, 10, ()), alone, one, one, Warned("reader 0 ended"), alone, STARTED):
+        view.show(event)
+    view.close()
+    assert lines(capsys) == [
+        "started: driver 10, which reads itself",
+        "1 reader: one log is left",
+        "reader 0 ended",
+        "started: driver 10, which reads itself",
+        "started: driver 10, enumerator 11, readers 12, 13",
     ]
 
 

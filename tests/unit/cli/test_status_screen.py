@@ -8,17 +8,35 @@ from io import StringIO
 from rich.console import Console
 
 from raycdc.cli.status_screen import screen
-from raycdc.control.model import VERSION, BackfillReport, Commit, JobReport, Run, SnapshotReport, Status, TableReport
+from raycdc.control.model import (
+    VERSION,
+    BackfillReport,
+    Commit,
+    JobReport,
+    ReaderReport,
+    Run,
+    SnapshotReport,
+    Status,
+    TableReport,
+)
 
 NOW_MS = 1_800_000_000_000
 STREAM = TableReport("shop.orders", "stream", ("shop.orders",), rows=300_000, lag_ms=514)
 STREAM = replace(STREAM, last_commit=Commit(2, NOW_MS - 11_800, 299_999))
 
 
-def shown(*tables: TableReport, width: int = 80) -> list[str]:
+def shown(*tables: TableReport, width: int = 80, job: JobReport | None = None) -> list[str]:
     run = Run("db7", 42, NOW_MS - 60_000, "running", local=True)
     said = Status(
-        VERSION, NOW_MS, "shop", running=True, said="", sink="delta ./lake", run=run, job=JobReport(), tables=tables
+        VERSION,
+        NOW_MS,
+        "shop",
+        running=True,
+        said="",
+        sink="delta ./lake",
+        run=run,
+        job=job or JobReport(),
+        tables=tables,
     )
     output = StringIO()
     Console(width=width, file=output).print(screen(said))
@@ -48,3 +66,12 @@ def test_a_backfill_is_told_beside_its_table() -> None:
     assert head.split() == ["table", "phase", "rows", "done", "left", "behind", "last", "commit"]
     assert "stream, backfill  300,000  25 % (3/12)" in row
     assert note == "shop.orders: 1,250 rows read again by a backfill"
+
+
+def test_readers_are_told_by_machine_where_they_are_on_several() -> None:
+    readers = tuple(
+        ReaderReport(n, "", 10 + n, reads_log=False, chunks=0, partitions=0, open_bytes=0) for n in range(3)
+    )
+    assert "3 readers" in shown(STREAM, job=JobReport(readers=readers, nodes={"state": 3}))[1].split(", ")
+    spread = shown(STREAM, job=JobReport(readers=readers, nodes={"state": 1, "db8": 2}))
+    assert "3 readers (1 on the driver's machine, 2 on db8)" in "\n".join(spread)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from raycdc.checkpoint.opaque import Position
 from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.client import ServerInfo
 from raycdc.connectors.mysql.room import log_room
@@ -15,11 +17,14 @@ from raycdc.control.model import VERSION, BackfillReport, Chosen, Status
 from raycdc.control.rates import Speed
 from raycdc.control.stages import Stages
 from raycdc.errors import StateError
-from raycdc.run_events import Committed, Lags, Progress, Started, TableFigures, Warned
+from raycdc.run_events import Committed, Lags, Progress, Started, TableFigures, TableParked, Warned
 from raycdc.source.connector import LogRoom
 from raycdc.source.protocol.api import BackfillProgress
 from raycdc.source.protocol.job_status import JobStatus, ReaderStatus
 from raycdc.source.protocol.metrics import ProcessMetrics
+from raycdc.source.table_life import Parked, Phase
+
+PARKED = Parked("f1", True, 2, Phase.PARKED, "its key changed", Position.from_json({}), ts_ms=5)
 
 
 def test_a_speed_is_the_average_of_the_last_seconds_and_fades() -> None:
@@ -92,13 +97,16 @@ def test_a_status_is_made_of_events_and_bounded_in_what_it_remembers() -> None:
         figures = TableFigures("shop.a", "stream", rows=second * 10)
         collector.listen(Progress((figures,), Lags(), (), behind_ms=40))
     collector.listen(Committed(7, {"shop.a": 30}, 30, staging_s=0.1, commit_s=0.1))
-    for number in range(NOTES_MAX + 5):
+    for number in range(NOTES_MAX + 4):
         collector.listen(Warned(f"{number}"))
+    for reason in ("its key changed", "paused by the user", "a new snapshot was asked for"):
+        collector.listen(TableParked("shop.a", replace(PARKED, reason=reason)))
     now_s = 5.0
     status = collector.status()
     [table] = status.tables
     assert (table.lag_ms, table.rows_per_second, table.last_commit) == (2040, 10.0, status.job.last_commit)
-    assert [note.text for note in status.job.warnings] == [f"{n}" for n in range(5, NOTES_MAX + 5)]
+    told = [*(f"{n}" for n in range(5, NOTES_MAX + 4)), "shop.a is parked: its key changed"]
+    assert [note.text for note in status.job.warnings] == told, "what the user asked for is no warning"
     assert Status.from_json(status.to_json()) == status
 
 

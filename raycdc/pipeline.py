@@ -122,14 +122,16 @@ class Pipeline:
         local: bool = False,
         standby: bool = False,
         listener: Listener = lambda _: None,
+        show_page: Callable[[str, str], None] | None = None,
     ) -> None:
         """Run in the foreground until stopped, or until ``"caught-up"``. Raises `RaycdcError` for everything named.
 
         `local` keeps everything in threads of this process: no Ray, no Spark. With `standby` another driver of the
         same state is waited for, until it ends or is silent; `FencedError` ends a run whose state another one took
-        over. `listener` gets the events of `raycdc.run_events`, from threads of the pipeline.
+        over. `listener` gets the events of `raycdc.run_events`, from threads of the pipeline; `show_page` the address
+        of the run's page, with a code that lets one browser in within ten minutes (``ADDRESS/#login=CODE``).
         """
-        control = Control(self.config, listener, local=local)
+        control = Control(self.config, listener, local=local, show_page=show_page)
         reporter = ProgressReporter(control.listen, driver_pid=os.getpid())
         reporter.on_status.append(control.heard)
         start = Start(self.config, local, self._has_sink)

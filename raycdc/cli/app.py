@@ -115,6 +115,7 @@ def run(
     plan: Annotated[
         Path | None, typer.Option("--plan", metavar="FILE", help="Begin only where all is as `plan --out` sealed it.")
     ] = None,
+    page: Annotated[bool, typer.Option("--page", help="Print the address of the run's page for browsers.")] = False,
     json: Json = False,
     verbose: Verbose = False,
 ) -> int:
@@ -122,7 +123,7 @@ def run(
     _configure_logging(verbose)
     from raycdc.cli.run import Way, run_pipeline
 
-    return run_pipeline(config, Way(until, local, standby, plan), as_json=json, verbose=verbose)
+    return run_pipeline(config, Way(until, local, standby, plan, page), as_json=json, verbose=verbose)
 
 
 @app.command(short_help="Print how far the pipeline of CONFIG is, running or not.")
@@ -137,6 +138,21 @@ def status(
     from raycdc.cli.status import print_status
 
     return print_status(config, as_json=json, watch=watch)
+
+
+@app.command(short_help="Print a link to the page of a running pipeline.")
+def page(
+    config: ConfigPath,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Whoever opens the link may look, and has no buttons.")
+    ] = False,
+    verbose: Verbose = False,
+) -> int:
+    """Print a link to the page of the running pipeline of CONFIG, which lets one browser in within ten minutes."""
+    _configure_logging(verbose)
+    from raycdc.cli.page import print_page_link
+
+    return print_page_link(config, reads_only=read_only)
 
 
 @app.command(short_help="Print what is missing for CONFIG to run, with its remedy.")

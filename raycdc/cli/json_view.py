@@ -37,5 +37,8 @@ class JsonView:
     def note(self, text: str) -> None:
         print(printable_text(text), file=sys.stderr)
 
+    def announce(self, text: str) -> None:
+        self.note(text)
+
     def close(self) -> None:
         """Nothing to put right."""

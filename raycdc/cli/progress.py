@@ -211,6 +211,10 @@ class PlainView:
     def note(self, text: str) -> None:
         self._line(text)
 
+    def announce(self, text: str) -> None:
+        with self._lock:
+            self._line(text)
+
     def close(self) -> None:
         self._closed.set()
         with self._lock:
@@ -313,6 +317,10 @@ class LiveView:
 
     def note(self, text: str) -> None:
         self._note = text
+
+    def announce(self, text: str) -> None:
+        """Above the table, where it stays."""
+        self._console.print(Text(printable_text(text)), soft_wrap=True)
 
     def close(self) -> None:
         if (end := end_text(self._state, self._clock() - self._started)) is not None:

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -15,6 +15,8 @@ from typing import Protocol, TextIO
 
 from raycdc.cli.json_view import JsonView
 from raycdc.config import PipelineConfig, load_config
+from raycdc.config.control import PageAccess
+from raycdc.control.client import page_link
 from raycdc.errors import ConfigError, ExitCode, RaycdcError
 from raycdc.lean import without_pandas
 from raycdc.plugins import third_parties
@@ -26,18 +28,29 @@ UNTIL_CAUGHT_UP = "caught-up"
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a pipeline is to run, as `raycdc.pipeline.Pipeline.run` takes it, and the sealed `plan` that it is to be."""
+    """How a pipeline is to run, as `raycdc.pipeline.Pipeline.run` takes it; the sealed `plan` that it is to be, and
+    whether the address of its page is told.
+    """
 
     until: str | None = None
     local: bool = False
     standby: bool = False
     plan: Path | None = None
+    page: bool = False
 
 
 class RunningPipeline(Protocol):
     """The part of `raycdc.pipeline.Pipeline` this command uses."""
 
-    def run(self, *, until: str | None, local: bool, standby: bool, listener: Listener) -> None: ...
+    def run(
+        self,
+        *,
+        until: str | None,
+        local: bool,
+        standby: bool,
+        listener: Listener,
+        show_page: Callable[[str, str], None] | None = None,
+    ) -> None: ...
 
     def stop(self) -> None: ...
 
@@ -48,6 +61,9 @@ class View(Protocol):
     def show(self, event: RunEvent) -> None: ...
 
     def note(self, text: str) -> None: ...
+
+    def announce(self, text: str) -> None:
+        """Show something that stays."""
 
     def close(self) -> None: ...
 
@@ -81,10 +97,20 @@ def _run(path: Path, view: JsonView | None, out: TextIO | None, way: Way, *, ver
         from raycdc.cli.plan import require_planned
 
         require_planned(config, way.plan)
+    if way.page:
+        _require_page(config)
     from raycdc.pipeline import Pipeline
 
     pipeline: RunningPipeline = Pipeline.from_config(config)
     return drive(pipeline, view or make_view(config, verbose=verbose), way)
+
+
+def _require_page(config: PipelineConfig) -> None:
+    """`ConfigError` where there will be no page to tell of."""
+    if not config.control.enabled:
+        raise ConfigError("--page needs the run's door, and control.enabled is false: leave one of them out.")
+    if config.control.page is PageAccess.OFF:
+        raise ConfigError('--page needs the page, and control.page is "off": leave one of them out.')
 
 
 @contextlib.contextmanager
@@ -134,7 +160,13 @@ def drive(pipeline: RunningPipeline, view: View, way: Way) -> int:
     stopper = _Stopper(pipeline, view)
     with stopper.signals():
         try:
-            pipeline.run(until=way.until, local=way.local, standby=way.standby, listener=stopper.listen)
+            pipeline.run(
+                until=way.until,
+                local=way.local,
+                standby=way.standby,
+                listener=stopper.listen,
+                show_page=stopper.show_page if way.page else None,
+            )
         except RaycdcError as error:
             if type(error).__name__ not in stopper.errors_shown:
                 stopper.listen(Failed.of(error))
@@ -177,6 +209,17 @@ class _Stopper:
             except BrokenPipeError:
                 self.output_lost = True
                 self._pipeline.stop()
+
+    def show_page(self, url: str, code: str) -> None:
+        """Tell where the page is, from the door's thread. A link that lets somebody in is for a screen: it is no line
+        of a log.
+        """
+        if sys.stdout.isatty():
+            text = f"Page: {page_link(url, code)}   (works once; another: raycdc page)"
+        else:
+            text = f"Page: {url} (raycdc page CONFIG prints a link that lets a browser in)"
+        with self._lock, contextlib.suppress(BrokenPipeError):
+            self._view.announce(text)
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:

@@ -53,7 +53,7 @@ _SECTIONS: Mapping[str, Mapping[Change, str]] = {
         Change.FREE: "endpoint region access_key_id secret_access_key session_token profile path_style account "
         "account_key sas_token service_account anonymous allow_http"
     },
-    "control": {Change.FREE: "enabled host port token hosts"},
+    "control": {Change.FREE: "enabled host port token hosts page"},
     "metrics": {Change.FREE: "address tables_max token"},
     "mask": {Change.JUDGED: "columns method key length"},
     "transform": {

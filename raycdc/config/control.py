@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from ipaddress import ip_address
 from typing import Annotated
 
@@ -25,6 +26,14 @@ def check_token(token: Secret) -> Secret:
 
 #: A token that whoever asks over HTTP shows; empty for none.
 Token = Annotated[Secret, AfterValidator(check_token)]
+
+
+class PageAccess(StrEnum):
+    """What browsers may do that were let in."""
+
+    ON = "on"
+    READ_ONLY = "read-only"
+    OFF = "off"
 
 
 class ControlOptions(Options):
@@ -58,6 +67,13 @@ class ControlOptions(Options):
         "that is not control.port or the scheme's own. The first is told to others where control.host stands for all "
         "addresses.",
         example=["cdc.example.org"],
+    )
+
+    page: PageAccess = option(
+        PageAccess.ON,
+        help="The page of the run for browsers, at the same address (raycdc page prints a link to it): on, read-only, "
+        "which has no buttons, or off. It costs nothing while nobody looks.",
+        example="read-only",
     )
 
     @property

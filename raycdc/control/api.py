@@ -1,4 +1,5 @@
-"""The HTTP API of a running pipeline, under ``/v1``. Every answer needs the token; none has a secret or a row's value.
+"""The HTTP API of a running pipeline, under ``/v1``. Every answer needs the token, or a session of the page
+(`raycdc.control.page`), which is as good; none has a secret or a row's value.
 
 | request | answer |
 |---|---|
@@ -17,7 +18,6 @@ was bound anew to this address is none), and its ``Origin``, where there is one,
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
@@ -33,11 +33,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from raycdc.control.events import EventHub
 from raycdc.control.model import Chosen, Status
 from raycdc.control.openapi import description
-from raycdc.control.requests import HEADERS, has_token, wants_token
+from raycdc.control.page.routes import SESSION, Page
+from raycdc.control.requests import HEADERS, error, has_token, json_body, wants_token
 from raycdc.driver.commands import CommandDesk
 from raycdc.errors import ConfigError, RaycdcError
 from raycdc.source.table_commands import Command, TableAction
 
+#: The methods of requests that change nothing.
+READING = ("GET", "HEAD")
 #: A command is a few names; nobody has more to say.
 BODY_MAX = 64 << 10
 
@@ -59,8 +62,8 @@ class Guarding:
     hosts: frozenset[str]
 
 
-def application(answers: Answers, guarding: Guarding) -> Starlette:
-    """The ASGI application."""
+def application(answers: Answers, guarding: Guarding, page: Page | None = None) -> Starlette:
+    """The ASGI application, with the page for browsers unless that is off."""
     api = _Api(answers)
     routes = [
         Route("/v1/status", api.status),
@@ -71,15 +74,17 @@ def application(answers: Answers, guarding: Guarding) -> Starlette:
         Route("/v1/events", api.events),
         Route("/v1/openapi.json", api.openapi),
     ]
-    return Starlette(routes=routes, middleware=[Middleware(_Guard, guarding)])
+    routes += [] if page is None else page.routes()
+    return Starlette(routes=routes, middleware=[Middleware(_Guard, guarding, page)])
 
 
 class _Guard:
     """Lets in who has the token, and nobody whom a browser may have sent."""
 
-    def __init__(self, app: ASGIApp, guarding: Guarding) -> None:
+    def __init__(self, app: ASGIApp, guarding: Guarding, page: Page | None) -> None:
         self._app = app
         self._guarding = guarding
+        self._page = page
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -90,11 +95,19 @@ class _Guard:
     def _refusal(self, request: Request) -> Response | None:
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
         if host.lower() not in self._guarding.hosts:
-            return _error(421, "The Host of the request is none of this door's names (control.hosts).")
+            return error(421, "The Host of the request is none of this door's names (control.hosts).")
         if origin is not None and origin.lower() not in {f"http://{host.lower()}", f"https://{host.lower()}"}:
-            return _error(403, "The Origin of the request is another one.")
-        if not has_token(request, self._guarding.token):
-            return wants_token(_error(401, "The request has not the token of this run (Authorization: Bearer …)."))
+            return error(403, "The Origin of the request is another one.")
+        if has_token(request, self._guarding.token) or (self._page is not None and self._page.is_open(request)):
+            return None
+        session = None if self._page is None else self._page.sessions.of(request)
+        if session is None:
+            return wants_token(error(401, "The request has not the token of this run (Authorization: Bearer …)."))
+        if request.method not in READING and origin is None:
+            return error(403, "A browser says where a request that acts comes from (Origin).")
+        if request.method not in READING and session.reads_only and request.url.path != "/page/logout":
+            return error(403, "Whoever came in here may look, and not act (control.page, or a link to look alone).")
+        request.scope[SESSION] = session
         return None
 
 
@@ -110,29 +123,25 @@ class _Api:
         return _json(to_json({"tables": found.tables, "next_after": found.next_after}))
 
     async def submit(self, request: Request) -> Response:
-        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-            return _error(415, "A command is JSON (Content-Type: application/json).")
-        body = bytearray()
-        async for part in request.stream():
-            body += part
-            if len(body) > BODY_MAX:
-                return _error(413, f"A command has at most {BODY_MAX} bytes.")
+        asked = await json_body(request, what="A command", bytes_max=BODY_MAX)
+        if isinstance(asked, Response):
+            return asked
         try:
-            command = _command(json.loads(bytes(body)))
+            command = _command(asked)
         except (ValueError, TypeError) as wrong:
-            return _error(400, f"The request is no command: {wrong}")
+            return error(400, f"The request is no command: {wrong}")
         try:
             command_id = await run_in_threadpool(self._answers.commands.submit, command)
         except ConfigError as wrong:
-            return _error(400, str(wrong))
+            return error(400, str(wrong))
         except RaycdcError as failed:
-            return _error(503, str(failed))
+            return error(503, str(failed))
         return JSONResponse({"id": command_id}, 202, headers=HEADERS)
 
     def command(self, request: Request) -> Response:
         status = self._answers.commands.state(request.path_params["id"])
         if status is None:
-            return _error(404, "Nobody gave a command of that id, or many others came since it was done.")
+            return error(404, "Nobody gave a command of that id, or many others came since it was done.")
         return JSONResponse(asdict(status), headers=HEADERS)
 
     def commands(self, _: Request) -> Response:
@@ -140,7 +149,7 @@ class _Api:
 
     async def events(self, _: Request) -> Response:
         if self._answers.events.full:
-            return _error(503, "As many follow the events as may; try again later.")
+            return error(503, "As many follow the events as may; try again later.")
         headers = HEADERS | {"X-Accel-Buffering": "no"}
         return StreamingResponse(self._answers.events.follow(), media_type="text/event-stream", headers=headers)
 
@@ -157,10 +166,6 @@ def _chosen(request: Request) -> Chosen:
     limit = asked.get("limit", "")
     number = int(limit) if limit.isdecimal() else None
     return Chosen(asked.get("table", ""), asked.get("phase", ""), asked.get("after", ""), number)
-
-
-def _error(code: int, text: str) -> Response:
-    return JSONResponse({"text": text}, code, headers=HEADERS)
 
 
 def _command(data: object) -> Command:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from raycdc.checkpoint.door import Door
 from raycdc.config import PipelineConfig
 from raycdc.control.collect import About, Collector
+from raycdc.control.history import History
 from raycdc.control.room import AskedRoom, room_of
 from raycdc.control.server import ControlDoor, Threshold
 from raycdc.control.serving import HttpThread
@@ -32,11 +33,22 @@ def _place_text(source: str, parked: Parked) -> str:
 
 
 class Control:
-    """Hears a run's events and statuses on their way to `listener`. `take` comes before the first process, in order."""
+    """Hears a run's events and statuses on their way to `listener`. `take` comes before the first process, in order.
 
-    def __init__(self, config: PipelineConfig, listener: Listener, *, local: bool) -> None:
+    `show_page` hears where the page is, if it is wanted (`raycdc.control.server.Threshold`).
+    """
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        listener: Listener,
+        *,
+        local: bool,
+        show_page: Callable[[str, str], None] | None = None,
+    ) -> None:
         self._config = config
         self._listener = listener
+        self._show_page = show_page
         self._room: AskedRoom | None = None
         router = config.router()
         place = config.sink.store or config.sink.folder
@@ -44,6 +56,7 @@ class Control:
         place_text = partial(_place_text, config.source.type)
         about = About(config.pipeline.name, sink, local, router.targets, self._log_room, place_text)
         self._collector = Collector(about)
+        self._history = History(self._collector.pace)
         self._door: ControlDoor | None = None
         self._opened = False
         self._scraped: HttpThread | None = None
@@ -54,6 +67,7 @@ class Control:
     def listen(self, event: RunEvent) -> None:
         """An event of the run; one at a time."""
         self._collector.listen(event)
+        self._history.listen(event)
         if self._door is not None:
             self._door.tell(event)
             if isinstance(event, Started) and not self._opened:
@@ -72,8 +86,8 @@ class Control:
             tenure.announce(Door(problem="control.enabled is false in its configuration."))
             return
         self._room = room_of(self._config, tenure.store)
-        threshold = Threshold(options, tenure.store.path / "private", tenure.announce, warn)
-        self._door = ControlDoor(threshold, self._collector, CommandDesk(tenure.store))
+        threshold = Threshold(options, tenure.store.path / "private", tenure.announce, warn, self._show_page)
+        self._door = ControlDoor(threshold, self._collector, self._history, CommandDesk(tenure.store))
 
     def open(self, warn: Callable[[str], None]) -> None:
         """Serve figures and probes, where they are asked for: from the first step on, because a standby that waits is

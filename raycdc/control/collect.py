@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from raycdc.control.history import Pace
 from raycdc.control.model import (
     EVERY_TABLE,
     VERSION,
@@ -38,6 +39,7 @@ from raycdc.control.model import (
 )
 from raycdc.control.rates import Speed
 from raycdc.control.stages import Stages
+from raycdc.control.table_order import Known
 from raycdc.model import TableId
 from raycdc.run_events import (
     CaughtUp,
@@ -144,6 +146,32 @@ class Collector:
         """
         return self._clock() - self._heard_s if self._run.step == "running" else 0.0
 
+    @property
+    def job(self) -> JobStatus | None:
+        """The newest status of the source side."""
+        return self._job
+
+    def pace(self) -> Pace:
+        """The figures of now that charts are made of; at hand."""
+        now_s = self._clock()
+        with self._lock:
+            return Pace(_rounded(self._tables.speed.now(now_s)), self._behind_ms(now_s))
+
+    def known(self) -> Known:
+        """Every table as it is now; it takes as long as there are tables."""
+        with self._lock:
+            return self._tables.known()
+
+    def reports(self, names: Iterable[str]) -> tuple[TableReport, ...]:
+        """The reports of these tables, as they are in a status."""
+        now_s = self._clock()
+        with self._lock:
+            lag_ms = self._behind_ms(now_s)
+            return tuple(self._report(*self._tables.of(name), lag_ms=lag_ms, now_s=now_s) for name in names)
+
+    def _behind_ms(self, now_s: float) -> int | None:
+        return None if self._behind is None else round(self._behind[0] + (now_s - self._behind[1]) * 1000)
+
     def _heed(self, event: RunEvent) -> None:
         journal = self._journal
         match event:
@@ -184,7 +212,7 @@ class Collector:
         job, about, now_s = self._job, self._about, self._clock()
         with self._lock:
             speed = self._tables.speed.now(now_s)
-            lag_ms = None if self._behind is None else round(self._behind[0] + (now_s - self._behind[1]) * 1000)
+            lag_ms = self._behind_ms(now_s)
             names, next_after = self._tables.names(chosen)
             figures = map(self._tables.of, names)
             tables = tuple(self._report(*each, lag_ms=lag_ms, now_s=now_s) for each in figures)
@@ -357,6 +385,11 @@ class Tables:
             return list(passing), None
         found = list(islice(passing, chosen.limit))
         return found, found[-1] if found and next(passing, None) is not None else None
+
+    def known(self) -> Known:
+        """All of them, as they are now."""
+        speeds = self._speeds.copy()
+        return Known(self._figures.copy(), self._commits.copy(), lambda name, now_s: speeds[name].rows.now(now_s))
 
     def of(self, name: str) -> tuple[TableFigures, Commit | None, Speeds]:
         """The newest of a table."""

@@ -16,6 +16,7 @@ _TEXT = {"type": "string"}
 _CHOOSING = [
     {"name": name, "in": "query", "required": False, "schema": _TEXT} for name in ("table", "phase", "limit", "after")
 ]
+_CODE = {"type": "object", "properties": {"code": _TEXT}}
 _COMMAND = {
     "type": "object",
     "required": ["action", "table"],
@@ -78,6 +79,8 @@ def description() -> JsonSchemaValue:
                 }
             },
             "/v1/events": {"get": {"summary": "The events of the run, as they come.", "responses": events}},
+            "/v1/look": {"get": {"summary": "What the page shows, every second.", "responses": events}},
+            "/v1/links": {"post": _operation("The code of a new link to the page.", _CODE)},
             "/v1/openapi.json": {"get": _operation("This document.", {"type": "object"})},
         },
         "components": {

@@ -3,12 +3,40 @@
 from __future__ import annotations
 
 import hmac
+import json
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
-#: Of every answer: nobody keeps it, or takes it for something else.
-HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+#: Of every answer: nobody keeps it, or takes it for something else; no other page shows it, and none has it run.
+HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+def error(code: int, text: str) -> Response:
+    """An answer that says why there is no other."""
+    return JSONResponse({"text": text}, code, headers=HEADERS)
+
+
+async def json_body(request: Request, *, what: str, bytes_max: int) -> object | Response:
+    """What the body of a request says in JSON, which is `what`; else the answer that refuses it."""
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        return error(415, f"{what} is JSON (Content-Type: application/json).")
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > bytes_max:
+            return error(413, f"{what} has at most {bytes_max} bytes.")
+    try:
+        found: object = json.loads(bytes(body))
+    except ValueError as wrong:
+        return error(400, f"{what} is JSON: {wrong}")
+    return found
 
 
 def has_token(request: Request, token: str) -> bool:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 
 from raycdc.checkpoint.door import Door
 from raycdc.checkpoint.folder import private_file
-from raycdc.config.control import ControlOptions
+from raycdc.config.control import ControlOptions, PageAccess
 from raycdc.control.collect import Collector
+from raycdc.control.history import History
 from raycdc.control.serving import HttpThread
 from raycdc.driver.commands import CommandDesk
 from raycdc.run_events import RunEvent
@@ -41,14 +42,17 @@ class Threshold:
     private: Path
     announce: Callable[[Door], None]
     warn: Callable[[str], None]
+    #: Hears where the page is, if it is wanted: its address, and a code that lets a browser in.
+    show_page: Callable[[str, str], None] | None = None
 
 
 class ControlDoor:
     """Opens by itself after `open` was called; `close` may come at any time."""
 
-    def __init__(self, threshold: Threshold, collector: Collector, commands: CommandDesk) -> None:
+    def __init__(self, threshold: Threshold, collector: Collector, history: History, commands: CommandDesk) -> None:
         self._threshold = threshold
         self._collector = collector
+        self._history = history
         self._commands = commands
         self._events: EventHub | None = None
         self._thread = HttpThread("control door", self._prepare, self._failed, after_s=OPENS_AFTER_S)
@@ -80,6 +84,9 @@ class ControlDoor:
     def _prepare(self) -> tuple[socket.socket, ASGIApp]:
         from raycdc.control.api import Answers, Guarding, application
         from raycdc.control.events import EventHub
+        from raycdc.control.page.feed import Feed
+        from raycdc.control.page.routes import Page
+        from raycdc.control.page.sessions import Sessions
 
         options = self._threshold.options
         listening = listen(options)
@@ -87,11 +94,19 @@ class ControlDoor:
         token = options.token.reveal() or secrets.token_urlsafe(32)
         name = "" if options.token else self._write(token)
         self._events = EventHub()
+        page = None
+        if options.page is not PageAccess.OFF:
+            sessions = Sessions(token, reads_only=options.page is PageAccess.READ_ONLY)
+            page = Page(sessions, Feed(self._collector, self._history))
         app = application(
             Answers(self._collector.status, self._commands, self._events),
             Guarding(token, names_of(options, host, port)),
+            page,
         )
-        self._threshold.announce(Door(_url(options, host, port), name))
+        url = _url(options, host, port)
+        self._threshold.announce(Door(url, name))
+        if page is not None and self._threshold.show_page is not None:
+            self._threshold.show_page(url, page.sessions.new_code())
         return listening, app
 
     def _write(self, token: str) -> str:

@@ -60,7 +60,15 @@ class ScriptedPipeline:
         self._then = then
         self.stops = 0
 
-    def run(self, *, until: str | None, local: bool, standby: bool, listener: Listener) -> None:
+    def run(
+        self,
+        *,
+        until: str | None,
+        local: bool,
+        standby: bool,
+        listener: Listener,
+        show_page: Callable[[str, str], None] | None = None,
+    ) -> None:
         for event in self._events:
             listener(event)
         self._then(self)

@@ -1,0 +1,114 @@
+"""Looks at a run for those who look at its page: one a second for each, of which the part that all see is made once.
+
+While nobody looks nothing is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+
+from starlette.concurrency import run_in_threadpool
+
+from raycdc.control.collect import Collector
+from raycdc.control.history import STEPS, History
+from raycdc.control.model import Chosen, Status, TableReport
+from raycdc.control.page.look import VERSION, HeldSplits, Look
+from raycdc.control.table_order import TableOrder, Wanted
+
+#: So many may look at once.
+LOOKERS_MAX = 16
+#: From one look to the next, and how old the part that all see may be.
+EVERY_S = 1.0
+SHARED_FOR_S = 0.9
+#: Parked tables that are shown apart from the others, and splits of each reader.
+PARKED_MAX = SPLITS_MAX = 50
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What somebody who looks has: so many samples of each step, so many epochs."""
+
+    samples: tuple[int, ...] = field(default=(0,) * len(STEPS))
+    epochs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    status: Status
+    parked: tuple[TableReport, ...]
+    splits: tuple[HeldSplits, ...]
+
+
+class Feed:
+    """`follow` is for the door's loop."""
+
+    def __init__(self, collector: Collector, history: History) -> None:
+        self._collector = collector
+        self._history = history
+        self._order = TableOrder(collector.known)
+        self._lock = threading.Lock()
+        self._shared: tuple[float, _Shared] | None = None
+        self._lookers = 0
+
+    def __repr__(self) -> str:
+        return f"Feed({self._lookers} look)"
+
+    @property
+    def full(self) -> bool:
+        """Whether there is room for nobody else."""
+        return self._lookers >= LOOKERS_MAX
+
+    async def follow(self, wanted: Wanted, *, reads_only: bool) -> AsyncIterator[bytes]:
+        """Looks as server-sent events, until whoever looks goes."""
+        seen = _Seen()
+        self._lookers += 1
+        try:
+            while True:
+                look = await run_in_threadpool(self.look, wanted, seen, reads_only=reads_only)
+                yield b"event: look\ndata: " + look.to_json() + b"\n\n"
+                await asyncio.sleep(EVERY_S)
+        finally:
+            self._lookers -= 1
+
+    def look(self, wanted: Wanted, seen: _Seen | None = None, *, reads_only: bool) -> Look:
+        """What is to be seen now; `seen` is what was sent before, and goes on."""
+        seen = seen or _Seen()
+        with self._lock:
+            shared = self._now()
+            matching, offset, names = self._order.page(wanted)
+        series = self._history.series(seen.samples)
+        epochs_count, epochs = self._history.epochs(seen.epochs)
+        seen.samples, seen.epochs = tuple(each.count for each in series), epochs_count
+        return Look(
+            version=VERSION,
+            reads_only=reads_only,
+            status=replace(shared.status, tables=self._collector.reports(names)),
+            matching=matching,
+            offset=offset,
+            parked=shared.parked,
+            splits=shared.splits,
+            series=series,
+            epochs=epochs,
+        )
+
+    def _now(self) -> _Shared:
+        now_s = time.monotonic()
+        if self._shared is not None and now_s - self._shared[0] < SHARED_FOR_S:
+            return self._shared[1]
+        status = self._collector.status(Chosen(limit=0))
+        counts = status.job.counts
+        parked: tuple[TableReport, ...] = ()
+        if counts is not None and counts.tables.get("parked"):
+            parked = self._collector.reports(self._order.page(Wanted(phase="parked", limit=PARKED_MAX))[2])
+        job = self._collector.job
+        splits = tuple(
+            HeldSplits(reader.subtask, reader.node, reader.pid, reader.splits[:SPLITS_MAX], len(reader.splits))
+            for reader in (() if job is None else job.readers)
+        )
+        shared = _Shared(status, parked, splits)
+        self._shared = (time.monotonic(), shared)
+        return shared

@@ -1,0 +1,116 @@
+"""Who may look at the page: a browser that was let in by a link which works once, or by the token.
+
+A link has its code behind ``#``, which no browser sends to a server: no log of a door or of a proxy has it. The page
+gives it in the body of a request, and gets a cookie that no script reads (``HttpOnly``) and no other site's request
+carries (``SameSite=Strict``), and a key that the page keeps in the storage of its origin and sends in a header.
+
+Both are needed for everything: cookies are the same for all ports of a host, so another server of this machine, whom a
+browser visits, hears the cookie; the storage it does not reach. No foreign page can add the header, which is what keeps
+it from acting through a browser (CSRF).
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+#: A link that nobody has used for so long lets nobody in.
+CODE_GOOD_FOR_S = 600.0
+#: A browser that has asked nothing for so long is let in anew.
+SESSION_GOOD_FOR_S = 12 * 3600.0
+#: So many of each are remembered: the newest.
+CODES_MAX = SESSIONS_MAX = 64
+#: The header that the page sends beside its cookie.
+KEY_HEADER = "X-Raycdc-Key"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A browser that was let in. `secret` is its cookie, `key` what the page has; `reads_only` may not act."""
+
+    secret: str
+    key: str
+    reads_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Code:
+    text: str
+    reads_only: bool
+    until_s: float
+
+
+class Sessions:
+    """Those of one run, in its memory: they end with it. Thread-safe. With `reads_only` nobody may act."""
+
+    def __init__(self, token: str, *, reads_only: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._token = token
+        self._reads_only = reads_only
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._codes: list[_Code] = []
+        self._sessions: dict[str, tuple[Session, float]] = {}
+        #: Two runs at one host have cookies of their own.
+        self.cookie = f"raycdc-{secrets.token_hex(4)}"
+
+    def __repr__(self) -> str:
+        return f"Sessions({len(self._sessions)})"
+
+    def new_code(self, *, reads_only: bool = False) -> str:
+        """One that lets a browser in, once."""
+        code = _Code(secrets.token_urlsafe(24), reads_only, self._clock() + CODE_GOOD_FOR_S)
+        with self._lock:
+            self._codes = [*self._codes, code][-CODES_MAX:]
+        return code.text
+
+    def let_in(self, given: str) -> Session | None:
+        """A new session for whoever gives a code, which then works no more, or the token; None for anything else."""
+        reads_only = self._reads_only
+        if not _same(given, self._token):
+            code = self._used(given)
+            if code is None:
+                return None
+            reads_only = reads_only or code.reads_only
+        session = Session(secrets.token_urlsafe(32), secrets.token_urlsafe(32), reads_only)
+        with self._lock:
+            self._sessions[session.secret] = (session, self._clock() + SESSION_GOOD_FOR_S)
+            while len(self._sessions) > SESSIONS_MAX:
+                self._sessions.pop(next(iter(self._sessions)))
+        return session
+
+    def _used(self, given: str) -> _Code | None:
+        now_s = self._clock()
+        with self._lock:
+            self._codes = [code for code in self._codes if code.until_s > now_s]
+            found = next((code for code in self._codes if _same(given, code.text)), None)
+            self._codes = [code for code in self._codes if code is not found]
+        return found
+
+    def of(self, request: Request) -> Session | None:
+        """The session that the request shows both halves of, from the page itself."""
+        if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+            return None
+        secret, key = request.cookies.get(self.cookie, ""), request.headers.get(KEY_HEADER, "")
+        with self._lock:
+            session, until_s = self._sessions.pop(secret, (None, 0.0))
+            if session is None or until_s <= self._clock():
+                return None
+            # The one that was used last is at the end, so that the first is the one to forget.
+            self._sessions[secret] = (session, self._clock() + SESSION_GOOD_FOR_S)
+        return session if _same(key, session.key) else None
+
+    def end(self, session: Session) -> None:
+        """The browser is let in no more."""
+        with self._lock:
+            self._sessions.pop(session.secret, None)
+
+
+def _same(given: str, known: str) -> bool:
+    """Whether they are equal; it takes as long where they nearly are."""
+    return hmac.compare_digest(given.encode(), known.encode())

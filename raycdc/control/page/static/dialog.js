@@ -1,0 +1,61 @@
+// One table: all that is known of it, in a window of its own.
+
+import { byId, element, put } from "./dom.js";
+import { wayOut } from "./overview.js";
+import { commitText, progressText } from "./tables.js";
+import { clock, counted, duration, number, phaseClass, size } from "./words.js";
+
+export class TableDialog {
+  constructor() {
+    this.dialog = byId("table-dialog");
+    this.name = null;
+    this.dialog.addEventListener("close", () => { this.name = null; });
+    // A click beside it closes it, as people expect.
+    this.dialog.addEventListener("click", (event) => { if (event.target === this.dialog) this.dialog.close(); });
+  }
+
+  open(table, now) {
+    this.name = table.table;
+    put(byId("table-dialog-title"), table.table);
+    this.particulars = element("dl", { class: "particulars" });
+    put(byId("table-dialog-body"), this.particulars);
+    this.show(table, now);
+    this.dialog.showModal();
+  }
+
+  /** The newest of the table that is shown. */
+  show(table, now) {
+    if (!this.particulars || this.name !== table.table) return;
+    const shown = [...lines(table, now)].filter(([, value]) => value !== "" && value !== null);
+    const key = JSON.stringify(shown.map(([name, value]) => [name, value instanceof Node ? value.textContent : value]));
+    if (this.particulars.dataset.shown === key) return;
+    this.particulars.dataset.shown = key;
+    put(this.particulars, shown.map(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
+  }
+}
+
+function* lines(table, now) {
+  const { snapshot, parked } = table;
+  yield ["Phase", element("span", { class: `pill ${phaseClass(table.phase)}` }, table.phase)];
+  yield ["Asked for", table.asked ?? ""];
+  if (parked) {
+    yield ["Why", parked.reason];
+    yield ["What to do", wayOut(table)];
+    yield ["Since", clock(parked.at_ms)];
+    yield ["Left at", parked.place];
+  }
+  yield ["Targets", table.targets.join("\n")];
+  yield ["Progress", progressText(table)];
+  if (snapshot) {
+    const about = snapshot.rows_estimated === null ? "" : ` (the source estimates ${number(snapshot.rows_estimated)})`;
+    yield ["Snapshot", snapshot.rows_done === null ? "" : `${counted(snapshot.rows_done, "row")}${about}, ${
+      snapshot.bytes_done === null ? "" : `${size(snapshot.bytes_done)}, `}${snapshot.chunks_done} of ${
+      snapshot.chunks_total ?? "?"} chunks`];
+  }
+  yield ["Rows in this run", table.rows === null ? "" : number(table.rows)];
+  yield ["Rows a second", table.rows_per_second === null ? "" : number(table.rows_per_second)];
+  yield ["Behind the source", table.lag_ms === null ? "" : duration(table.lag_ms)];
+  yield ["Last commit", table.last_commit ? `${commitText(table.last_commit, now)} (epoch ${table.last_commit.epoch})` : ""];
+  yield ["Rows left out", table.rows_left_out ? number(table.rows_left_out) : ""];
+  yield ["Values lost", table.values_lost ? number(table.values_lost) : ""];
+}

@@ -1,0 +1,28 @@
+// Light or dark: as the system has it, or as somebody chose here.
+
+import { setAttribute, setText } from "./dom.js";
+
+const KEY = "raycdc-colours";
+const CHOICES = { auto: "Auto", light: "Light", dark: "Dark" };
+const SAID = { auto: "as the system has them", light: "light", dark: "dark" };
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
+function apply(button) {
+  const chosen = localStorage.getItem(KEY) ?? "auto";
+  const isDark = chosen === "dark" || (chosen !== "light" && dark.matches);
+  document.documentElement.dataset.colours = isDark ? "dark" : "light";
+  setText(button, CHOICES[chosen] ?? CHOICES.auto);
+  setAttribute(button, "aria-label", `Colours: ${SAID[chosen] ?? SAID.auto}`);
+}
+
+/** Have `button` go through the choices. */
+export function listenToTheme(button) {
+  const choices = Object.keys(CHOICES);
+  button.addEventListener("click", () => {
+    const now = choices.indexOf(localStorage.getItem(KEY) ?? "auto");
+    localStorage.setItem(KEY, choices[(now + 1) % choices.length]);
+    apply(button);
+  });
+  dark.addEventListener("change", () => apply(button));
+  apply(button);
+}

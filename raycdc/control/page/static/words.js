@@ -1,0 +1,46 @@
+// Numbers in words, as the screens of the command line have them.
+
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const brief = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+
+/** 1,234 */
+export const number = (value) => whole.format(value);
+
+/** 1 row, 2,000 rows */
+export const counted = (value, noun) => `${number(value)} ${noun}${value === 1 ? "" : "s"}`;
+
+/** A number of at most five signs, such as 12.3 M, and its unit apart. */
+export function short(value) {
+  for (const [unit, factor] of [["G", 1e9], ["M", 1e6], ["k", 1e4]]) {
+    if (Math.abs(value) >= factor) return [brief.format(value / (unit === "k" ? 1e3 : factor)), unit];
+  }
+  return [value < 10 && value > 0 ? brief.format(value) : whole.format(value), ""];
+}
+
+/** 340 ms, 2.1 s, 4 min, 3 h, apart: [figure, unit] */
+export function durationParts(ms) {
+  if (ms < 1000) return [whole.format(Math.max(0, ms)), "ms"];
+  if (ms < 120_000) return [brief.format(ms / 1000), "s"];
+  if (ms < 7_200_000) return [whole.format(ms / 60_000), "min"];
+  if (ms < 172_800_000) return [whole.format(ms / 3_600_000), "h"];
+  return [whole.format(ms / 86_400_000), "days"];
+}
+
+/** 340 ms, 2.1 s, 4 min, 3 h */
+export const duration = (ms) => durationParts(ms).join(" ");
+
+/** 3.4 MiB */
+export function size(bytes) {
+  for (const [unit, factor] of [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]]) {
+    if (bytes >= factor) return `${brief.format(bytes / factor)} ${unit}`;
+  }
+  return counted(bytes, "byte");
+}
+
+/** The time of day, of this browser's clock. */
+export const clock = (ms) => new Date(ms).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+
+/** The class of a phase's colour. */
+export const phaseClass = (phase) => ({
+  stream: "good", snapshot: "busy", pending: "busy", resuming: "busy", new: "busy", parked: "bad", paused: "wait",
+}[phase] ?? "");

@@ -1,0 +1,149 @@
+"""The tables of a run in the order that somebody wants to see them in, also where there are a hundred thousand.
+
+Order takes a look at every table, so it is remembered, and made anew the more rarely the longer it takes: looking at a
+page costs the run at most `SHARE_MAX` of a core.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import chain
+
+from raycdc.control.model import Commit
+from raycdc.run_events import TableFigures
+
+#: Of a core's time, for putting tables in order.
+SHARE_MAX = 0.05
+#: So many orders are remembered, the newest: each is of somebody who looks.
+ORDERS_MAX = 8
+#: What wants attention comes first.
+_PHASES = ("parked", "resuming", "snapshot", "pending", "new", "paused", "stream", "ended", "removed")
+_RANK = {phase: rank for rank, phase in enumerate(_PHASES)}
+
+
+class Sorting(StrEnum):
+    """What tables are put in order by; ties go by name."""
+
+    ATTENTION = "attention"
+    TABLE = "table"
+    PHASE = "phase"
+    ROWS = "rows"
+    RATE = "rate"
+    DONE = "done"
+    COMMIT = "commit"
+    LEFT_OUT = "left_out"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which tables: those whose names hold `contains`, whatever its case, in `phase`; a page of them in this order."""
+
+    contains: str = ""
+    phase: str = ""
+    sort: Sorting = Sorting.ATTENTION
+    descending: bool = False
+    offset: int = 0
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What there is to put in order, by name, as it was at one moment. `rate` has the rows a second of a table."""
+
+    figures: Mapping[str, TableFigures]
+    commits: Mapping[str, Commit]
+    rate: Callable[[str, float], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    names: tuple[str, ...]
+    good_until_s: float
+
+
+class TableOrder:
+    """For one thread at a time. `known` may take a while, and is asked only where an order is to be made."""
+
+    def __init__(self, known: Callable[[], Known], clock: Callable[[], float] = time.monotonic) -> None:
+        self._known = known
+        self._clock = clock
+        self._orders: dict[tuple[str, str, Sorting, bool], _Order] = {}
+
+    def __repr__(self) -> str:
+        return f"TableOrder({len(self._orders)} orders)"
+
+    def page(self, wanted: Wanted) -> tuple[int, int, tuple[str, ...]]:
+        """How many tables match; where the page begins, which is the last one where there are not so many; and the
+        page.
+        """
+        key = (wanted.contains.casefold(), wanted.phase, wanted.sort, wanted.descending)
+        order = self._orders.pop(key, None)
+        if order is None or self._clock() >= order.good_until_s:
+            order = self._made(wanted, key[0])
+        self._orders[key] = order
+        while len(self._orders) > ORDERS_MAX:
+            self._orders.pop(next(iter(self._orders)))
+        names = order.names
+        last = max(0, len(names) - 1) // max(1, wanted.limit) * max(1, wanted.limit)
+        offset = min(wanted.offset, last)
+        return len(names), offset, names[offset : offset + wanted.limit]
+
+    def _made(self, wanted: Wanted, contains: str) -> _Order:
+        began_s, cpu_s = self._clock(), time.thread_time()
+        known = self._known()
+        names = [
+            name
+            for name, figures in known.figures.items()
+            if (not wanted.phase or figures.phase == wanted.phase) and (not contains or contains in name.casefold())
+        ]
+        names.sort()
+        if wanted.sort is not Sorting.TABLE:
+            names = _sorted(names, known, wanted, now_s=began_s)
+        elif wanted.descending:
+            names.reverse()
+        return _Order(tuple(names), self._clock() + (time.thread_time() - cpu_s) / SHARE_MAX)
+
+
+def _sorted(names: list[str], known: Known, wanted: Wanted, *, now_s: float) -> list[str]:
+    """`names`, which are in order, in the order that is `wanted`; those of which nothing is known come last."""
+    figure = _FIGURES[wanted.sort]
+    keys = {name: figure(name, known, now_s) for name in names}
+    there = [name for name in names if keys[name] is not None]
+    there.sort(key=lambda name: keys[name] or 0, reverse=wanted.descending)
+    return [*chain(there, (name for name in names if keys[name] is None))]
+
+
+_Figure = Callable[[str, Known, float], float | None]
+
+
+def _attention(name: str, known: Known, _: float) -> float | None:
+    figures = known.figures[name]
+    return _RANK.get(figures.phase, len(_RANK)) - (0.5 if figures.bad_rows else 0)
+
+
+def _phase(name: str, known: Known, _: float) -> float | None:
+    return _RANK.get(known.figures[name].phase, len(_RANK))
+
+
+def _done(name: str, known: Known, _: float) -> float | None:
+    figures = known.figures[name]
+    return figures.percent if figures.chunks_total else None
+
+
+def _commit(name: str, known: Known, _: float) -> float | None:
+    commit = known.commits.get(name)
+    return None if commit is None else commit.at_ms
+
+
+_FIGURES: dict[Sorting, _Figure] = {
+    Sorting.ATTENTION: _attention,
+    Sorting.PHASE: _phase,
+    Sorting.ROWS: lambda name, known, _: known.figures[name].rows,
+    Sorting.RATE: lambda name, known, now_s: known.rate(name, now_s),
+    Sorting.DONE: _done,
+    Sorting.COMMIT: _commit,
+    Sorting.LEFT_OUT: lambda name, known, _: known.figures[name].bad_rows,
+}

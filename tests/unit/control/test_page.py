@@ -1,0 +1,350 @@
+"""The page's door: who is let in, who may act, and what a browser is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.types import Message
+
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.control.api import Answers, Guarding, application
+from raycdc.control.collect import About, Collector
+from raycdc.control.events import EventHub
+from raycdc.control.history import STEPS, History
+from raycdc.control.page.feed import Feed
+from raycdc.control.page.routes import STATIC, Page
+from raycdc.control.page.sessions import CODE_GOOD_FOR_S, SESSION_GOOD_FOR_S, SESSIONS_MAX, Sessions
+from raycdc.driver.commands import CommandDesk
+from raycdc.run_events import Committed, Lags, Progress, RunEvent, Started, TableFigures
+
+HOST = "127.0.0.1:8087"
+TOKEN = "a-token-of-the-test"
+#: Of a browser whose page is the door's own.
+OWN = {"origin": f"http://{HOST}", "sec-fetch-site": "same-origin"}
+PAUSE = {"action": "pause", "table": "shop.orders"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    code: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass
+class Door:
+    """The door of a run whose clock the test turns, without a server before it."""
+
+    path: Path
+    reads_only: bool = False
+    now_s: float = 1000.0
+    collector: Collector = field(init=False)
+    history: History = field(init=False)
+
+    def __post_init__(self) -> None:
+        about = About("shop", "delta lake", True, targets=lambda table: (table,))
+        clock = {"clock": lambda: self.now_s, "wall_ms": lambda: int(self.now_s * 1000)}
+        self.collector = Collector(about, **clock)  # type: ignore[arg-type]
+        self.history = History(self.collector.pace, **clock)  # type: ignore[arg-type]
+        self.sessions = Sessions(TOKEN, reads_only=self.reads_only, clock=lambda: self.now_s)
+        self.desk = CommandDesk(CheckpointStore(self.path / "state", pipeline="shop"))
+        self.page = Page(self.sessions, Feed(self.collector, self.history))
+        answers = Answers(self.collector.status, self.desk, EventHub())
+        self.application = application(answers, Guarding(TOKEN, frozenset({HOST})), self.page)
+
+    def tell(self, *events: RunEvent) -> None:
+        for event in events:
+            self.collector.listen(event)
+            self.history.listen(event)
+
+    def ask(self, path: str, sent: object = None, headers: Mapping[str, str] | None = None) -> Answer:
+        """A GET, or a POST of what is `sent`; of a stream the first part."""
+        path, _, query = path.partition("?")
+        given = {"host": HOST, "content-type": "application/json"} | {**(headers or {})}
+        scope = {
+            "type": "http", "method": "GET" if sent is None else "POST", "path": path, "raw_path": path.encode(),
+            "query_string": query.encode(), "root_path": "", "scheme": "http", "server": ("127.0.0.1", 8087),
+            "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+        }  # fmt: skip
+        return asyncio.run(self._ask(scope, b"" if sent is None else json.dumps(sent).encode()))
+
+    async def _ask(self, scope: Any, body: bytes) -> Answer:
+        messages: list[Message] = []
+        has_part, was_read = asyncio.Event(), False
+
+        async def receive() -> Message:
+            nonlocal was_read
+            if was_read:
+                await has_part.wait()
+                return {"type": "http.disconnect"}
+            was_read = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: Message) -> None:
+            messages.append(message)
+            if message.get("body"):
+                has_part.set()
+
+        await self.application(scope, receive, send)
+        told = {name.decode(): value.decode() for name, value in messages[0]["headers"]}
+        parts = [message.get("body", b"") for message in messages[1:]]
+        return Answer(
+            messages[0]["status"], told, parts[0] if "event-stream" in told["content-type"] else b"".join(parts)
+        )
+
+    def log_in(self, code: str) -> Mapping[str, str]:
+        """The headers of a browser that was let in."""
+        answer = self.ask("/page/login", {"code": code}, OWN)
+        assert answer.code == 200, answer.body
+        cookie = answer.headers["set-cookie"].partition(";")[0]
+        return OWN | {"cookie": cookie, "x-raycdc-key": answer.document["key"]}
+
+    def look(self, headers: Mapping[str, str], query: str = "") -> Any:
+        answer = self.ask(f"/v1/look?{query}", None, headers)
+        assert answer.code == 200, answer.body
+        return json.loads(answer.body.partition(b"data: ")[2])
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Door:
+    return Door(tmp_path)
+
+
+BEARER = {"authorization": f"Bearer {TOKEN}"}
+
+
+def test_a_link_lets_one_browser_in_once(door: Door) -> None:
+    code = door.ask("/v1/links", {}, BEARER).document["code"]
+    browser = door.log_in(code)
+    assert door.look(browser)["status"]["pipeline"] == "shop"
+    again = door.ask("/page/login", {"code": code}, OWN)
+    assert (again.code, "set-cookie" in again.headers) == (401, False)
+    late = door.sessions.new_code()
+    door.now_s += CODE_GOOD_FOR_S
+    assert door.ask("/page/login", {"code": late}, OWN).code == 401
+
+
+def test_the_token_lets_a_browser_in_and_nothing_else_does(door: Door) -> None:
+    assert door.look(door.log_in(TOKEN))["reads_only"] is False
+    wrong: list[object] = [TOKEN[:-1], "", None, 7, [TOKEN], "ä", {"code": TOKEN}]
+    for given in wrong:
+        assert door.ask("/page/login", {"code": given}, OWN).code == 401, given
+    assert door.ask("/page/login", [TOKEN], OWN).code == 401
+    assert door.ask("/page/login", {"code": TOKEN}, OWN | {"content-type": "text/plain"}).code == 415
+    assert door.ask("/page/login", {"code": "x" * 5000}, OWN).code == 413
+
+
+def test_both_the_cookie_and_the_key_are_needed(door: Door) -> None:
+    browser, other = door.log_in(TOKEN), door.log_in(TOKEN)
+    assert door.look(browser)
+    for lacking in (
+        {name: value for name, value in browser.items() if name != "cookie"},
+        {name: value for name, value in browser.items() if name != "x-raycdc-key"},
+        {**browser, "x-raycdc-key": other["x-raycdc-key"]},
+        {**browser, "cookie": browser["cookie"][:-1]},
+        {**browser, "sec-fetch-site": "same-site"},
+        {**browser, "host": "evil.example"},
+        {**browser, "origin": "http://evil.example"},
+        {**browser, "origin": "null"},
+    ):
+        refused = door.ask("/v1/look", None, lacking)
+        assert refused.code in {401, 403, 421}
+        assert b"shop" not in refused.body
+    # What was refused has not ended the session.
+    assert door.look(browser)
+
+
+def test_the_cookie_is_for_no_script_and_no_other_site(door: Door) -> None:
+    answer = door.ask("/page/login", {"code": TOKEN}, OWN)
+    kept = {part.strip().partition("=")[0].lower() for part in answer.headers["set-cookie"].split(";")}
+    assert {"httponly", "samesite", "path", "max-age"} <= kept
+    assert "samesite=strict" in answer.headers["set-cookie"].lower()
+    assert "secure" not in kept
+    # A proxy before the door speaks TLS.
+    behind = door.ask("/page/login", {"code": TOKEN}, OWN | {"origin": f"https://{HOST}"})
+    assert "secure" in {part.strip().lower() for part in behind.headers["set-cookie"].split(";")}
+    # Another run of the same host has a cookie of its own.
+    assert Sessions(TOKEN, reads_only=False).cookie != door.sessions.cookie
+
+
+def test_a_session_ends_when_it_is_left_or_long_unused_or_many_others_came(door: Door) -> None:
+    first, second = door.log_in(TOKEN), door.log_in(TOKEN)
+    assert door.ask("/page/logout", {}, first).code == 200
+    assert door.ask("/v1/status", None, first).code == 401
+    door.now_s += SESSION_GOOD_FOR_S - 1
+    assert door.ask("/v1/status", None, second).code == 200
+    door.now_s += SESSION_GOOD_FOR_S - 1
+    assert door.ask("/v1/status", None, second).code == 200
+    for _ in range(SESSIONS_MAX):
+        door.sessions.let_in(TOKEN)
+    assert door.ask("/v1/status", None, second).code == 401
+
+
+def test_a_browser_acts_through_the_commands_of_the_command_line_and_from_its_own_page_alone(door: Door) -> None:
+    browser = door.log_in(TOKEN)
+    for wrong in (
+        {name: value for name, value in browser.items() if name != "origin"},
+        {name: value for name, value in browser.items() if name != "x-raycdc-key"},
+        {**browser, "origin": "http://evil.example"},
+        {**browser, "sec-fetch-site": "cross-site"},
+        {**browser, "content-type": "text/plain"},
+    ):
+        assert door.ask("/v1/commands", PAUSE, wrong).code in {401, 403, 415}
+    assert door.desk.waiting() == []
+    assert door.ask("/v1/commands", PAUSE, browser).code == 202
+    [command] = door.desk.waiting()
+    assert command.to_json() == {"id": command.id, **PAUSE}
+
+
+def test_who_may_look_alone_does_not_act(tmp_path: Path) -> None:
+    door = Door(tmp_path)
+    guest = door.log_in(door.ask("/v1/links", {"read_only": True}, BEARER).document["code"])
+    assert door.look(guest)["reads_only"] is True
+    assert door.ask("/v1/commands", PAUSE, guest).code == 403
+    # Nor is a link to be had that lets somebody act.
+    assert door.ask("/v1/links", {}, guest).code == 403
+    assert door.ask("/v1/links", {}, door.log_in(TOKEN)).code == 403
+
+    # control.page = "read-only": for everybody, but the command line.
+    strict = Door(tmp_path, reads_only=True)
+    browser = strict.log_in(TOKEN)
+    assert (strict.look(browser)["reads_only"], strict.ask("/v1/commands", PAUSE, browser).code) == (True, 403)
+    assert strict.ask("/v1/commands", PAUSE, BEARER).code == 202
+    assert strict.ask("/page/logout", {}, browser).code == 200
+
+
+def test_the_page_is_the_same_for_everybody_and_loads_nothing_from_elsewhere(door: Door) -> None:
+    for path in sorted(STATIC.iterdir()):
+        answer = door.ask("/" if path.name == "index.html" else f"/page/{path.name}")
+        assert (answer.code, answer.body) == (200, path.read_bytes())
+        policy = dict(part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";"))
+        assert policy["default-src"] == "'none'"
+        assert policy["frame-ancestors"] == "'none'"
+        assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+        assert (answer.headers["x-frame-options"], answer.headers["cache-control"]) == ("DENY", "no-store")
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        text = path.read_text()
+        addresses = {found for found in re.findall(r"https?://[^\s\"'`)]+", text) if "w3.org" not in found}
+        assert not addresses, f"{path.name} names {addresses}"
+    markup = (STATIC / "index.html").read_text()
+    assert not re.search(r"\son\w+=|style=|<style|<script(?![^>]*\ssrc=)", markup)
+    loaded = set(re.findall(r'"/page/([\w-]+\.\w+)"', "\n".join(path.read_text() for path in STATIC.iterdir())))
+    imported = {name for path in STATIC.glob("*.js") for name in re.findall(r'from "\./([\w.-]+)"', path.read_text())}
+    assert loaded | imported <= {path.name for path in STATIC.iterdir()}
+    for beyond in ("/page/..%2froutes.py", "/page/routes.py", "/page/../routes.py", "/page/"):
+        assert door.ask(beyond).code in {404, 405}
+    # Nobody frames what the API answers either.
+    assert "frame-ancestors 'none'" in door.ask("/v1/status", None, BEARER).headers["content-security-policy"]
+    assert door.ask("/", None, {"host": "evil.example"}).code == 421
+
+
+def test_no_script_of_the_page_makes_markup_of_text() -> None:
+    """Trusted Types refuse it in a browser that knows them; here for all."""
+    for path in STATIC.glob("*.js"):
+        assert not re.search(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", path.read_text()
+        )
+
+
+def figures(name: str, phase: str = "stream", **more: Any) -> TableFigures:
+    return TableFigures(name, phase, **more)
+
+
+def progress(*tables: TableFigures, behind_ms: int = 40) -> Progress:
+    return Progress(tables, Lags(), (), behind_ms=behind_ms)
+
+
+def test_a_look_has_the_tables_that_are_wanted_in_their_order(door: Door) -> None:
+    tables = [figures(f"shop.t{n}", rows=n) for n in range(12)]
+    tables += [figures("shop.Big", "snapshot", rows=99, chunks_done=1, chunks_total=4), figures("shop.x", "parked")]
+    door.tell(Started(1, 1, (1,)), progress(*tables))
+    browser = door.log_in(TOKEN)
+
+    def names(query: str) -> list[str]:
+        return [table["table"].removeprefix("shop.") for table in door.look(browser, query)["status"]["tables"]]
+
+    # What wants attention comes first.
+    assert names("limit=3") == ["x", "Big", "t0"]
+    assert names("sort=table&descending=1&limit=2") == ["x", "t9"]
+    assert names("sort=rows&descending=1&limit=2") == ["Big", "t11"]
+    assert names("sort=done")[0] == "Big"
+    assert names("contains=BI") == ["Big"]
+    assert names("phase=parked") == ["x"]
+    assert names("contains=nothing") == []
+    look = door.look(browser, "sort=table&limit=5&offset=10")
+    assert [look["matching"], look["offset"], len(look["status"]["tables"])] == [14, 10, 4]
+    # Behind the last page there is the last one; what makes no sense is as if it were not said.
+    assert door.look(browser, "sort=table&limit=5&offset=999")["offset"] == 10
+    assert len(names("sort=%00&limit=-1&offset=a")) == 14
+    assert [table["table"] for table in door.look(browser)["parked"]] == ["shop.x"]
+
+
+def test_a_page_of_twenty_thousand_tables_is_what_the_status_says(door: Door) -> None:
+    door.tell(Started(1, 1, (1,)), progress(*(figures(f"db.t{n:06}", rows=n % 1000) for n in range(20_000))))
+    look = door.look(BEARER, "sort=rows&descending=1&limit=50&offset=100")
+    assert (look["matching"], look["status"]["tables"][0]["rows"]) == (20_000, 994)
+    told = {table.table: table for table in door.collector.status().tables}
+    for table in look["status"]["tables"]:
+        assert (table["rows"], table["phase"]) == (told[table["table"]].rows, told[table["table"]].phase)
+
+
+def test_history_is_bounded_and_a_look_has_what_is_new(door: Door) -> None:
+    door.tell(Started(1, 1, (1,)))
+    for second in range(4000):
+        door.now_s += 1
+        door.tell(progress(figures("shop.a", rows=second * 10), behind_ms=second))
+        if second % 10 == 0:
+            door.tell(Committed(second, {"shop.a": 100}, 100, staging_s=0.5, commit_s=0.25))
+    feed = door.page._feed
+    from raycdc.control.page.feed import _Seen
+    from raycdc.control.table_order import Wanted
+
+    seen = _Seen()
+    first = feed.look(Wanted(), seen, reads_only=False)
+    assert [series.step_seconds for series in first.series] == [step for step, _ in STEPS]
+    assert [len(series.at_ms) for series in first.series] == [300, 360, 33]
+    minutes = first.series[1]
+    assert minutes.read_per_second[-1] == pytest.approx(10, abs=0.2)
+    assert minutes.committed_per_second[-1] == pytest.approx(10, abs=0.5)
+    # The longest of each step.
+    assert minutes.lag_ms[-1] - minutes.lag_ms[-2] == 10  # type: ignore[operator]
+    assert (len(first.epochs), first.epochs[-1].epoch, first.epochs[-1].largest) == (300, 3990, (("shop.a", 100),))
+    assert sum(len(series.at_ms) for series in feed.look(Wanted(), seen, reads_only=False).series) == 0
+    door.now_s += 1
+    door.tell(progress(figures("shop.a", rows=50_000)), Committed(4000, {}, 0, staging_s=0, commit_s=0))
+    later = feed.look(Wanted(), seen, reads_only=False)
+    assert [len(series.at_ms) for series in later.series] == [1, 0, 0]
+    assert [epoch.epoch for epoch in later.epochs] == [4000]
+
+
+def test_nothing_is_made_while_nobody_looks(door: Door) -> None:
+    asked = 0
+
+    def log_room() -> None:
+        nonlocal asked
+        asked += 1
+
+    about = About("shop", "delta lake", True, targets=lambda table: (table,), log_room=log_room)
+    collector = Collector(about)
+    history = History(collector.pace)
+    feed = Feed(collector, history)
+    for number in range(1000):
+        history.listen(progress(figures("shop.a", rows=number)))
+    assert asked == 0
+    from raycdc.control.table_order import Wanted
+
+    # Several who look at once have one status made.
+    looks = [feed.look(Wanted(), reads_only=False) for _ in range(5)]
+    assert asked == 1
+    assert len({look.status.at_ms for look in looks}) == 1

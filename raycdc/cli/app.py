@@ -68,6 +68,12 @@ Where = Annotated[
 Verbose = Annotated[bool, typer.Option("--verbose", help="Log to stderr; show tracebacks of errors.")]
 
 
+#: An option may be meant as a key of a source or a sink, which are told in another way.
+_KEYS_OF_PLUGINS = (
+    "Other keys of the source's section are --answer KEY=VALUE; those of the sink's, --answer sink.KEY=VALUE."
+)
+
+
 def run_app(words: Sequence[str]) -> int:
     """Parse `words` and run the command; usage errors are printed and end with the exit code of config errors."""
     command = typer.main.get_command(app)
@@ -78,6 +84,8 @@ def run_app(words: Sequence[str]) -> int:
         show = getattr(error, "show", None)
         if callable(show) and hasattr(error, "exit_code"):
             show()
+            if type(error).__name__ == "NoSuchOption" and words[:1] == ["init"]:
+                typer.echo(_KEYS_OF_PLUGINS, err=True)
             return int(ExitCode.CONFIG)
         if type(error).__name__ == "Abort":
             raise KeyboardInterrupt from error

@@ -235,7 +235,8 @@ def _print(target: PlannedTarget, *, as_json: bool) -> None:
     print(printable(f"{target.target}  ({target.write}{key})"))
     for source in target.sources:
         how = f"{source.transform}, {source.how}" if source.transform else source.how
-        size = f"about {source.rows} rows in {source.chunks} chunks, " if source.chunks else ""
+        rows = f"about {counted(source.rows, 'row')} " if source.rows else ""
+        size = f"{rows}in {counted(source.chunks, 'chunk')}, " if source.chunks else ""
         print(printable(f"  from {source.table}: {size}{how}"))
     for column in target.columns:
         print(printable(f"  {column.name} {column.type}{'' if column.nullable else ' not null'}"))

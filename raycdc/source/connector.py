@@ -43,7 +43,7 @@ A source of tables imports, beside this page:
 | `raycdc.source.new_beginnings` | `unread` (of one column, the chunk key), or `without_chunks`; `begin` for the log |
 | `raycdc.source.snapshot.reading` | `BlockingLog`, `ChunkReader`, `HighWatermark` |
 | `raycdc.source.snapshot.log_unit` | the units of a log (`LogUnit`), their `LogPlace`, and the changes of tables |
-| `raycdc.source.snapshot.log_rows` | `LogRows`: the rows of one table in a unit |
+| `raycdc.source.snapshot.log_rows` | `LogRows`: the rows of one table in a unit, each with its place as ``_pos`` |
 | `raycdc.source.snapshot.key_index` | `KeyOrder` |
 | `raycdc.source.split` | `StreamSplit`, `SnapshotSplit`, `OpenedAt` |
 | `raycdc.source.snapshot.stream_state` | `stream_of`: the log's state in the manifest that `preflight` is given |
@@ -284,7 +284,8 @@ class IncrementalSource(Source[ConfigT]):
 
         Tables in ``split.state.parked`` that are to begin ``again`` are begun by the log
         (`raycdc.source.new_beginnings.begin`), or parked anew if they cannot be; ``raycdc tables resnapshot`` waits for
-        that. The log tells no rows of the other parked tables.
+        that. The log tells no rows of the other parked tables, and its places pass theirs (`Progress`), because a run
+        until caught up ends where the log has come to `EnumeratorDialect.current_ordinal`.
 
         A split that is read `beside` is opened while this process reads the same log further on, unless the
         configuration says that it cannot be (`SourceConfig.why_read_once`).

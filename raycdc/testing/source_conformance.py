@@ -34,6 +34,7 @@ from raycdc.consumer import Epoch
 from raycdc.errors import LogLostError
 from raycdc.model import RowKind, TableId, TableSchema, changelog_schema
 from raycdc.source.connector import IncrementalSource, SourceContext
+from raycdc.source.parking import TableRequest
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.log_rows import key_values
 from raycdc.source.snapshot.log_unit import LogUnit, TableAltered, TableBegun, in_transaction, rows_of, updates_of
@@ -51,6 +52,8 @@ POINTS = ("before_seal", "after_seal", "after_close", "before_manifest", "after_
 QUIET, UNITS_MAX = 3, 10_000
 #: Longest that a read may take to end when it is woken.
 PATIENCE_S = 120.0
+#: Longest that a run may take to come to the source's present end.
+RUN_PATIENCE_S = 300.0
 
 
 class SourceConformance(ABC):
@@ -116,7 +119,10 @@ class SourceConformance(ABC):
         # An update's row before says no more than the row after it, and a truncation is none of the changes of rows.
         told = {kind for _, _, kind in play.places} - {RowKind.UPDATE_BEFORE.symbol, RowKind.TRUNCATE.symbol}
         wanted = {kind.symbol for kind in self.kinds}
-        assert told == wanted, f"the log told of {sorted(told)}, and the source has {sorted(wanted)}"
+        assert told == wanted, (
+            f"the log told of {sorted(told)}, and the source has {sorted(wanted)}; rows without `_pos` count as those "
+            "of chunks"
+        )
 
     def test_a_process_that_ends_anywhere_loses_and_doubles_nothing(self, tmp_path: Path) -> None:
         for point in POINTS:
@@ -162,6 +168,41 @@ class SourceConformance(ABC):
         assert last is not None
         restart = self.new_source(tmp_path).restart(last)
         assert restart is None or restart.ordinal > play.stream.ordinal, "the log goes on before the gap"
+
+    # -- tables that people pause, and have read again
+
+    def test_a_paused_table_holds_nobody_up_and_goes_on_where_it_was_left(self, tmp_path: Path) -> None:
+        play = self._play(tmp_path)
+        play.run(patience_s=RUN_PATIENCE_S)
+        table = min(play.stream.followed)
+        left = dict(play.target[table])
+        play.ask(table, TableRequest.PAUSE)
+        play.run(patience_s=RUN_PATIENCE_S)
+        self.change(tmp_path, 1)
+        play.run(patience_s=RUN_PATIENCE_S)
+        assert play.target[table] == left, f"{table} is paused, and its rows were told"
+        self._check(play, tmp_path, but=table)
+        play.ask(table, TableRequest.RESUME)
+        play.run(patience_s=RUN_PATIENCE_S)
+        # A log that is kept until it is acknowledged has not what the table missed; then the table says so.
+        lost = play.stream.parked.get(table)
+        assert lost is None or lost.reason
+        self._check(play, tmp_path, but=None if lost is None else table)
+
+    def test_a_table_is_read_anew_when_somebody_asks_for_it(self, tmp_path: Path) -> None:
+        play = self._play(tmp_path)
+        play.run(patience_s=RUN_PATIENCE_S)
+        table = min(play.stream.followed)
+        # Whatever the target has, it is emptied for the new snapshot.
+        play.target[table] = {(): {"of": "nobody"}}
+        play.ask(table, TableRequest.RESNAPSHOT)
+        self.change(tmp_path, 1)
+        play.run(patience_s=RUN_PATIENCE_S)
+        assert table in play.stream.followed, (
+            f"{table} was to begin again, and did not: the log begins the tables of `split.state.parked` that are to "
+            "begin `again` (`raycdc.source.new_beginnings.begin`)"
+        )
+        self._check(play, tmp_path)
 
     # -- what it says of itself
 
@@ -310,8 +351,8 @@ class SourceConformance(ABC):
     def _play(self, folder: Path) -> SourcePlay:
         return SourcePlay(folder, partial(self.new_source, folder))
 
-    def _check(self, play: SourcePlay, folder: Path) -> None:
-        for table in self.new_source(folder).tables():
+    def _check(self, play: SourcePlay, folder: Path, *, but: TableId | None = None) -> None:
+        for table in self.new_source(folder).tables().keys() - {but}:
             found = sorted(map(_shown, play.target.get(table, {}).values()))
             wanted = sorted(map(_shown, self.rows(folder, table)))
             more, less = set(found) - set(wanted), set(wanted) - set(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,10 +23,12 @@ from raycdc.runtime.launcher import JobSpec, LocalLauncher
 from raycdc.runtime.scaling import Limits
 from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
 from raycdc.source.connector import Source
+from raycdc.source.parking import TableRequest
 from raycdc.source.protocol.coordinator import CoordinatorSettings
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.stream_state import StreamState, stream_of
 from raycdc.source.split import StreamSplit
+from raycdc.source.table_requests import ask
 
 Row = dict[str, Any]
 
@@ -53,17 +56,24 @@ class SourcePlay:
         self._readers = readers
         self._fetchers = fetchers
 
-    def run(self, on_epoch: Callable[[Epoch], None] = lambda _: None) -> None:
-        """Follow the source until its present end; `on_epoch` sees each epoch before it counts as committed."""
-        with self.running() as ledger:
+    def run(self, on_epoch: Callable[[Epoch], None] = lambda _: None, *, patience_s: float | None = None) -> None:
+        """Follow the source until its present end; `on_epoch` sees each epoch before it counts as committed.
+
+        `AssertionError` where the end is not reached within `patience_s`.
+        """
+        with self.running(patience_s=patience_s) as ledger:
             for epoch in ledger.epochs():
                 self._apply(epoch)
                 on_epoch(epoch)
                 epoch.ack()
 
+    def ask(self, table: TableId, request: TableRequest) -> None:
+        """Make a request of a table, as ``raycdc tables`` does; it acts when the next run starts."""
+        ask(self.store, [str(table)], request)
+
     @contextmanager
-    def running(self, *, until: Until | None = Until.CAUGHT_UP) -> Iterator[Ledger]:
-        """The source side alone, while the block lasts."""
+    def running(self, *, until: Until | None = Until.CAUGHT_UP, patience_s: float | None = None) -> Iterator[Ledger]:
+        """The source side alone, while the block lasts; with `patience_s` it ends with an error after that time."""
         with ExitStack() as stack:
             lease = self.store.lease()
             stack.callback(lease.release)
@@ -83,6 +93,11 @@ class SourcePlay:
                 ),
             )
             stack.callback(supervisor.close)
+            if patience_s is not None:
+                timer = threading.Timer(patience_s, supervisor.fail, [AssertionError(_no_end(patience_s))])
+                timer.daemon = True
+                timer.start()
+                stack.callback(timer.cancel)
             yield Ledger(
                 self.store,
                 supervisor,
@@ -137,3 +152,10 @@ class SourcePlay:
             for key, row in rows.items():
                 # Rows that were there before a column are NULL in it; one that was dropped is gone.
                 rows[key] = {name: row.get(name) for name in names if name not in META_COLUMNS}
+
+
+def _no_end(patience_s: float) -> str:
+    return (
+        f"The log did not come to the source's present end within {patience_s:g} s. Its units must reach the ordinal "
+        "that `EnumeratorDialect.current_ordinal` says, though nothing is told of a parked table (`Progress`)."
+    )

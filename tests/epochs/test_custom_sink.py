@@ -285,9 +285,9 @@ def test_words_of_the_sink_that_quote_a_row_are_not_told(site: Path, tmp_path: P
     broken = tmp_path / "broken"
     shutil.copytree(ROOT / "examples" / "custom_sink" / "sqlite_changes", broken / "sqlite_changes")
     sink = broken / "sqlite_changes" / "sink.py"
-    before, after = "            self._db.executemany(into, rows)\n", "            int('planted-' + 'value')\n"
+    before = "        self._db.executemany(into, staged_rows(staged, names))\n"
     assert before in sink.read_text()
-    sink.write_text(sink.read_text().replace(before, after))
+    sink.write_text(sink.read_text().replace(before, "        int('planted-' + 'value')\n"))
     (tmp_path / "c.toml").write_text(
         '[pipeline]\nname = "told"\n[source]\ntype = "datagen"\ntables = ["shop.orders"]\nrows = 1\nevents = 0\n'
         '[sink]\ntype = "sqlite-changes"\npath = "changes.db"\nwrite = "changelog"\n'

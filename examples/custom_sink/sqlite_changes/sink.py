@@ -1,31 +1,26 @@
 """Every change as a row of a table ``db.table`` in an SQLite database, exactly once.
 
-Each verb runs in the transaction that `opened` began, and writes the record there. Rows go through Python one by one
-here; a sink for more of them would load the files of its tasks in bulk.
+Each verb runs in the transaction that `opened` began, and writes the record there.
 """
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 from raycdc.errors import SinkError, SinkUnavailableError, TargetTouchedError, ValueRefusedError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.sinks.api import CHANGELOG, CommitVector, TableWork
+from raycdc.sinks.lines_sink import LinesSink, StagedLines, staged_rows
 from raycdc.sinks.rows import changelog_names
-from raycdc.sinks.steps import Batch, ExactlyOnceSink, Missing, Ours, Stamp, Standing, Taken, Target
-from raycdc.sinks.tasks import LinesFile, WriteJsonLines
+from raycdc.sinks.steps import Missing, Ours, Stamp, Standing, Taken, Target
 from sqlite_changes.plugin import SqliteChangesConfig
 
 #: How long a transaction waits for others before raycdc says that it waits, and tries again.
 BUSY_S = 2.0
-#: What the one task of a table says of the file that it wrote.
-Staged = list[LinesFile]
 _RECORD = "raycdc_commit (app, target, epoch, step, generation, touched, PRIMARY KEY (app, target))"
 
 
@@ -46,10 +41,10 @@ class SqliteTable(Target):
         vector = CommitVector(*numbers) if numbers else None
         if not self._columns():
             return Missing(lost=vector) if self._touched else Missing(vector=vector)
-        if not self._touched:
-            return Taken(vector)
         marked = "SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND name = ?"
-        return Ours(vector) if self._db.execute(marked, (self._mark,)).fetchone() else Taken()
+        if self._touched:
+            return Ours(vector) if self._db.execute(marked, (self._mark,)).fetchone() else Taken()
+        return Taken(vector)
 
     def evolve(self, work: TableWork, stamp: Stamp) -> None:
         """Give the table all columns of the rows to come; those that went stay, null from here on."""
@@ -67,7 +62,7 @@ class SqliteTable(Target):
         self._db.execute("DELETE FROM raycdc_commit WHERE target = ?", self._key[1:])  # No other pipeline goes on here.
         self.evolve(work, stamp)
 
-    def steps(self, work: TableWork, staged: Staged) -> Sequence[int]:
+    def steps(self, work: TableWork, staged: StagedLines) -> Sequence[int]:
         """A single one, where the table still has all columns."""
         if gone := sorted(set(changelog_names(work.schema)).difference(self._columns())):
             raise TargetTouchedError(
@@ -76,12 +71,10 @@ class SqliteTable(Target):
             )
         return ()
 
-    def write(self, work: TableWork, staged: Staged, step: int, stamp: Stamp) -> None:
+    def write(self, work: TableWork, staged: StagedLines, step: int, stamp: Stamp) -> None:
         names = changelog_names(work.schema)
         into = f"INSERT INTO {self._quoted} ({', '.join(map(_quoted, names))}) VALUES ({', '.join('?' * len(names))})"
-        with Path(staged[0].path).open() as lines:
-            rows = ([_value(row[name]) for name in names] for row in map(json.loads, lines))
-            self._db.executemany(into, rows)
+        self._db.executemany(into, staged_rows(staged, names))
         self._hold(stamp, touched=True)
         reach("in_commit")  # Where tests of exactly-once stop us.
 
@@ -97,7 +90,7 @@ class SqliteTable(Target):
         return [row[1] for row in self._db.execute(f"PRAGMA table_info({self._quoted})")]
 
 
-class SqliteChangesSink(ExactlyOnceSink[SqliteTable]):
+class SqliteChangesSink(LinesSink[SqliteTable]):
     """See the module's docstring."""
 
     kind = "sqlite-changes"
@@ -105,13 +98,17 @@ class SqliteChangesSink(ExactlyOnceSink[SqliteTable]):
 
     def __init__(self, config: SqliteChangesConfig) -> None:
         super().__init__()
-        self._path = Path(config.path)
+        self._path, self.staging = Path(config.path), Path(f"{config.path}.staged")
 
     @contextmanager
     def opened(self, target: TableId, *, writes: bool) -> Iterator[SqliteTable]:
         place = f"The table {target} in {self._path}"
         try:
-            with closing(self._connection(writes=writes)) as db:
+            if writes:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+            # Whoever only looks makes nothing: an empty database in memory stands for one that is not there.
+            database = self._path if writes or self._path.exists() else ":memory:"
+            with closing(sqlite3.connect(database, timeout=BUSY_S, isolation_level=None)) as db:
                 db.execute("BEGIN IMMEDIATE")
                 db.execute(f"CREATE TABLE IF NOT EXISTS {_RECORD}")
                 yield SqliteTable(target, place, db, self._context.app_id)
@@ -119,27 +116,6 @@ class SqliteChangesSink(ExactlyOnceSink[SqliteTable]):
                     db.execute("COMMIT")
         except (sqlite3.Error, OSError) as cause:
             raise _error_of(cause)(f"{place}: {cause}") from cause
-
-    def _connection(self, *, writes: bool) -> sqlite3.Connection:
-        """Whoever only looks makes nothing: an empty database in memory stands for one that is not there."""
-        if writes:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-        place = self._path if writes or self._path.exists() else ":memory:"
-        return sqlite3.connect(place, timeout=BUSY_S, isolation_level=None)
-
-    def prepare(self, work: TableWork, batch: Batch) -> Staged:
-        path = self._staging(work.target) / f"{work.epoch}-{work.generation}.jsonl"
-        staged: Staged = []
-        batch.add(WriteJsonLines(self._context.table_input(work), str(path)), staged.append)
-        return staged
-
-    def after_commit(self, work: TableWork, staged: Staged) -> None:
-        for path in self._staging(work.target).glob("*.jsonl"):  # Those of drivers that died are among them.
-            if int(path.stem.partition("-")[0]) <= work.epoch:
-                path.unlink(missing_ok=True)
-
-    def _staging(self, target: TableId) -> Path:
-        return Path(f"{self._path}.staged", self._context.app_id, str(target))
 
 
 def _error_of(cause: Exception) -> type[SinkError]:
@@ -151,10 +127,3 @@ def _error_of(cause: Exception) -> type[SinkError]:
 
 def _quoted(name: object) -> str:
     return '"' + str(name).replace('"', '""') + '"'
-
-
-def _value(value: Any) -> Any:
-    """JSON documents and bytes as JSON text, and integers of more than 64 bits as text, so that nothing is rounded."""
-    if isinstance(value, dict | list):
-        return json.dumps(value)
-    return str(value) if isinstance(value, int) and value.bit_length() > 63 else value

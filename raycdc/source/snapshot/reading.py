@@ -20,7 +20,8 @@ class HighWatermark:
     So ordinals must order everything that one SELECT can see: no row that it saw may come later in the log with an
     ordinal above H, because that row would come twice. A sum of the positions of several tables is no such order: the
     log may tell their rows in another order than they were written in. It is enough for a source without a snapshot.
-    Where rows only grow, a chunk can read up to the position of `OpenedAt`, and H is the ordinal of that, exactly.
+    Where rows are only appended, a chunk can read up to the position of `OpenedAt`, and H is exactly the ordinal that
+    the connector makes of that position.
 
     `log_end` bounds which tables the SELECT may have seen under the chunk's name: the log's end, asked for after the
     SELECT, or H itself where nothing can take the name between the place of H and the SELECT.

@@ -11,9 +11,10 @@ from typing import Literal
 import pytest
 
 from raycdc import plugins
+from raycdc.cli.entry import main
 from raycdc.cli.init import InitOptions, parse_answers, write_config
 from raycdc.config import SinkConfig, load_config, option
-from raycdc.errors import ConfigError
+from raycdc.errors import ConfigError, ExitCode
 from raycdc.plugins import Plugin, PluginGroup
 
 
@@ -104,6 +105,14 @@ def test_an_answer_that_nobody_asks_for_is_refused(config: Path) -> None:
         init(config, "seed")
     with pytest.raises(ConfigError, match=r"^--source: unknown type"):
         init(config, source="nothing")
+
+
+def test_a_key_that_is_told_like_an_option_is_shown_the_way(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", str(config), "--source", "datagen", "--rows", "5"]) == ExitCode.CONFIG
+    said = capsys.readouterr().err
+    assert "No such option: --rows" in said
+    assert "source's section are --answer KEY=VALUE; those of the sink's, --answer sink.KEY=VALUE" in said
+    assert not config.exists()
 
 
 def test_a_file_that_is_there_is_kept_unless_forced(config: Path) -> None:

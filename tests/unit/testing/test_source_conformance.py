@@ -16,6 +16,7 @@ import pytest
 
 from raycdc.checkpoint.manifest import STREAM_SPLIT_ID, Manifest
 from raycdc.checkpoint.opaque import PlannerState, Position
+from raycdc.checkpoint.store import CheckpointStore
 from raycdc.connectors.datagen.generator import ABSENT, Generator
 from raycdc.connectors.datagen.plugin import DatagenSourceConfig
 from raycdc.connectors.datagen.source import (
@@ -34,6 +35,7 @@ from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.log_rows import LogRows
 from raycdc.source.snapshot.log_unit import LogUnit, SchemaChange, TableAltered, Transactions
 from raycdc.source.snapshot.snapshot_plan import PlannedChunks, first_state
+from raycdc.source.snapshot.stream_state import stream_of
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
 from raycdc.testing import SourceConformance
 from raycdc.testing.source_play import Row
@@ -113,6 +115,14 @@ class DatagenConformance(SourceConformance):
 
 class TestGeneratedTables(DatagenConformance):
     """The connector to copy keeps every rule."""
+
+
+def test_a_paused_table_goes_on_where_the_log_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raycdc.connectors.datagen.source._require_kept", lambda *_: None)
+    DatagenConformance().test_a_paused_table_holds_nobody_up_and_goes_on_where_it_was_left(tmp_path)
+    state = stream_of(CheckpointStore(tmp_path / "state", create=False).last_manifest())
+    assert state is not None
+    assert (sorted(map(str, state.followed)), state.parked) == (sorted(TABLES), {})
 
 
 def test_a_log_that_grows_while_it_is_asked_for_its_end_loses_no_transaction(
@@ -200,6 +210,23 @@ def only(rows: LogRows, mask: np.ndarray) -> LogRows:
 def kinds_of(rows: LogRows) -> np.ndarray:
     kinds: np.ndarray = rows.batch.column("_op").to_numpy()
     return kinds
+
+
+class WaitsAtAPausedTable(DatagenSource):
+    """While a table is paused, the log tells nothing at all."""
+
+    def log_reader(self, split: StreamSplit) -> DatagenLog:
+        log = super().log_reader(split)
+        if split.state.parked:
+            log.fetch = lambda: None  # type: ignore[method-assign]
+        return log
+
+
+class NeverBeginsAgain(DatagenSource):
+    """A table that is to begin again stays parked."""
+
+    def log_reader(self, split: StreamSplit) -> DatagenLog:
+        return super().log_reader(replace(split, state=replace(split.state, parked={})))
 
 
 class ForgetsTombstones(FaultyLog):
@@ -427,6 +454,8 @@ class ComparesBackwards(DatagenSource):
 #: Each fault, and the story that is there to find it.
 FAULTS: dict[type[DatagenSource], str] = {
     ForgetsTombstones: "the_target_equals_the_source_after_every_run",
+    WaitsAtAPausedTable: "a_paused_table_holds_nobody_up_and_goes_on_where_it_was_left",
+    NeverBeginsAgain: "a_table_is_read_anew_when_somebody_asks_for_it",
     MixesTwoTables: "the_target_equals_the_source_after_every_run",
     RepeatsAPosition: "a_change_of_the_log_comes_once",
     SkipsAPosition: "the_log_goes_on_from_every_place",
@@ -452,6 +481,7 @@ FAULTS: dict[type[DatagenSource], str] = {
 @pytest.mark.parametrize("faulty", FAULTS, ids=lambda faulty: faulty.__name__)
 def test_a_planted_fault_is_found(faulty: type[DatagenSource], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raycdc.testing.source_conformance.PATIENCE_S", 0.5)
+    monkeypatch.setattr("raycdc.testing.source_conformance.RUN_PATIENCE_S", 5.0)
     suite = type("Suite", (DatagenConformance,), {"source": faulty})()
     story = getattr(suite, f"test_{FAULTS[faulty]}")
     assert fails(story, tmp_path), f"{faulty.__name__}: {faulty.__doc__}"

@@ -26,6 +26,7 @@ def planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     code, said = told(capsys, "plan", str(configured(tmp_path)), "--out", str(plan))
     assert code == ExitCode.DONE, said
     assert "A snapshot of 2 tables reads about 100 rows in 2 chunks: " in said
+    assert "  from shop.a: about 50 rows in 1 chunk, as it is\n" in said
     assert f"Sealed as {plan}" in said
     assert plan.stat().st_mode & 0o777 == 0o600
     return plan

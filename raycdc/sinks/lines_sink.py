@@ -1,0 +1,60 @@
+"""Sinks whose verbs load rows one by one: stage tasks write each work's rows as JSON lines into a folder.
+
+`LinesSink` is an `ExactlyOnceSink` with `prepare` and `after_commit` done, so that a sink supplies `opened` and the
+verbs of its `Target`, which read the rows with `staged_rows`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from raycdc.sinks.api import TableWork
+from raycdc.sinks.steps import Batch, ExactlyOnceSink, TargetT
+from raycdc.sinks.tasks import LinesFile, WriteJsonLines
+
+#: What the one task of a work says of the file that it wrote.
+StagedLines = list[LinesFile]
+#: What any database takes as a value.
+Plain = str | int | float | bool | None
+
+
+class LinesSink(ExactlyOnceSink[TargetT]):
+    """See the module's docstring. Only for changelogs: the lines are the events of a work, in order."""
+
+    #: A folder for staged files alone, which pipelines may share, on a disk that tasks and driver have.
+    staging: Path
+
+    def prepare(self, work: TableWork, batch: Batch) -> StagedLines:
+        path = self._files_of(work) / f"{work.epoch}-{work.generation}.jsonl"
+        staged: StagedLines = []
+        batch.add(WriteJsonLines(self._context.table_input(work), str(path)), staged.append)
+        return staged
+
+    def after_commit(self, work: TableWork, staged: StagedLines) -> None:
+        # Those of drivers that died are among them; later epochs may be staged already.
+        for path in self._files_of(work).glob("*.jsonl"):
+            if int(path.stem.partition("-")[0]) <= work.epoch:
+                path.unlink(missing_ok=True)
+
+    def _files_of(self, work: TableWork) -> Path:
+        return self.staging / self._context.app_id / str(work.target)
+
+
+def staged_rows(staged: StagedLines, names: Sequence[str]) -> Iterator[list[Plain]]:
+    """The staged rows in order, each as the values of its columns `names`.
+
+    JSON documents and bytes come as JSON text, and integers of more than 64 bits as text, so that nothing is rounded.
+    """
+    for file in staged:
+        with Path(file.path).open(encoding="utf-8") as lines:
+            for line in lines:
+                row = json.loads(line)
+                yield [_plain(row[name]) for name in names]
+
+
+def _plain(value: Plain | dict[str, object] | list[object]) -> Plain:
+    if isinstance(value, dict | list):
+        return json.dumps(value)
+    return str(value) if isinstance(value, int) and value.bit_length() > 63 else value

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from raycdc.checkpoint.patch import Json
 from raycdc.sinks.api import TableWork
 from raycdc.sinks.steps import Batch, ExactlyOnceSink, TargetT
 from raycdc.sinks.tasks import LinesFile, WriteJsonLines
@@ -54,7 +55,11 @@ def staged_rows(staged: StagedLines, names: Sequence[str]) -> Iterator[list[Plai
                 yield [_plain(row[name]) for name in names]
 
 
-def _plain(value: Plain | dict[str, object] | list[object]) -> Plain:
-    if isinstance(value, dict | list):
-        return json.dumps(value)
-    return str(value) if isinstance(value, int) and value.bit_length() > 63 else value
+def _plain(value: Json) -> Plain:
+    match value:
+        case None | str() | float() | bool():
+            return value
+        case int():
+            return str(value) if value.bit_length() > 63 else value
+        case _:
+            return json.dumps(value)

@@ -45,7 +45,7 @@ from raycdc.model.state_key import require_state_key
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.schema.events import SchemaChangeEvent
 from raycdc.sinks.api import UPSERT
-from raycdc.source.connector import IncrementalSource, ReadStatement, Source, SourceContext
+from raycdc.source.connector import ReadStatement, Source, SourceContext
 from raycdc.source.parking import LogStart, Refusal, TableRequest
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.selection import Selection, SelectionChanges, changes_of, known_tables
@@ -303,8 +303,8 @@ def rows_judge(config: PipelineConfig) -> RequireRows:
     """What the configured source says of rows that are to be read again."""
 
     def require_rows(table: TableId, document: SchemaDocument, again: RowsAgain) -> None:
-        source = source_maker(config, upsert=config.sink.write == UPSERT, full_by=FullBy.NOTHING)()
-        if not isinstance(source, IncrementalSource):
+        source = source_maker(config, upsert=config.sink.write == UPSERT, full_by=FullBy.NOTHING)().incremental()
+        if source is None:
             raise ConfigError(
                 f"source.type: {config.source.type} keeps no rows that could be read again; messages that it still has "
                 "are read again by a pipeline with another pipeline.state and source.startup."

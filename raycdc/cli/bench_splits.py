@@ -203,9 +203,7 @@ def _page_of_splits(path: Path) -> Callable[[Report], None]:
 
 def _where(config: PipelineConfig) -> str:
     source = config.source
-    host, port = getattr(source, "host", ""), getattr(source, "port", "")
-    place = f"{host}:{port}" if host else getattr(source, "bootstrap_servers", "")
-    return f"{source.type} at {place}" if place else source.type
+    return f"{source.type} at {source.address}" if source.address else source.type
 
 
 def _cost(config: PipelineConfig, expected: Expected) -> str:

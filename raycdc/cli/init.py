@@ -22,8 +22,6 @@ _OPTIONS = ("host", "port", "user", "password-env", "uri")
 _SINK = "sink."
 #: Names that people try, and the schemes of their addresses.
 _DATABASES = {"postgres": "postgresql", "postgresql": "postgresql", "mysql": "mysql", "mariadb": "mariadb"}
-#: Sources whose tables `raycdc verify` compares.
-_VERIFIED = ("mysql", "mongodb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +85,7 @@ def write_config(path: Path, options: InitOptions, *, force: bool) -> int:
         print(printable_text(f"The tables could not be looked at: {judged.problem}"))
     for line in dict.fromkeys([*source.before_run(answers), *sink.before_run(sink_answers)]):
         print(printable_text(f"Before a run: {line}"))
-    print("\n".join(_next_steps(path, verify=write == "upsert" and source.type in _VERIFIED)))
+    print("\n".join(_next_steps(path, verify=write == "upsert" and source.verified)))
     return int(ExitCode.DONE)
 
 

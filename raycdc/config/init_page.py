@@ -48,6 +48,8 @@ class InitPage:
     chosen: ClassVar[str] = "tables"
     #: The kind of ``raycdc trial`` that people can try such a source with.
     trial: ClassVar[str] = ""
+    #: Whether people are told of ``raycdc verify``, which reads the source's tables again.
+    verified: ClassVar[bool] = False
 
     def __init__(self, plugin_type: str, model: type[Options]) -> None:
         self.type = plugin_type

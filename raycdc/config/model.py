@@ -288,6 +288,11 @@ class SourceConfig(Options):
         return False
 
     @property
+    def address(self) -> str:
+        """Where the source is, for people, without secrets; empty where it is in no one place."""
+        return ""
+
+    @property
     def readers_max(self) -> int:
         """How many readers can have work at once; 0: any number."""
         return 0

@@ -243,6 +243,10 @@ class Source(ABC, Generic[ConfigT]):
         """Whether every change now comes with the row before it; then `SourceContext.demands_before` can be asked."""
         return False
 
+    def incremental(self) -> IncrementalSource[Any] | None:
+        """The source as one whose tables can be read at any time; None where rows are known by their log alone."""
+        return None
+
     def warm_up(self) -> None:
         """Load, ahead of any work, what reading needs (compiled loops): some hundred milliseconds."""
 
@@ -268,6 +272,9 @@ class IncrementalSource(Source[ConfigT]):
     Ordinals, which say how far the log is, must order all rows that one chunk can see
     (`raycdc.source.snapshot.reading.HighWatermark`).
     """
+
+    def incremental(self) -> IncrementalSource[ConfigT]:
+        return self
 
     @property
     @abstractmethod

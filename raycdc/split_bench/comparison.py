@@ -64,7 +64,8 @@ class SplitComparison:
 
     def __init__(self, source: Source[Any], where: str, terms: Terms, watch: Callable[[Progress], None]) -> None:
         """`where` names the source for people. `ConfigError` for a source with one way alone, or an unknown name."""
-        if not isinstance(source, IncrementalSource) or not (trials := source.split_trials()):
+        tables = source.incremental()
+        if tables is None or not (trials := tables.split_trials()):
             raise ConfigError(
                 f"raycdc bench splits: a {source.config.type} source is cut in one way alone, so that there is nothing "
                 "to compare."
@@ -73,7 +74,7 @@ class SplitComparison:
         for name in terms.strategies:
             if name not in names:
                 raise ConfigError(f'--strategies: "{name}" is none of {", ".join(names)}.')
-        self._source: IncrementalSource[Any] = source
+        self._source = tables
         self._trials = [trial for trial in trials if not terms.strategies or trial.name in terms.strategies]
         self._where = where
         self._terms = terms

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +20,6 @@ from raycdc.model import TableId, TableSchema
 from raycdc.model.behavior import SchemaChangeBehavior
 from raycdc.model.selector import plain_table
 from raycdc.preflight import naming_of, require_fitting, source_maker
-from raycdc.source.connector import IncrementalSource
 from raycdc.transform import TransformedTables, TransformUse
 from raycdc.transform.hiding import Hiding
 from raycdc.transform.resolved import ResolvedTransform
@@ -58,12 +56,12 @@ class Verifier:
         self._on_table = on_table
         self._upsert = config.sink.write == "upsert"
         self._naming = naming_of(config, column_names(store))
-        source = source_maker(config, upsert=self._upsert, full_by=FullBy.NOTHING, naming=self._naming)()
-        if not isinstance(source, IncrementalSource):
+        source = source_maker(config, upsert=self._upsert, full_by=FullBy.NOTHING, naming=self._naming)().incremental()
+        if source is None:
             raise ConfigError(
                 f"source.type: verify reads tables again, and {config.source.type} keeps none that it could read."
             )
-        self._source: IncrementalSource[Any] = source
+        self._source = source
         self._state = PipelineState(store)
         use, transforms = TransformUse(self._upsert), config.transformed()
         self._expressions = Expressions(config.spark, transforms)

@@ -29,7 +29,7 @@ from raycdc.source.protocol.source_event import (
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.chunk_events import ChunkOpened, ChunkPublished, ChunkVoided, CloseChunk, Fate
 from raycdc.source.snapshot.enumerator import IncrementalSnapshotEnumerator, restore_or_create
-from raycdc.source.snapshot.snapshot_plan import PlannedChunks, StartPoint, TablePlan
+from raycdc.source.snapshot.snapshot_plan import FailoverDialect, PlannedChunks, StartPoint, TablePlan
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
 from raycdc.source.table_life import SnapshotState
 
@@ -70,6 +70,7 @@ class Dialect:
         self.end = 100
         self.left_out: set[TableId] = set()
         self.chunk_readers_max = 0
+        self.failover: FailoverDialect | None = None
 
     def start_point(self) -> StartPoint:
         snapshot = SnapshotState("id", foldable=True, needs_null=False)

@@ -56,6 +56,17 @@ MANY_ARGUMENTS: dict[str, str] = {
     "config/fields.py:option": "metadata of a key",
 }
 
+OWNERS = ("self", "cls", "super()", "type(self)")
+#: Private parts of libraries, which have the names of parts of ours.
+OF_LIBRARIES = {
+    "compiled_build.py: function._numba_type_",
+    "connectors/mongodb/bson/decoder.py: self._fields._replace",
+    "connectors/mysql/values/columns.py: old._replace",
+    "formats/decoding/arena.py: old._replace",
+    "sinks/iceberg/table.py: staged._apply",
+    "sinks/iceberg/table.py: staged._updates",
+}
+
 
 def classes(path: Path) -> Iterator[ast.ClassDef]:
     for node in nodes(path):
@@ -135,3 +146,35 @@ def test_large_ones_are_few_and_have_a_reason(
     gone = [f"{place} is within the limits: take it out of the list" for place in excused if place not in found]
     if over or gone:
         pytest.fail("\n".join([advice, *over, *gone]), pytrace=False)
+
+
+def private_names(path: Path) -> set[str]:
+    """Private methods, attributes and fields of the classes of a module."""
+    names = set()
+    for node in classes(path):
+        names |= {method.name for method in methods(node)} | attributes(node)
+    return {name for name in names if name.startswith("_") and not name.startswith("__")}
+
+
+def others_private(path: Path, everywhere: set[str]) -> Iterator[ast.Attribute]:
+    """Where a module reads what is private to a class of another module. Names that it has itself are passed over, as
+    are those of ``self``, whose class may inherit them.
+    """
+    foreign = everywhere - private_names(path)
+    for node in nodes(path):
+        if isinstance(node, ast.Attribute) and node.attr in foreign and ast.unparse(node.value) not in OWNERS:
+            yield node
+
+
+def test_what_is_private_to_a_class_is_read_in_its_module_alone() -> None:
+    """A class that reads another one's private state is a part of that one, whatever the counts above say."""
+    everywhere = set().union(*map(private_names, product()))
+    found = {
+        f"{path.relative_to(ROOT / 'raycdc')}: {ast.unparse(node)}"
+        for path in product()
+        for node in others_private(path, everywhere)
+    }
+    over = sorted(found - OF_LIBRARIES)
+    if over:
+        pytest.fail("\n".join(["Give the class a method for it, or move the code there:", *over]), pytrace=False)
+    assert not OF_LIBRARIES - found, "these are read no more: take them out of the list"

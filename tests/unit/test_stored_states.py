@@ -44,6 +44,7 @@ PAUSED = "mariadb_paused"
 
 class Dialect:
     chunk_readers_max = 0
+    failover = None
 
     def captures(self, table: Any) -> bool:
         return True

@@ -214,3 +214,23 @@ def test_clients_of_kafka_are_made_in_one_place() -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in makers
     ]
     report(problems, "Make clients with raycdc.clients.kafka.")
+
+
+PLUGGED = re.compile(r"\w*(Source|Sink|EnumeratorDialect|FailoverDialect|ReaderDialect|SourceConfig|SinkConfig)")
+
+
+def test_no_plug_in_is_probed() -> None:
+    """What a source, a sink or a dialect is able to do stands on its page, so that others can be asked as ours are."""
+    probes = []
+    for path in source_files("raycdc"):
+        for node in nodes(path):
+            match node:
+                case ast.Call(ast.Name("isinstance"), [_, ast.Name(name)]) if PLUGGED.fullmatch(name):
+                    probes.append(f"{place(path, node.lineno)} isinstance(…, {name})")
+                case ast.Name("runtime_checkable"):
+                    probes.append(f"{place(path, node.lineno)} runtime_checkable")
+                case ast.Call(ast.Name("getattr" | "hasattr"), [ast.Name("source" | "sink" | "dialect"), *_]):
+                    probes.append(f"{place(path, node.lineno)} {ast.unparse(node)}")
+                case _:
+                    pass
+    report(probes, "Declare it on the page of the plug-in (source/connector.py, sinks/api.py), with a default:")

@@ -89,6 +89,7 @@ class CsvFilesDialect:
     """`raycdc.source.snapshot.snapshot_plan.EnumeratorDialect`: the tables and the place where the log begins."""
 
     chunk_readers_max = 0
+    failover = None
 
     def __init__(self, config: CsvFilesConfig, context: SourceContext) -> None:
         self._config = config

@@ -158,6 +158,8 @@ class DatagenDialect:
 
     #: Every reader may read chunks.
     chunk_readers_max = 0
+    #: There is no server that another one could take over from.
+    failover = None
 
     def __init__(self, config: DatagenSourceConfig, context: SourceContext, began_ms: int) -> None:
         self._config = config

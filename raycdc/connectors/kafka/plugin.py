@@ -236,6 +236,10 @@ class KafkaSourceConfig(SourceConfig):
         return not self.full_changelog
 
     @property
+    def address(self) -> str:
+        return self.bootstrap_servers
+
+    @property
     def order_column(self) -> str:
         return self.order_by or ""
 

@@ -36,6 +36,7 @@ class MongoDbEnumeratorDialect:
 
     #: Every reader may read chunks.
     chunk_readers_max = 0
+    failover = None
 
     def __init__(self, config: MongoDbSourceConfig, rules: TargetRules | None = None) -> None:
         self._config = config

@@ -33,6 +33,7 @@ class MongoDbInitPage(InitPage):
     noun = "Collections"
     chosen = "collections"
     trial = "mongodb"
+    verified = True
 
     def questions(self) -> tuple[Question, ...]:
         text = "Connection string, as ${env:NAME} if it has a password"

@@ -57,6 +57,10 @@ class MySqlEnumeratorDialect:
     def chunk_readers_max(self) -> int:
         return self._config.snapshot.chunk_readers_max
 
+    @property
+    def failover(self) -> MySqlEnumeratorDialect:
+        return self
+
     def start_point(self) -> StartPoint:
         """Schemas, position, schemas and names again: equal ones prove that these are the tables at the position."""
         with closing(self._connections.connect()) as connection:

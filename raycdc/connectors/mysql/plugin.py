@@ -217,6 +217,10 @@ class MySqlSourceConfig(SelectedTablesConfig):
         return TableSelector(self.tables, self.exclude)
 
     @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
     def readers_max(self) -> int:
         """One that had no connection for chunks would never read any; whoever follows the log can have one, too."""
         return self.snapshot.chunk_readers_max

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from raycdc.checkpoint.opaque import NO_NOTES, LogNotes, PlannerState, Position
 from raycdc.errors import SchemaError
@@ -90,7 +90,6 @@ class ResumePoint:
     end: int
 
 
-@runtime_checkable
 class FailoverDialect(Protocol):
     """The further part of a dialect where another server may take over, whose log has other positions."""
 
@@ -116,6 +115,10 @@ class EnumeratorDialect(Protocol):
     @property
     def chunk_readers_max(self) -> int:
         """How many readers may have a connection for chunks; 0: all. Does not block."""
+
+    @property
+    def failover(self) -> FailoverDialect | None:
+        """Where another server may take over, whoever knows the places of its log; else None. Does not block."""
 
 
 def first_state(start: StartPoint) -> StreamState:

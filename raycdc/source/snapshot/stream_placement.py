@@ -19,7 +19,7 @@ from typing import assert_never
 from raycdc.source.protocol.api import SplitEnumeratorContext
 from raycdc.source.snapshot.chunk_events import LogEvent, StopAt
 from raycdc.source.snapshot.run_end import RunEnd
-from raycdc.source.snapshot.snapshot_plan import EnumeratorDialect, FailoverDialect, ResumePoint
+from raycdc.source.snapshot.snapshot_plan import EnumeratorDialect, ResumePoint
 from raycdc.source.split import StreamSplit
 
 
@@ -106,9 +106,9 @@ class StreamAssignment:
             return  # So it is nearly always: nobody looks at all readers for that.
         readers = self._context.registered_readers()
         match self._placement:
-            case Unplaced(split) if isinstance(self._dialect, FailoverDialect) and readers:
+            case Unplaced(split) if (failover := self._dialect.failover) is not None and readers:
                 self._placement = Placing(split)
-                resume_point = partial(self._dialect.resume_point, split.state.position)
+                resume_point = partial(failover.resume_point, split.state.position)
                 self._context.call_async(resume_point, self._on_resume_point)
             case Unplaced(split) | Placed(split) if readers:
                 self._placement = Owned(split, min(readers))

@@ -92,12 +92,20 @@ class SimEnumeratorDialect:
     def chunk_readers_max(self) -> int:
         return self._database.chunk_readers_max
 
+    @property
+    def failover(self) -> SimFailoverDialect | None:
+        return None
+
     def current_ordinal(self) -> int:
         return self._database.counted(self._database.end, self._database.server)
 
 
 class SimFailoverDialect(SimEnumeratorDialect):
     """`raycdc.source.snapshot.snapshot_plan.FailoverDialect`: for runs in which servers take over from each other."""
+
+    @property
+    def failover(self) -> SimFailoverDialect:
+        return self
 
     def resume_point(self, position: Position) -> ResumePoint | None:
         database = self._database

@@ -76,9 +76,8 @@ class Dialect:
     def captures(self, table: TableId) -> bool:
         return True
 
-    @property
-    def chunk_readers_max(self) -> int:
-        return 0
+    chunk_readers_max = 0
+    failover = None
 
     def current_ordinal(self) -> int:
         return 1

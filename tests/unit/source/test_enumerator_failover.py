@@ -22,6 +22,10 @@ THERE = Position.from_json({"server": "b", "at": 4})
 class TwoServers(Dialect):
     """Server b answers; positions of it count from 4 to 50."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.failover = self
+
     def resume_point(self, position: Position) -> ResumePoint | None:
         return ResumePoint(THERE, 4, 50) if position == HERE else None
 

@@ -13,9 +13,10 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from raycdc.cli.explain import LINES, OPTIONS, topics
+from raycdc.cli.explain import LINES, OPTIONS, WEBHOOK, topics
 from raycdc.config.reference import reference_page
 from raycdc.control.lines import lines_schema
+from raycdc.notify.messages import body_schema
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "build" / "docs-source"
@@ -29,6 +30,11 @@ _FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 _LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml", ".yaml": "yaml", ".json": "json"}
 
 
+def schema_page(title: str, schema: object) -> str:
+    """A page with a JSON Schema."""
+    return f"# {title}\n\nThe JSON Schema:\n\n```json\n{json.dumps(schema, indent=2)}\n```\n"
+
+
 def main() -> None:
     """Make the folder anew."""
     shutil.rmtree(TARGET, ignore_errors=True)
@@ -38,10 +44,8 @@ def main() -> None:
             write(path, (ROOT / path).read_text(encoding="utf-8"))
     options = reference_page().replace("# Configuration", "# Every option of a pipeline", 1)
     write(MANUAL / f"{OPTIONS}.md", re.sub(r"^(## )(.*)$", r"\1`\2`", options, flags=re.MULTILINE))
-    schema = json.dumps(lines_schema(), indent=2)
-    write(
-        MANUAL / f"{LINES}.md", f"# The lines of `raycdc run --json`\n\nTheir JSON Schema:\n\n```json\n{schema}\n```\n"
-    )
+    write(MANUAL / f"{LINES}.md", schema_page("The lines of `raycdc run --json`", lines_schema()))
+    write(MANUAL / f"{WEBHOOK}.md", schema_page("The body of a notification", body_schema()))
     for name, text in examples():
         write(name, text)
     copy_assets()

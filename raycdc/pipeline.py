@@ -31,9 +31,11 @@ from raycdc.driver.commands import CommandDesk
 from raycdc.driver.hand_over import HandedLauncher, HandOver, begins_in_process
 from raycdc.driver.live_commands import LOOK_AT_STORE_S, LOOK_S, LiveCommands, command_rules
 from raycdc.driver.new_tables import NewTables
+from raycdc.driver.recoveries import Recoveries
 from raycdc.driver.start_patience import StartPatience
 from raycdc.driver.store_watch import watching_stores
 from raycdc.driver.succession import StoppedWaitingError, Tenure, take
+from raycdc.driver.table_lives import TableLives, phases_of
 from raycdc.driver.watchdog import Watchdog
 from raycdc.epochs.epoch_loop import EpochLoop
 from raycdc.epochs.lost_rows import begin_again
@@ -42,6 +44,7 @@ from raycdc.epochs.ports import EpochPorts
 from raycdc.epochs.routing import Routing
 from raycdc.errors import ClusterLostError, ConfigError, ExitCode, RaycdcError, SegmentUnavailableError, StateError
 from raycdc.model.until import Until
+from raycdc.notify.notifier import Notifier
 from raycdc.preflight import Taker, naming_place, rows_judge, settle_corrected, settle_place, settle_start
 from raycdc.progress import ProgressReporter
 from raycdc.run_events import Commanded, Failed, Listener
@@ -131,20 +134,31 @@ class Pipeline:
         over. `listener` gets the events of `raycdc.run_events`, from threads of the pipeline; `show_page` the address
         of the run's page, with a code that lets one browser in within ten minutes (``ADDRESS/#login=CODE``).
         """
-        control = Control(self.config, listener, local=local, show_page=show_page)
+        notifier = Notifier(self.config, listener)
+        control = Control(self.config, notifier.listen, local=local, show_page=show_page)
         reporter = ProgressReporter(control.listen, driver_pid=os.getpid())
         reporter.on_status.append(control.heard)
+        reporter.on_exit.append(notifier.failed)
+        notifier.open(reporter.warning, lambda: None if (room := control.log_room()) is None else room.kept_s)
         start = Start(self.config, local, self._has_sink)
         try:
-            self._run(start, reporter, control, _end_of(until), standby=standby)
+            stopped = self._run(start, reporter, control, _end_of(until), standby=standby)
+            # Whatever it says of receivers comes before the last word.
+            notifier.ended(stopped=stopped)
+            reporter.finished(stopped=stopped)
         except StoppedWaitingError:
+            notifier.ended(stopped=True)
             reporter.finished(stopped=True)
+        except BaseException as error:
+            notifier.failed(error)
+            raise
         finally:
             control.close()
 
     def _run(
         self, start: Start, reporter: ProgressReporter, control: Control, until: Until | None, *, standby: bool
-    ) -> None:
+    ) -> bool:
+        """Whether the run was stopped, instead of having reached its end."""
         # Behind the checks, which want its port free, and before it may wait for the state.
         begun = partial(control.open, reporter.warning)
         with self._one_run(start, reporter, standby=standby, begun=begun) as run:
@@ -163,7 +177,7 @@ class Pipeline:
             # After everything was told: also that the tables were parked, and when.
             if complaint is not None:
                 raise complaint
-            reporter.finished(stopped=stopped)
+            return stopped
 
     def stop(self) -> None:
         """Seal and commit what was read, then let `run` return."""
@@ -341,7 +355,8 @@ class Pipeline:
         run.tenure.on_lost(lambda _: loop.stop())
         with naming_place(self.config, store):
             settle_corrected(self.config, store, loop.written)
-            loop.recover()
+            recoveries = Recoveries(run.tenure.before, reporter.tell)
+            recoveries.began(loop.recover())
         settle_place(self.config, store)
         desk = CommandDesk(store)
         rules = command_rules(self.config, rows_judge(self.config))
@@ -352,12 +367,15 @@ class Pipeline:
         # The start has told of those that it asks for.
         known = None if last is None else known_tables(last) | requests_of(store).tables.keys()
         reporter.on_status.append(NewTables(known, reporter.tell).heard)
+        lives = TableLives(phases_of(last), reporter.tell)
+        reporter.on_status += [recoveries.heard, lives.heard]
         reporter.bad_rows(bad_rows(store, loop.committed))
         losses = RestartBudget()
         while True:
             losses.started(time.monotonic())
             try:
-                self._follow(run, loop, launcher, source_side)
+                self._follow(run, loop, launcher, source_side, recoveries)
+                lives.ended()
                 return
             except ClusterLostError as lost:
                 source_side.supervisor = self._supervisor = None
@@ -365,10 +383,13 @@ class Pipeline:
                 if pause_s is None or self._stopped_early() or not launcher.renew():
                     raise
                 reporter.warning(f"{lost.what} {NEW_RAY}")
+                why = lost.what
             threading.Event().wait(pause_s)
-            loop.recover()
+            recoveries.went_on("cluster", why, loop.recover())
 
-    def _follow(self, run: _Run, loop: EpochLoop, launcher: Launcher, source_side: SourceSide) -> None:
+    def _follow(
+        self, run: _Run, loop: EpochLoop, launcher: Launcher, source_side: SourceSide, recoveries: Recoveries
+    ) -> None:
         """Run the source side beside the loop, which has recovered, to its end."""
         run.store.sweep_spool()
         needed = run.store.needed_segments()
@@ -397,7 +418,7 @@ class Pipeline:
                     sweep=store.sweep_spool,
                 )
                 stack.callback(hand_over.close)
-            _run_through_losses(loop, supervisor, run.reporter)
+            _run_through_losses(loop, supervisor, run.reporter, recoveries)
 
     def _supervised(self, run: _Run, stack: ExitStack, launcher: Launcher) -> Supervisor:
         """A supervisor of this run until `stack` ends, which a stop reaches from now on."""
@@ -429,7 +450,9 @@ def _end_of(until: str | None) -> Until | None:
     return None if until is None else Until(until)
 
 
-def _run_through_losses(loop: EpochLoop, supervisor: Supervisor, reporter: ProgressReporter) -> None:
+def _run_through_losses(
+    loop: EpochLoop, supervisor: Supervisor, reporter: ProgressReporter, recoveries: Recoveries
+) -> None:
     """Run the loop; when a node is gone with segments that the sink lacks, recover as a new start would."""
     while True:
         try:
@@ -437,4 +460,5 @@ def _run_through_losses(loop: EpochLoop, supervisor: Supervisor, reporter: Progr
             return
         except SegmentUnavailableError as lost:
             reporter.warning(f"{lost} {READ_AGAIN}")
-        supervisor.start_over(loop.recover)
+            why = str(lost)
+        recoveries.went_on("node", why, supervisor.start_over(loop.recover))

@@ -133,6 +133,8 @@ class ProgressReporter:
         self._listener = listener
         #: Each hears every status of the source side that is looked at.
         self.on_status: list[Callable[[JobStatus | None], None]] = []
+        #: Each hears the error with which the process ends at once, before it does.
+        self.on_exit: list[Callable[[RaycdcError], None]] = []
         self._driver_pid = driver_pid
         self._lock = threading.Lock()
         self._parked: dict[str, int] = {}
@@ -141,8 +143,8 @@ class ProgressReporter:
         self._emit_lag_ms: int | None = None
         self._bad_rows: Mapping[str, int] = {}
         self._lag = Lag()
-        self._ordinal: int | None = None
-        self._moved_s = time.monotonic()
+        #: The log's place, and when it was another one last.
+        self._moved: tuple[int | None, float] = None, time.monotonic()
 
     def starting(self, step: str) -> None:
         self._tell(Starting(step))
@@ -150,8 +152,10 @@ class ProgressReporter:
     def waiting(self, holder: str, state: str, *, at_most_s: float | None = None) -> None:
         self._tell(Waiting(holder, state, at_most_s))
 
-    def took_over(self, reason: str, generation: int) -> None:
-        self._tell(TookOver(reason, generation))
+    def took_over(self, reason: str, generation: int) -> TookOver:
+        event = TookOver(reason, generation)
+        self._tell(event)
+        return event
 
     def processes(self, enumerator: int, readers: Sequence[int]) -> None:
         self._tell(Started(self._driver_pid, enumerator, tuple(readers)))
@@ -260,9 +264,9 @@ class ProgressReporter:
             log = reader.metrics.log
             if log is not None:
                 fetch_lag_ms = log.fetch_lag_ms
-                if log.ordinal != self._ordinal:
-                    self._ordinal, self._moved_s = log.ordinal, now_s
-        return Lags(fetch_lag_ms, self._emit_lag_ms, round((now_s - self._moved_s) * 1000))
+                if log.ordinal != self._moved[0]:
+                    self._moved = log.ordinal, now_s
+        return Lags(fetch_lag_ms, self._emit_lag_ms, round((now_s - self._moved[1]) * 1000))
 
     def tell(self, event: RunEvent) -> None:
         """Tell an event that somebody else has made."""

@@ -21,6 +21,12 @@ lags; readers; `bottleneck`: `pace`, while `source.rows_per_second` or `bytes_pe
 (`raycdc.waiting.stages`), `table`, `split`, `reader`, `doing`, `note`, `seconds`, `text` |
 | `moving` | it goes on | the same, as it was told of last |
 | `parked` | a table is not followed (told at each start) | `table`, `phase`, `again`, `reason`, `position`, `ts_ms` |
+| `table_phase` | a table is in another phase | `table`, `from` (empty: new), `to` |
+| `snapshot_done` | a table's snapshot is in the sink | `table`, `rows` |
+| `snapshots_done` | no table is in its snapshot any more | `tables`: how many this run finished |
+| `schema_changed` | an epoch with a change of a table's schema is in the sink | `table`, `target`, `epoch`, `changes` |
+| `recovered` | a run goes on after one that was killed or failed, or after a loss of its own | `after`, `epoch`, \
+`replayed`, `dropped`, `text` |
 | `command` | a command about a table was taken, or refused | `id`, `action`, `table`, `tables`, `refused`, `text` |
 | `new_table` | a table that the state did not know is followed from now on | `table`, `text` |
 | `caught_up` | a bounded run reached its end | |
@@ -34,7 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, Literal, assert_never
 
 if TYPE_CHECKING:
     from raycdc.source.parking import Asked
@@ -42,6 +48,8 @@ if TYPE_CHECKING:
     from raycdc.source.table_life import Parked
 
 
+#: What a run recovers from.
+After = Literal["killed", "error", "take_over", "cluster", "node"]
 #: `Progress.bottleneck`: the rate at which the source is to be read at most.
 PACE = "pace"
 
@@ -247,6 +255,78 @@ class NewTable:
 
 
 @dataclass(frozen=True, slots=True)
+class TableMoved:
+    """A table is in another phase than before (empty: nobody knew it)."""
+
+    table: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.table}: {self.before or 'new'} → {self.after}"
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotDone:
+    """All rows of a table's snapshot are in the sink: `rows`, as its chunks had them in all runs."""
+
+    table: str
+    rows: int | None
+
+    def __str__(self) -> str:
+        rows = "" if self.rows is None else f" ({self.rows:,} rows)"
+        return f"the snapshot of {self.table} is in the target{rows}"
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotsDone:
+    """No table is in its snapshot any more; this run finished those of so many `tables`."""
+
+    tables: int
+
+    def __str__(self) -> str:
+        return f"no table is in its snapshot any more; this run finished {self.tables}"
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChanged:
+    """An epoch is in the sink that brought changes of a table's schema, which its target follows as
+    ``pipeline.schema_change`` says. Names only.
+    """
+
+    table: str
+    target: str
+    epoch: int
+    changes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        target = "" if self.target == self.table else f" for {self.target}"
+        return f"{self.table} changed its schema in epoch {self.epoch}{target}: {', '.join(self.changes)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The sink and the record are equal again, and reading goes on behind `epoch`. `after` is what ended the run
+    before, or this one's work; `why` has its words.
+    """
+
+    after: After
+    epoch: int
+    replayed: tuple[int, ...]
+    dropped: tuple[int, ...]
+    why: str
+
+    def __str__(self) -> str:
+        both = (("replayed", self.replayed), ("dropped", self.dropped))
+        done = [f"{name} {_numbers(epochs)}" for name, epochs in both if epochs]
+        return f"{self.why}; going on behind epoch {self.epoch}" + (f" ({', '.join(done)})" if done else "")
+
+
+def _numbers(epochs: tuple[int, ...]) -> str:
+    return "epoch " + ", ".join(map(str, epochs)) if len(epochs) == 1 else "epochs " + ", ".join(map(str, epochs))
+
+
+@dataclass(frozen=True, slots=True)
 class CaughtUp:
     """A bounded run reached its end."""
 
@@ -321,6 +401,11 @@ RunEvent = (
     | TableParked
     | Commanded
     | NewTable
+    | TableMoved
+    | SnapshotDone
+    | SnapshotsDone
+    | SchemaChanged
+    | Recovered
     | CaughtUp
     | Stopped
     | Failed
@@ -377,12 +462,18 @@ def event_to_json(event: RunEvent) -> dict[str, Any]:
                 "position": parked.position.to_json(),
                 "ts_ms": parked.ts_ms,
             }
-        case CaughtUp() | Stopped():
-            return {"event": "stopped" if isinstance(event, Stopped) else "caught_up"}
-        case Failed(error, text):
-            return {"event": "error", "error": error, "text": text}
+        case TableMoved() | SnapshotDone() | SnapshotsDone() | SchemaChanged() | Recovered():
+            return _turned(event)
+        case CaughtUp() | Stopped() | Failed():
+            return _ended(event)
         case other:
             assert_never(other)
+
+
+def _ended(event: CaughtUp | Stopped | Failed) -> dict[str, str]:
+    if isinstance(event, Failed):
+        return {"event": "error", "error": event.error, "text": event.text}
+    return {"event": "stopped" if isinstance(event, Stopped) else "caught_up"}
 
 
 def _told(event: Warned | Commanded | NewTable) -> dict[str, str | bool | list[str]]:
@@ -400,6 +491,23 @@ def _told(event: Warned | Commanded | NewTable) -> dict[str, str | bool | list[s
         "refused": told.refused,
         "text": told.text,
     }
+
+
+def _turned(
+    event: TableMoved | SnapshotDone | SnapshotsDone | SchemaChanged | Recovered,
+) -> dict[str, str | int | list[str] | list[int] | None]:
+    match event:
+        case TableMoved(name, before, after):
+            return {"event": "table_phase", "table": name, "from": before, "to": after}
+        case SnapshotDone(name, rows):
+            return {"event": "snapshot_done", "table": name, "rows": rows}
+        case SnapshotsDone(tables):
+            return {"event": "snapshots_done", "tables": tables}
+        case SchemaChanged(name, target, epoch, changes):
+            return {"event": "schema_changed", "table": name, "target": target, "epoch": epoch, "changes": [*changes]}
+        case Recovered(after, epoch, replayed, dropped):
+            done = {"replayed": [*replayed], "dropped": [*dropped]}
+            return {"event": "recovered", "after": after, "epoch": epoch, **done, "text": str(event)}
 
 
 def _snapshot(table: TableFigures) -> dict[str, float | None]:

@@ -25,6 +25,7 @@ from raycdc.model.until import Until
 from raycdc.preflight import Settled, Taker
 from raycdc.printable import printable_text
 from raycdc.progress import ProgressReporter
+from raycdc.run_events import SchemaChanged
 from raycdc.runtime.launcher import JobSpec, Launcher, LocalLauncher, this_machine
 from raycdc.runtime.scaling import Limits
 from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
@@ -57,6 +58,8 @@ class SourceSide:
             settle(self._store, figures.epoch)
             self.supervisor.epoch_committed(figures.epoch)
             self._reporter.committed(figures)
+        for change in figures.schema_changes:
+            self._reporter.tell(SchemaChanged(change.table, change.target, figures.epoch, change.changes))
 
     def parked(self, entries: Mapping[str, ParkedTarget]) -> None:
         """Targets were parked; without a supervisor the source side reads the record at its start."""
@@ -177,6 +180,8 @@ def _spools_of(config: PipelineConfig, spec: JobSpec, store: CheckpointStore) ->
 
 def _end_process(reporter: ProgressReporter, lost: ClusterLostError) -> None:
     """Ray would do the same a little later, with words of its own and another exit code."""
+    for tell in reporter.on_exit:
+        tell(lost)
     reporter.failed(lost)
     sys.stderr.write(f"{printable_text(str(lost))}\n")
     sys.stderr.flush()

@@ -14,6 +14,7 @@ what a run would refuse is what `check` has said, and a refusal that only a run 
 | state, sink folder or store | what cannot be written is not worth reading a server for |
 | pipeline | what another pipeline's state, or a damaged one, says is of no use |
 | control, metrics | a port that another program has does not get free by itself |
+| notify | a receiver that cannot be told is a pity, and no run ends for it |
 
 The questions to the source, its tables, transforms, lookups and the sink's server follow (`raycdc.preflight`,
 `raycdc.cli`). All of these together take milliseconds: `run --local` starts in about a second.
@@ -22,7 +23,9 @@ The questions to the source, its tables, transforms, lookups and the sink's serv
 from __future__ import annotations
 
 import os
+import shutil
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -333,6 +336,26 @@ def _metrics(start: Start) -> Iterator[CheckResult]:
     yield CheckResult("metrics", f"Figures for Prometheus can be at {options.address}.", ok=True)
 
 
+def _notify(start: Start) -> Iterator[CheckResult]:
+    """What can be seen without sending anything. A run goes on without its receivers."""
+    for index, options in enumerate(start.config.notifications):
+        place, problem, fix = f"notify[{index}]", "", ""
+        if options.type == "command" and shutil.which(options.command[0]) is None:
+            problem, fix = f"{options.command[0]} is no program that can be started here", "Correct notify.command."
+        elif options.ca is not None:
+            try:
+                ssl.create_default_context(cafile=options.ca)
+            except OSError as cause:
+                problem, fix = f"{options.ca} has no certificates ({cause.strerror})", "Correct notify.ca."
+        if problem:
+            text = f"{place}: {problem}; notifications to it would be lost, and a run goes on."
+            yield CheckResult("notify", text, fix, required=False)
+        else:
+            signed = "signed" if options.secret else "not signed"
+            text = f"{place} tells {options.place}" + (f" ({signed})." if options.type == "webhook" else ".")
+            yield CheckResult("notify", f"{text} raycdc notify test tries it.", ok=True)
+
+
 def _open_already(start: Start) -> bool:
     """Whether it is the door of the run that has this state: it is asked for beside that run, and by a standby."""
     holder = _holder_here(start)
@@ -417,6 +440,7 @@ START_CHECKS: tuple[StartCheck, ...] = (
     StartCheck("pipeline", _pipeline),
     StartCheck("control", _control),
     StartCheck("metrics", _metrics),
+    StartCheck("notify", _notify),
 )
 #: The checks without which nothing more can be asked.
 DECISIVE = frozenset({"plug-ins", "pipeline"})

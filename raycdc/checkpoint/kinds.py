@@ -58,6 +58,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "known rows": Kind(r"known/.+"),
         "exact changes": Kind(r"exact/.+"),
         "spark": Kind(r"spark/.+"),
+        "notifications sent": Kind(r"notified\.json", rows=False),
         "private": Kind(r"private/.+", rows=False),
         "data source": _document("datasource.json"),
     }

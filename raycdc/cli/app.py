@@ -50,6 +50,14 @@ state = typer.Typer(
 )
 app.add_typer(state, name="state")
 
+notify = typer.Typer(
+    help="Try the receivers of notifications.",
+    short_help="Try the receivers of notifications.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(notify, name="notify")
+
 TableName = Annotated[str, typer.Argument(metavar="TABLE", help="The table, as DB.TABLE.")]
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The pipeline's TOML file.")]
 StatePath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The pipeline's TOML file, or its state folder.")]
@@ -511,6 +519,19 @@ def _change_table(config: Path, table: str, action: str, wait_s: float, where: s
     if where is not None and not where.strip():
         raise ConfigError("--where is empty. For all rows of the table: raycdc tables resnapshot, without it.")
     return change_table(config, table, action, wait_s=wait_s, where=where or "")
+
+
+@notify.callback()
+def _notify() -> None:
+    """Keeps its one command from being the group itself."""
+
+
+@notify.command("test", short_help="Send a test notification to each receiver.")
+def notify_test(config: ConfigPath) -> int:
+    """Send a test notification to each [[notify]] of CONFIG, and say whether it was taken."""
+    from raycdc.cli.notify import send_test
+
+    return send_test(config)
 
 
 @state.command("check", short_help="Read the whole state, and say what is damaged.")

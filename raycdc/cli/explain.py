@@ -19,6 +19,8 @@ EXAMPLES = next((folder for folder in (_PACKAGE / "examples", _PACKAGE.parent / 
 OPTIONS = "options"
 #: The JSON Schema of a run's lines.
 LINES = "lines"
+#: That of a notification's body.
+WEBHOOK = "webhook"
 #: The list of the examples, each of which is a page of its own: ``examples/quickstart.toml``.
 LISTED = "examples"
 
@@ -29,6 +31,7 @@ def topics() -> dict[str, str]:
     return {name: title.removeprefix("# ") for name, title in pages.items()} | {
         OPTIONS: "Every option of a pipeline",
         LINES: "The lines of raycdc run --json, as a JSON Schema",
+        WEBHOOK: "The body of a notification, as a JSON Schema",
     }
 
 
@@ -54,6 +57,10 @@ def print_page(topic: str) -> int:
         print(json.dumps(lines_schema(), indent=2))
     elif topic == LISTED:
         print(_examples())
+    elif topic == WEBHOOK:
+        from raycdc.notify.messages import body_schema
+
+        print(json.dumps(body_schema(), indent=2))
     else:
         print((MANUAL / f"{topic}.md").read_text(encoding="utf-8"), end="")
     return int(ExitCode.DONE)

@@ -29,13 +29,18 @@ from raycdc.run_events import (
     NewTable,
     PartitionLags,
     Progress,
+    Recovered,
     RunEvent,
     Scaling,
+    SchemaChanged,
+    SnapshotDone,
+    SnapshotsDone,
     Started,
     Starting,
     StoodStill,
     Stopped,
     TableFigures,
+    TableMoved,
     TableParked,
     TookOver,
     Waiting,
@@ -104,6 +109,8 @@ class RunState:
             case Scaling(reason=reason):
                 self.scaling = reason
             case Warned() | TableParked() | StoodStill() | WentOn() | Commanded() | NewTable() | Failed():
+                pass
+            case TableMoved() | SnapshotDone() | SnapshotsDone() | SchemaChanged() | Recovered():
                 pass
             case other:
                 assert_never(other)
@@ -203,6 +210,13 @@ class PlainView:
                 self._unless_said(event, str(event))
             case StoodStill() | WentOn() | Commanded() | NewTable():
                 self._line(str(event))
+            case SnapshotsDone() | SchemaChanged() | Recovered():
+                self._line(str(event))
+            case SnapshotDone():
+                if len(self._state.tables) <= PLAIN_TABLES_MAX:
+                    self._line(str(event))
+            case TableMoved():
+                pass  # Its line of progress says so.
             case TableParked():
                 self._line(parked_text(event), "WARNING")
             case other:
@@ -306,11 +320,13 @@ class LiveView:
                 self.note(text)
             case StoodStill() | WentOn() | Commanded() | NewTable():
                 self.note(str(event))
+            case SnapshotsDone() | SchemaChanged() | Recovered():
+                self.note(str(event))
             case TableParked():
                 self.note(parked_text(event))
             case Started() | Scaling() | CaughtUp() | Stopped() | Waiting() | TookOver():
                 self._live.refresh()
-            case Starting() | Progress() | Committed() | Failed():
+            case Starting() | Progress() | Committed() | Failed() | TableMoved() | SnapshotDone():
                 pass
             case other:
                 assert_never(other)

@@ -64,6 +64,7 @@ _SECTIONS: Mapping[str, Mapping[Change, str]] = {
         Change.FREE: "batch requests cache_ttl cache_rows retries retry_wait",
     },
     "route": {Change.JUDGED: "table replace_symbol to"},
+    "notify": {Change.FREE: "type on url secret ca allow_http command timeout retry_for end_wait"},
     "source": {Change.NEW_STATE: "type", Change.FREE: "rows_per_second bytes_per_second"},
     "source:mysql": {
         Change.FREE: "host port user password server_id tables exclude tls.mode tls.ca tls.allow_public_key_retrieval "

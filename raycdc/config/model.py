@@ -30,6 +30,7 @@ from raycdc.config.fields import (
 from raycdc.config.lookups import LookupOptions
 from raycdc.config.masks import MaskOptions, hiding_problems
 from raycdc.config.metrics import MetricsOptions
+from raycdc.config.notifications import NotifyOptions
 from raycdc.config.problems import planned_problems
 from raycdc.config.storage import StorageOptions
 from raycdc.config.transforms import TransformOptions
@@ -544,6 +545,7 @@ class PipelineConfig:
     transforms: tuple[TransformOptions, ...] = ()
     lookups: tuple[LookupOptions, ...] = ()
     routes: tuple[RouteOptions, ...] = ()
+    notifications: tuple[NotifyOptions, ...] = ()
 
     @property
     def flies(self) -> bool:
@@ -621,6 +623,7 @@ REPEATED_SECTIONS: dict[str, tuple[str, type[Options]]] = {
     "transform": ("transforms", TransformOptions),
     "lookup": ("lookups", LookupOptions),
     "route": ("routes", RouteOptions),
+    "notify": ("notifications", NotifyOptions),
 }
 
 
@@ -631,11 +634,14 @@ def repeated_problems(
     transform: Sequence[TransformOptions | None] = (),
     lookup: Sequence[LookupOptions | None] = (),
     route: Sequence[RouteOptions | None] = (),
+    notify: Sequence[NotifyOptions | None] = (),
 ) -> Iterator[str]:
     """Problems of the entries of repeated sections; None stands for an entry that is not valid.
 
-    An entry that names a single table which is not captured is a mistake, because whoever wrote it meant a table.
+    An entry that names a single table which is not captured is a mistake, because whoever wrote it meant a table. A
+    receiver of notifications is about none.
     """
+    del notify
     for index, hidden in enumerate(mask):
         plain = hidden.mask().plain if hidden is not None else None
         yield from _captured(source, plain[0] if plain else None, f"mask[{index}].columns")

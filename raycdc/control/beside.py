@@ -54,7 +54,7 @@ class Control:
         place = config.sink.store or config.sink.folder
         sink = f"{config.sink.type} {place}".strip()
         place_text = partial(_place_text, config.source.type)
-        about = About(config.pipeline.name, sink, local, router.targets, self._log_room, place_text)
+        about = About(config.pipeline.name, sink, local, router.targets, self.log_room, place_text)
         self._collector = Collector(about)
         self._history = History(self._collector.pace)
         self._door: ControlDoor | None = None
@@ -81,11 +81,11 @@ class Control:
 
     def take(self, tenure: Tenure, warn: Callable[[str], None]) -> None:
         """The state is this run's. `warn` hears of a door that does not work."""
+        self._room = room_of(self._config, tenure.store)
         options = self._config.control
         if not options.enabled:
             tenure.announce(Door(problem="control.enabled is false in its configuration."))
             return
-        self._room = room_of(self._config, tenure.store)
         threshold = Threshold(options, tenure.store.path / "private", tenure.announce, warn, self._show_page)
         self._door = ControlDoor(threshold, self._collector, self._history, CommandDesk(tenure.store))
 
@@ -107,7 +107,10 @@ class Control:
         self._scraped = HttpThread("metrics", prepare, failed)
         self._scraped.open()
 
-    def _log_room(self) -> LogRoom | None:
+    def log_room(self) -> LogRoom | None:
+        """How much of its log the source still has for the run, as it said within the last half minute; None while
+        nobody knows.
+        """
         return None if self._room is None else self._room()
 
     def close(self) -> None:

@@ -201,6 +201,54 @@ class NewTableLine(_Line):
     text: str
 
 
+#: The key `from` is a word of Python.
+_From = TypedDict("_From", {"from": Annotated[str, Field(description="The phase before; empty: nobody knew it.")]})
+
+
+class TablePhaseLine(_Line, _From):
+    """A table is in another phase; `to` is one of those of `progress`."""
+
+    event: Literal["table_phase"]
+    table: str
+    to: str
+
+
+class SnapshotDoneLine(_Line):
+    """All rows of a table's snapshot are in the sink."""
+
+    event: Literal["snapshot_done"]
+    table: str
+    rows: Annotated[int | None, Field(description="Rows that its chunks had, in all runs.")]
+
+
+class SnapshotsDoneLine(_Line):
+    """No table is in its snapshot any more."""
+
+    event: Literal["snapshots_done"]
+    tables: Annotated[int, Field(description="Tables whose snapshots this run finished.")]
+
+
+class SchemaChangedLine(_Line):
+    """An epoch with changes of a table's schema is in the sink, which follows as pipeline.schema_change says."""
+
+    event: Literal["schema_changed"]
+    table: str
+    target: str
+    epoch: int
+    changes: Annotated[list[str], Field(description="Such as add_column note; names only.")]
+
+
+class RecoveredLine(_Line):
+    """Sink and record are equal again, and reading goes on."""
+
+    event: Literal["recovered"]
+    after: Annotated[str, Field(description="killed, error, take_over, cluster or node.")]
+    epoch: Annotated[int, Field(description="The last epoch that the sink holds; 0: none.")]
+    replayed: Annotated[list[int], Field(description="Epochs that were sealed before, and are committed now.")]
+    dropped: Annotated[list[int], Field(description="Epochs whose rows were lost, and are read again.")]
+    text: str
+
+
 class ScalingLine(_Line):
     """There should be so many readers."""
 
@@ -254,6 +302,11 @@ Line = Annotated[
     | WarningLine
     | CommandLine
     | NewTableLine
+    | TablePhaseLine
+    | SnapshotDoneLine
+    | SnapshotsDoneLine
+    | SchemaChangedLine
+    | RecoveredLine
     | ScalingLine
     | WaitingLine
     | TookOverLine

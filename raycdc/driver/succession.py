@@ -10,12 +10,14 @@ from functools import partial
 from raycdc.checkpoint.door import Door
 from raycdc.checkpoint.folder import Lease
 from raycdc.checkpoint.generations import OwnGeneration
+from raycdc.checkpoint.holder import Holder
 from raycdc.checkpoint.pulse import LOOK_S, SILENT_S, Pulse, Vacancy, Watch
 from raycdc.checkpoint.run_end import RunEnd
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.checkpoint.term import DriverTerm
 from raycdc.errors import FencedError, StateError
 from raycdc.progress import ProgressReporter
+from raycdc.run_events import TookOver
 from raycdc.stores.api import StoreError
 from raycdc.waiting.patience import Patience, Trouble
 
@@ -29,9 +31,17 @@ class Tenure:
     whatever is added when it is lost already is called at once.
     """
 
-    def __init__(self, store: CheckpointStore, term: DriverTerm, lease: Callable[[], Lease | None]) -> None:
+    def __init__(
+        self,
+        store: CheckpointStore,
+        term: DriverTerm,
+        lease: Callable[[], Lease | None],
+        before: Holder | TookOver | None = None,
+    ) -> None:
+        """`before` is who had the state before, as it was when this driver began; or how it was taken over."""
         self.store = store
         self.term = term
+        self.before = before
         self._lock = threading.Lock()
         self._ends: list[Callable[[FencedError], None]] = []
         self._lost: FencedError | None = None
@@ -86,9 +96,11 @@ def take(
     if not standby:
         lease = store.lease(_Pause(store, reporter, stopping, at_most_s=SILENT_S))
         stack.callback(lease.release)
-        tenure = Tenure(store, DriverTerm(store), lambda: lease)
+        last = _newest_holder(store)
+        tenure = Tenure(store, DriverTerm(store), lambda: lease, last)
     else:
-        tenure = Tenure(store, _waited(store, reporter, stopping), partial(lease_if_free, store))
+        term, before = _waited(store, reporter, stopping)
+        tenure = Tenure(store, term, partial(lease_if_free, store), before)
     stack.callback(tenure.close)
     return tenure
 
@@ -154,16 +166,24 @@ class _Standby:
         return Watch(store.generations, store.lock.holder, lock=store.lock.identity)
 
 
-def _waited(store: CheckpointStore, reporter: ProgressReporter, stopping: threading.Event) -> DriverTerm:
-    """A term that began when nobody else had the state any more."""
+def _newest_holder(store: CheckpointStore) -> Holder | None:
+    newest = store.generations.newest()
+    return store.generations.holder(newest) if newest else None
+
+
+def _waited(
+    store: CheckpointStore, reporter: ProgressReporter, stopping: threading.Event
+) -> tuple[DriverTerm, Holder | TookOver | None]:
+    """A term that began when nobody else had the state any more, and who had it before; or how it was taken over."""
     standby, pause = _Standby(store, stopping), _Pause(store, reporter, stopping)
     patience = Patience(tell=reporter.warning, stopping=stopping)
+    before: Holder | TookOver | None = patience(partial(_newest_holder, store), standby.trouble)
     while True:
         found, own = patience(standby.look, standby.trouble)
         if own is not None:
             assert isinstance(found, Vacancy)
             if pause.told:
-                reporter.took_over(found.why, own)
-            return DriverTerm(store, own)
+                before = reporter.took_over(found.why, own)
+            return DriverTerm(store, own), before
         # Where it was free, another one that waited was faster, and is found by the next look.
         pause(pause.told if isinstance(found, Vacancy) else found)

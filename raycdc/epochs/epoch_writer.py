@@ -21,13 +21,14 @@ from raycdc.checkpoint.recovery import CommitVector
 from raycdc.checkpoint.store import RoutedTarget
 from raycdc.epochs.dead_letters import DeadLetters
 from raycdc.epochs.known_slots import table_of
-from raycdc.epochs.outcomes import EpochStatistics
+from raycdc.epochs.outcomes import EpochStatistics, FollowedChange
 from raycdc.epochs.parts import EpochParts
 from raycdc.epochs.segment_making import Derived
 from raycdc.epochs.works import Share, require_readable
 from raycdc.errors import ReferenceRefusedError, SegmentUnavailableError, TableRefusedError, ValueRefusedError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
+from raycdc.schema.events import CreateTableEvent, named_change
 from raycdc.sinks.api import TableWork
 from raycdc.waiting.patience import Pauses, Policy
 from raycdc.waiting.stages import Stage
@@ -157,7 +158,13 @@ class EpochWriter:
         reach("after_last_commit")
         self._add_known(prepared)
         commit_s = self._ports.threads.now_s() - started
-        self.record(prepared.manifest, prepared.share.routes, staging_s=prepared.staging_s, commit_s=commit_s)
+        self.record(
+            prepared.manifest,
+            prepared.share.routes,
+            _followed(prepared.works),
+            staging_s=prepared.staging_s,
+            commit_s=commit_s,
+        )
         made = [*prepared.derived.segments.values(), *prepared.exact.values()]
         self._making.forget(made, prepared.manifest.epoch)
 
@@ -165,6 +172,7 @@ class EpochWriter:
         self,
         manifest: Manifest,
         routes: Mapping[str, RoutedTarget],
+        schema_changes: tuple[FollowedChange, ...] = (),
         *,
         staging_s: float = 0.0,
         commit_s: float = 0.0,
@@ -173,7 +181,7 @@ class EpochWriter:
         now_ms = self._records.complete(manifest, self._works.targets(manifest), routes)
         self.letters.show(manifest.epoch)
         lost = bad_rows(self._store, manifest.epoch)
-        figures = EpochStatistics.of(manifest, now_ms, lost, staging_s=staging_s, commit_s=commit_s)
+        figures = EpochStatistics.of(manifest, now_ms, lost, schema_changes, staging_s=staging_s, commit_s=commit_s)
         if self._ports.copies is not None:
             self._ports.copies.forget(manifest.segments)
         self._ports.on_committed(figures)
@@ -306,6 +314,16 @@ def _named(works: Sequence[TableWork]) -> str:
     """The targets that are staged together, for people: the largest, and how many others."""
     largest = str(max(works, key=lambda work: work.input_bytes).target)
     return largest if len(works) == 1 else f"{largest} and {len(works) - 1} more"
+
+
+def _followed(works: Sequence[TableWork]) -> tuple[FollowedChange, ...]:
+    """The changes of schemas that came with the epoch; that a table is there from now on is none."""
+    changed = []
+    for work in works:
+        names = tuple(named_change(change) for change in work.changes if not isinstance(change, CreateTableEvent))
+        if names:
+            changed.append(FollowedChange(str(work.source), str(work.target), names))
+    return tuple(changed)
 
 
 def by_changes(works: Sequence[TableWork]) -> tuple[list[TableWork], list[TableWork]]:

@@ -9,6 +9,15 @@ from raycdc.checkpoint.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)
+class FollowedChange:
+    """Changes of a table's schema that came to `target` with an epoch, as ``add_column note``: names only."""
+
+    table: str
+    target: str
+    changes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class EpochStatistics:
     """Figures of one committed epoch. `staging_s` overlaps the commit of the epoch before."""
 
@@ -24,10 +33,18 @@ class EpochStatistics:
     final: bool
     #: Rows of each table that were left out so far, of those that lost any.
     bad_rows: Mapping[str, int] = field(default_factory=dict)
+    schema_changes: tuple[FollowedChange, ...] = ()
 
     @classmethod
     def of(
-        cls, manifest: Manifest, committed_ms: int, bad_rows: Mapping[str, int], *, staging_s: float, commit_s: float
+        cls,
+        manifest: Manifest,
+        committed_ms: int,
+        bad_rows: Mapping[str, int],
+        schema_changes: tuple[FollowedChange, ...] = (),
+        *,
+        staging_s: float,
+        commit_s: float,
     ) -> EpochStatistics:
         """The figures of `manifest`, which was recorded at `committed_ms`."""
         rows = dict.fromkeys(map(str, manifest.tables), 0)
@@ -45,6 +62,7 @@ class EpochStatistics:
             watermark_ms=manifest.watermark_ms,
             final=manifest.final,
             bad_rows=bad_rows,
+            schema_changes=schema_changes,
         )
 
 

@@ -170,6 +170,23 @@ _BY_TYPE: dict[str, type[Any]] = {cls.type: cls for cls in get_args(SchemaChange
 EVENT_TYPES: tuple[str, ...] = tuple(_BY_TYPE)
 
 
+def named_change(event: SchemaChangeEvent) -> str:
+    """The change with the names that it is about, and nothing of what stands in columns or comments."""
+    match event:
+        case AddColumnEvent(column=column):
+            return f"{event.type} {column.name}"
+        case RenameColumnEvent(name=name, new_name=new_name):
+            return f"{event.type} {name} to {new_name}"
+        case DropColumnEvent(name=name) | AlterColumnTypeEvent(name=name) | AlterColumnPositionEvent(name=name):
+            return f"{event.type} {name}"
+        case AlterPrimaryKeyEvent(columns=columns):
+            return f"{event.type} {', '.join(columns)}"
+        case RenameTableEvent(new_table=new_table):
+            return f"{event.type} to {new_table}"
+        case _:
+            return event.type
+
+
 def event_to_json(event: SchemaChangeEvent) -> dict[str, Any]:
     """The event as JSON-able values; `event_from_json` is the inverse."""
     out: dict[str, Any] = {"type": event.type, "db": event.table.db, "table": event.table.table}

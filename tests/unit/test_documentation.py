@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from raycdc.cli.app import app
-from raycdc.cli.explain import LINES, LISTED, MANUAL, print_page, topics
+from raycdc.cli.explain import LINES, LISTED, MANUAL, WEBHOOK, print_page, topics
 from raycdc.config import config_from_dict, load_config
 from raycdc.errors import ExitCode
 
@@ -26,7 +26,11 @@ ENVIRONMENT = {
     "MASK_KEY": "secret",
     "LAKE_KEY_ID": "id",
     "LAKE_KEY": "secret",
+    "WEBHOOK_URL": "https://hooks",
+    "WEBHOOK_SECRET": f"whsec_{'0' * 32}",
 }
+#: Pages that are JSON Schemas, and how their titles begin.
+SCHEMAS = {LINES: "A line of raycdc run --json", WEBHOOK: "The body of a notification"}
 
 
 def blocks(language: str) -> list[str]:
@@ -112,8 +116,8 @@ def test_each_page_of_the_manual_is_named_in_the_readme_and_printed(capsys: pyte
     for name in named:
         assert print_page(name) == 0
         printed = capsys.readouterr().out
-        if name == LINES:
-            assert json.loads(printed)["title"].startswith("A line of raycdc run --json")
+        if name in SCHEMAS:
+            assert json.loads(printed)["title"].startswith(SCHEMAS[name])
         else:
             assert printed.startswith("# ")
 

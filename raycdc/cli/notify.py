@@ -1,0 +1,30 @@
+"""``raycdc notify test``: try whether notifications arrive."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from raycdc.config import load_config
+from raycdc.errors import ConfigError, ExitCode
+from raycdc.notify.notifier import receiver_of, test_message
+from raycdc.notify.outbox import NotSentError
+from raycdc.printable import printable_text
+
+
+def send_test(path: Path) -> int:
+    """Send one message to every receiver, and say of each whether it was taken. `ConfigError` where one was not."""
+    config = load_config(path)
+    if not config.notifications:
+        raise ConfigError(f"{path} has no [[notify]]. raycdc explain notifications shows one.")
+    refused = []
+    for options in config.notifications:
+        receiver = receiver_of(options)
+        try:
+            receiver.send(test_message(config.pipeline.name))
+        except NotSentError as error:
+            refused.append(f"{receiver.name} has not taken it: {error}.")
+        else:
+            print(printable_text(f"{receiver.name} has taken it."))
+    if refused:
+        raise ConfigError(*refused)
+    return int(ExitCode.DONE)

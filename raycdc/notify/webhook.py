@@ -1,0 +1,126 @@
+"""A receiver over HTTP: a signed POST, as Standard Webhooks 1.0.0 says ("Webhook headers", "Signature scheme").
+
+``webhook-signature`` is ``v1,`` and the base64 of HMAC-SHA256 over ``ID.TIMESTAMP.BODY``. Certificates are verified, no
+answer is followed elsewhere, and no body of an answer is read. A try has a deadline whatever the server does: at it the
+connection is shut, because a timeout of a socket begins anew with every byte.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import http.client
+import socket
+import ssl
+import threading
+import time
+from contextlib import closing, suppress
+from urllib.parse import SplitResult, urlsplit
+
+from raycdc.config.notifications import NotifyOptions
+from raycdc.notify.messages import Message
+from raycdc.notify.outbox import NotSentError
+
+#: Answers of a client's mistake that time may heal: timeout, too early, too many requests (RFC 9110, 8470, 6585).
+_LATER = (408, 425, 429)
+#: How often a connection that is over its time is looked for.
+_LOOK_S = 0.5
+
+
+def signature(key: bytes, message_id: str, at_s: int, body: bytes) -> str:
+    """The value of ``webhook-signature``."""
+    signed = b".".join((message_id.encode(), str(at_s).encode(), body))
+    return f"v1,{base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()}"
+
+
+class Webhook:
+    """A `raycdc.notify.outbox.Receiver`."""
+
+    def __init__(self, options: NotifyOptions) -> None:
+        self._options = options
+        self._url: SplitResult = urlsplit(options.url.reveal())
+        self._timeout_s = options.timeout.total_seconds()
+
+    def __repr__(self) -> str:
+        return f"Webhook({self.name!r})"
+
+    @property
+    def name(self) -> str:
+        return self._options.place
+
+    @property
+    def key(self) -> str:
+        return self._options.digest
+
+    def send(self, message: Message) -> None:
+        """See `Receiver.send`."""
+        body, now_s = message.body(), int(time.time())
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": "raycdc",
+            "webhook-id": message.id,
+            "webhook-timestamp": str(now_s),
+        }
+        if key := self._options.key:
+            headers["webhook-signature"] = signature(key, message.id, now_s, body)
+        target = (self._url.path or "/") + (f"?{self._url.query}" if self._url.query else "")
+        try:
+            connection = self._connection()
+            with closing(connection), _Deadline(connection, self._timeout_s):
+                connection.request("POST", target, body, headers)
+                with closing(connection.getresponse()) as answer:
+                    status, after_s = answer.status, _after_s(answer)
+        except TimeoutError:
+            raise NotSentError(f"it did not answer within {self._timeout_s:g} s") from None
+        except (OSError, http.client.HTTPException) as cause:
+            # Text of HTTP's own errors may quote what the server said; the kind of error says enough.
+            text = (cause.strerror or str(cause)) if isinstance(cause, OSError) else type(cause).__name__
+            raise NotSentError(f"the connection failed ({text})") from None
+        if 200 <= status < 300:
+            return
+        if 300 <= status < 400:
+            raise NotSentError(f"it answers with {status}, and no redirect is followed", again=False)
+        again = status >= 500 or status in _LATER
+        raise NotSentError(f"it answers with {status}", again=again, after_s=after_s)
+
+    def _connection(self) -> http.client.HTTPConnection:
+        host, port = self._url.hostname or "", self._url.port
+        if self._url.scheme == "http":
+            return http.client.HTTPConnection(host, port or 80, timeout=self._timeout_s)
+        context = ssl.create_default_context(cafile=self._options.ca)
+        return http.client.HTTPSConnection(host, port or 443, timeout=self._timeout_s, context=context)
+
+
+class _Deadline:
+    """Shuts a connection at its deadline, and says that it was so."""
+
+    def __init__(self, connection: http.client.HTTPConnection, timeout_s: float) -> None:
+        self._connection = connection
+        self._timeout_s = timeout_s
+        self._passed = False
+        self._over = threading.Event()
+
+    def __enter__(self) -> None:
+        threading.Thread(target=self._watch, name="notify deadline", daemon=True).start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._over.set()
+        # Headers that end there look like an answer.
+        if self._passed and (error is None or isinstance(error, Exception)):
+            raise TimeoutError from error
+
+    def _watch(self) -> None:
+        wait_s = self._timeout_s
+        while not self._over.wait(wait_s):
+            # Again and again: a connection that is being made has no socket yet.
+            self._passed, wait_s = True, _LOOK_S
+            if (connected := self._connection.sock) is not None:
+                with suppress(OSError):
+                    connected.shutdown(socket.SHUT_RDWR)
+
+
+def _after_s(answer: http.client.HTTPResponse) -> float:
+    """When to come again, where the answer says so in seconds."""
+    text = answer.headers.get("Retry-After", "")
+    return float(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0.0

@@ -1,0 +1,52 @@
+"""Each phase of a table is told once, and a snapshot when the sink has it."""
+
+from __future__ import annotations
+
+from raycdc.driver.table_lives import TableLives, Told
+from raycdc.model import TableId
+from raycdc.run_events import SnapshotDone, SnapshotsDone, TableMoved
+from raycdc.source.protocol.api import SnapshotAmount, TableCounts, TableProgress
+from raycdc.source.protocol.job_status import JobStatus, SealStatus, TableStatus
+
+AMOUNT = SnapshotAmount(rows=10, bytes=100)
+
+
+def status(*, sealed: int, committed: int, sealing: int = 0, **phases: str) -> JobStatus:
+    tables = {TableId("shop", name): TableStatus(TableProgress(word, amount=AMOUNT)) for name, word in phases.items()}
+    counts = TableCounts(len(phases), [*phases.values()].count("snapshot"))
+    under_way = SealStatus(sealing, (0,)) if sealing else None
+    return JobStatus(1, sealed, committed, tables=tables, counts=counts, sealing=under_way)
+
+
+def test_a_snapshot_is_done_when_the_epoch_that_may_have_its_last_chunk_is_in_the_sink() -> None:
+    told: list[Told] = []
+    lives = TableLives({}, told.append)
+    lives.heard(None)
+    lives.heard(status(sealed=1, committed=1, a="snapshot", b="snapshot"))
+    lives.heard(status(sealed=2, committed=1, sealing=3, a="stream", b="snapshot"))
+    assert told[2:] == [TableMoved("shop.a", "snapshot", "stream")]
+    lives.heard(status(sealed=3, committed=3, sealing=4, a="stream", b="snapshot"))
+    assert told[3:] == []
+    lives.heard(status(sealed=4, committed=4, sealing=5, a="stream", b="stream"))
+    assert told[3:] == [TableMoved("shop.b", "snapshot", "stream"), SnapshotDone("shop.a", 10)]
+    lives.heard(status(sealed=5, committed=5, a="stream", b="stream"))
+    lives.heard(status(sealed=6, committed=6, a="stream", b="stream"))
+    assert told[5:] == [SnapshotDone("shop.b", 10), SnapshotsDone(2)]
+
+
+def test_a_table_that_the_state_had_is_not_told_of_again_and_one_too_quick_to_be_seen_is() -> None:
+    told: list[Told] = []
+    lives = TableLives({"shop.a": "stream"}, told.append)
+    lives.heard(status(sealed=1, committed=0, a="stream", b="stream"))
+    assert told == [TableMoved("shop.b", "", "stream")]
+    lives.ended()
+    assert told[1:] == [SnapshotDone("shop.b", 10), SnapshotsDone(1)]
+
+
+def test_a_table_that_begins_again_in_between_is_not_done() -> None:
+    told: list[Told] = []
+    lives = TableLives({"shop.a": "snapshot"}, told.append)
+    for phase in ("stream", "parked", "snapshot"):
+        lives.heard(status(sealed=2, committed=1, a=phase))
+    lives.ended()
+    assert [type(one) for one in told] == [TableMoved] * 3

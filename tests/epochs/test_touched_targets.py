@@ -379,6 +379,19 @@ def test_a_pipeline_whose_target_another_one_replaced_writes_no_more(kind: str, 
     second.check()
 
 
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_files_that_another_pipeline_replaced_are_noticed_before_any_is_written(kind: str, tmp_path: Path) -> None:
+    """Another look is there where a file is made visible; a table without changes has none."""
+    first = Story(kind, tmp_path)
+    first.goes_on(1)
+    records = folder(first.world) / "_raycdc"
+    (writer,) = records.glob("writer-*.json")
+    (records / writer.name.replace("writer", "barred")).write_bytes(writer.read_bytes())
+    first.world.loop(parking=Parking()).recover()
+    assert first.parked is not None
+    assert (first.parked.reason, "taken over by another" in first.parked.text) == (ParkReason.GONE, True)
+
+
 @pytest.mark.parametrize("how", ["a row", "a change"])
 @pytest.mark.parametrize("kind", LAKES)
 def test_a_truncation_at_the_source_takes_no_rows_of_others_from_an_adopted_target(

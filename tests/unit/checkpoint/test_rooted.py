@@ -150,6 +150,16 @@ def test_what_a_stale_driver_left_is_deleted_by_the_next_one(bucket: Bucket) -> 
     assert bucket.state().documents.read("names.json") == {"version": 1, "columns": "x" * INLINE_BYTES_MAX}
 
 
+def test_what_the_root_names_stays_whoever_wrote_it(bucket: Bucket) -> None:
+    """Commits are written once, and not again by each driver as its documents are."""
+    state = bucket.state()
+    DriverTerm(state)
+    state.documents.folder.write("committed/0000000001.json", LARGE)
+    for _ in range(2):
+        DriverTerm(bucket.state())
+        assert bucket.state().documents.folder.read("committed/0000000001.json") == LARGE
+
+
 def test_of_two_that_write_at_once_both_are_there(bucket: Bucket) -> None:
     sight = bucket.seen()
     one, other = bucket.state(sight), bucket.state()

@@ -41,6 +41,12 @@ def records_of_others(metadata: TableMetadata, app_id: str) -> list[str]:
     return [name for name in metadata.properties if name.startswith(_VECTOR) and name != vector_property(app_id)]
 
 
+def snapshots_of_records(metadata: TableMetadata) -> list[int]:
+    """The snapshots that the last commits of all pipelines made."""
+    notes = [json.loads(text) for name, text in metadata.properties.items() if name.startswith(_VECTOR)]
+    return [note["snapshot"] for note in notes if note.get("snapshot") is not None]
+
+
 def record_of(metadata: TableMetadata, app_id: str) -> TableRecord | None:
     """The vector of the pipeline in the table; None when there is none."""
     text = metadata.properties.get(vector_property(app_id))

@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from raycdc.config import FolderOrUrl, Options, Secret, SinkConfig, flattened_texts, option
+from raycdc.config import Duration, FolderOrUrl, Options, Secret, SinkConfig, flattened_texts, option
 from raycdc.model import TableSchema
 from raycdc.model.layout import TableLayout
 from raycdc.plugins import Plugin
@@ -67,6 +67,13 @@ class IcebergSinkConfig(SinkConfig):
     )
     catalog: IcebergCatalogOptions | None = option(
         None, help="The catalog.", example={"type": "sql", "uri": "sqlite:///catalog.db", "warehouse": "./lake"}
+    )
+    expire_snapshots: Duration | None = option(
+        None,
+        help="Commits leave snapshots that are older out of a table's metadata, which every commit writes anew. Their "
+        "files stay for remove_orphan_files. Without it all snapshots stay.",
+        unit="duration",
+        example="1d",
     )
 
     @model_validator(mode="after")

@@ -132,7 +132,10 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
         with self._opening:
             if self._catalog is None:
                 self._catalog = open_catalog(self._options, self._context.storage)
-        return IcebergTarget(self._catalog, target, self._context.app_id, seen=self._seen, reach=self._reach)
+        table = IcebergTarget(self._catalog, target, self._context.app_id, seen=self._seen, reach=self._reach)
+        after = self._config.expire_snapshots
+        table.expire_after_s = None if after is None else after.total_seconds()
+        return table
 
     def _target(self, target: TableId) -> IcebergTarget:
         if target not in self._targets:

@@ -13,6 +13,7 @@ The property names our snapshot, so that a rollback is noticed: the table's curr
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +39,7 @@ from pyiceberg.table.update import (
     AssertCurrentSchemaId,
     AssertRefSnapshotId,
     AssertTableUUID,
+    RemoveSnapshotsUpdate,
     SetCurrentSchemaUpdate,
     TableUpdate,
 )
@@ -67,6 +69,7 @@ from raycdc.sinks.iceberg.descent import (
     records_of_others,
     vector_property,
 )
+from raycdc.sinks.iceberg.expiry import expired
 from raycdc.sinks.iceberg.files import StoredColumn, WrittenFile, is_known, type_text
 from raycdc.sinks.iceberg.layout import StoredPartition, transform_text
 from raycdc.sinks.iceberg.metadata import data_file, iceberg_schema, partition_spec
@@ -165,6 +168,8 @@ class IcebergTarget:
         self.is_new = False
         #: Properties that the table is to have after its next commit.
         self.options: Mapping[str, str] = {}
+        #: Snapshots older than so many seconds are left out by commits; None: by none.
+        self.expire_after_s: float | None = None
 
     def refresh(self) -> bool:
         """Bring the handle to the newest metadata; False when there is no table. `SinkError` when it was rolled back
@@ -356,6 +361,9 @@ class IcebergTarget:
         moot += records_of_others(metadata, self._app_id) if change.alone else []
         if moot:
             staged.remove_properties(*moot)
+        old = self._expired(metadata)
+        if old:
+            staged._apply((RemoveSnapshotsUpdate(snapshot_ids=old),))  # type: ignore[call-arg]
         # pyiceberg has no public name for these; the version is pinned.
         written = [*producer._written_manifests, *producer._written_manifest_lists]
         updates: tuple[TableUpdate, ...] = staged._updates
@@ -369,9 +377,21 @@ class IcebergTarget:
             AssertRefSnapshotId(ref="main", snapshot_id=head.snapshot_id if head else None),  # type: ignore[call-arg]
             AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id),  # type: ignore[call-arg]
         )
-        response = self._catalog.commit_table(table, requirements, updates)
+        try:
+            response = self._catalog.commit_table(table, requirements, updates)
+        except ValueError as cause:
+            if not old or "does not exist" not in str(cause):
+                raise
+            # Somebody else has expired them meanwhile.
+            raise CommitFailedException(str(cause)) from cause
         with contextlib.suppress(OSError):  # Old metadata that stays only costs space.
             Catalog._delete_old_metadata(table.io, metadata, response.metadata)
+
+    def _expired(self, metadata: TableMetadata) -> list[int]:
+        """The snapshots that the next commit leaves out."""
+        if self.expire_after_s is None:
+            return []
+        return expired(metadata, before_ms=round((time.time() - self.expire_after_s) * 1000))
 
     def _error(self, what: str, cause: Exception) -> SinkError:
         kind = SinkError if is_absent(cause) or is_refused(cause) or is_the_catalogs(cause) else TargetTouchedError

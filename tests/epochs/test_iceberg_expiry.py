@@ -1,0 +1,110 @@
+"""Old snapshots of an Iceberg table are left out by commits, and nothing that is needed of them goes with them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.table import Table
+
+from raycdc.errors import SinkError
+from raycdc.sinks.iceberg import expiry
+from raycdc.sinks.iceberg.catalog import HadoopCatalog
+from raycdc.sinks.iceberg.descent import vector_property
+from tests.epochs.sink_world import World, new_world, play
+
+ORDERS = ("shop", "orders")
+AT_ONCE = 3
+
+
+class ExpiringWorld(World):
+    """A sink that leaves out all snapshots that nobody needs."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings, "expire_snapshots": "1ms"}
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr(expiry, "EXPIRED_LEAST", AT_ONCE)
+    made = new_world("iceberg-upsert", tmp_path)
+    return ExpiringWorld(made.kind, made.root, made.script, None, None, None, made.partition_by)
+
+
+def table_of(world: World) -> Table:
+    return HadoopCatalog("other", world.root / "lake").load_table(ORDERS)
+
+
+def change(world: World, number: int) -> None:
+    """One more epoch, committed by a run of its own."""
+    world.script.table("shop.orders").update((100,), qty=number)
+    world.script.seal()
+    world.restart()
+
+
+def test_commits_leave_out_old_snapshots_and_the_rows_stay(world: World) -> None:
+    play(world, final=False)
+    world.restart()
+    for number in range(12):
+        change(world, number)
+        assert len(table_of(world).metadata.snapshots) <= AT_ONCE + 2
+    world.check()
+    metadata = table_of(world).metadata
+    assert metadata.snapshot_log[-1].snapshot_id == metadata.current_snapshot_id
+    assert len(metadata.snapshot_log) <= AT_ONCE + 2
+
+
+def test_snapshots_with_a_name_stay(world: World) -> None:
+    play(world, final=False)
+    world.restart()
+    table = table_of(world)
+    head = table.metadata.current_snapshot_id
+    assert head is not None
+    table.manage_snapshots().create_tag(head, "month").commit()
+    for number in range(8):
+        change(world, number)
+    table = table_of(world)
+    assert table.metadata.refs["month"].snapshot_id == head
+    assert table.scan(snapshot_id=head).to_arrow().num_rows > 0
+    world.check()
+
+
+def test_a_rollback_is_refused_as_ever(world: World) -> None:
+    play(world, final=False)
+    world.restart()
+    for number in range(8):
+        change(world, number)
+    table = table_of(world)
+    before = table.metadata.snapshots[-2].snapshot_id
+    table.manage_snapshots().rollback_to_snapshot(before).commit()
+    with pytest.raises(SinkError, match="was rolled back or replaced"):
+        world.restart()
+
+
+def test_what_the_record_of_another_pipeline_leads_from_stays(world: World) -> None:
+    play(world, final=False)
+    world.restart()
+    table = table_of(world)
+    head = table.metadata.current_snapshot_id
+    with table.transaction() as transaction:
+        note = {"pipeline": "other", "epoch": 1, "step": 1, "generation": 1, "snapshot": head}
+        transaction.set_properties({vector_property("other"): json.dumps(note)})
+    for number in range(8):
+        change(world, number)
+    known = {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in table_of(world).metadata.snapshots}
+    one = table_of(world).metadata.current_snapshot_id
+    while one is not None and one != head:
+        one = known[one]
+    assert one == head
+    world.check()
+
+
+def test_young_snapshots_stay(world: World) -> None:
+    play(world, final=False)
+    world.restart()
+    metadata = table_of(world).metadata
+    assert expiry.expired(metadata, before_ms=0) == []
+    assert metadata.current_snapshot_id not in expiry.expired(metadata, before_ms=1 << 62)

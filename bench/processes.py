@@ -15,6 +15,8 @@ from typing import Self
 
 #: What a process that ends between two looks can have used unseen is less than this.
 SAMPLE_S = 0.1
+#: How often the memory that is shared is looked at: the kernel walks all pages of a process for it.
+PSS_EVERY_S = 1.0
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -44,6 +46,9 @@ class ProcessTree:
         self._roles: dict[int, str] = {}
         self._samples: list[tuple[float, dict[int, float]]] = []
         self.peak_rss_mb = 0.0
+        #: The largest sum of all processes' memory, where a page that several have counts once.
+        self.peak_pss_mb = 0.0
+        self._pss_s = 0.0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="process-tree", daemon=True)
 
@@ -74,7 +79,11 @@ class ProcessTree:
     def _look(self) -> None:
         stats = {pid: found for pid in _pids() if (found := _stat(pid)) is not None}
         resident = 0
-        for pid in self._members(stats):
+        members = self._members(stats)
+        if time.monotonic() >= self._pss_s + PSS_EVERY_S:
+            self.peak_pss_mb = max(self.peak_pss_mb, sum(map(_pss_mb, members)))
+            self._pss_s = time.monotonic()
+        for pid in members:
             fields = stats[pid]
             self._cpu[pid] = (int(fields[_USER]) + int(fields[_SYSTEM])) / _TICKS_PER_S
             resident += int(fields[_RESIDENT])
@@ -112,6 +121,15 @@ def process_cpu_s(pid: int) -> float:
     """CPU seconds `pid` has used so far; 0 when it is gone."""
     fields = _stat(pid)
     return 0.0 if fields is None else (int(fields[_USER]) + int(fields[_SYSTEM])) / _TICKS_PER_S
+
+
+def _pss_mb(pid: int) -> float:
+    """Its memory, of shared pages its part; 0 when it is gone (proc_pid_smaps_rollup(5), in kB)."""
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return 0.0
+    return next((int(line.split()[1]) / 1024 for line in text.splitlines() if line.startswith("Pss:")), 0.0)
 
 
 def _pids() -> list[int]:

@@ -10,7 +10,7 @@
 
 Each is measured as users run it (``raycdc``), with ``start_in_process = false`` (``waiting``: for Ray and Spark), and
 with ``--local``, in turn; the figures are those of the run whose end is the median of the tries. ``goals`` says which
-aims were met. CPU time is that of the whole process tree.
+aims were met. CPU time and memory are those of the whole process tree (`peak_pss_mb`: shared pages count once).
 """
 
 from __future__ import annotations
@@ -152,6 +152,7 @@ class Starts:
             "handed_over_s": round(handed_at - run.spawned, 2),
             "new_rows_s": round(seen_at - began, 2),
             "readers": len(_readers(started)),
+            "peak_pss_mb": round(tree.peak_pss_mb),
         }
         cpu_s = sum(tree.cpu_s(time.monotonic()).values())
         wall_s = round(seen_at - run.spawned, 2)
@@ -166,6 +167,7 @@ class Starts:
             "first_row_s": round(commits[0] - found.spawned, 2),
             "last_row_s": round(commits[-1] - found.spawned, 2),
             "exit_s": round(found.ended - found.spawned, 2),
+            "peak_pss_mb": round(found.tree.peak_pss_mb),
             "cpu_by_role_s": {role: round(seconds, 2) for role, seconds in by_role.items()},
         }
         cpu_s = round(sum(by_role.values()), 2)

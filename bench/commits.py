@@ -1,0 +1,217 @@
+"""What thousands of commits leave behind: a pipeline without a pause, an epoch for about every transaction, and how
+much the next commit, a read of the table, the files and the process have grown by then.
+
+| case | what runs |
+|---|---|
+| ``delta`` | generated changes of one table, `sink.optimize` every minute, ``raycdc run --local`` |
+| ``iceberg`` | the same into an Iceberg table in a folder, with `sink.expire_snapshots` of a minute |
+| ``iceberg_all`` | the same with all snapshots, as they stay by default |
+
+Each case makes `--rows` commits (10,000). The figures are of ten parts of them: seconds of a commit (median, by the
+run's own events), CPU seconds of the process for each epoch, its memory, files and bytes of the table's metadata and of
+the state, and how long a fresh reader takes for the whole table. ``grown`` has the last part in times of the first one:
+the aim is 1.5 at most for a commit and a read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.measure import Failure, Measurement, Options, progress
+from bench.processes import process_cpu_s
+
+CASES = ("delta", "iceberg", "iceberg_all")
+SERVER = "datagen"
+#: Of the aim: the last part in times of the first.
+GROWN_MAX = 1.5
+
+_COMMITS = 10_000
+_PARTS = 10
+_ROWS = 2_000
+_PER_SECOND = 100
+_UPKEEP = {
+    "delta": 'optimize = { every = "60s", target_file = "16MiB", vacuum = "1h" }',
+    "iceberg": 'expire_snapshots = "1m"',
+}
+#: A fresh process reads the table: the seconds and CPU seconds of that alone.
+_READ = """
+import json, os, sys, time
+if sys.argv[1] == "delta":
+    from deltalake import DeltaTable
+    def read(): return DeltaTable(sys.argv[2]).to_pyarrow_table().num_rows
+else:
+    from pathlib import Path
+    from pyiceberg.table import StaticTable
+    newest = max(Path(sys.argv[2]).glob("metadata/*.metadata.json"), key=lambda path: path.stat().st_mtime_ns)
+    def read(): return StaticTable.from_metadata(str(newest)).scan().to_arrow().num_rows
+found = []
+for _ in range(3):
+    cpu, began = time.process_time(), time.perf_counter()
+    rows = read()
+    found.append((time.perf_counter() - began, time.process_time() - cpu))
+seconds, cpu_seconds = map(min, zip(*found))
+print(json.dumps({"rows": rows, "read_s": seconds, "read_cpu_s": cpu_seconds}), flush=True)
+os._exit(0)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Figures at the end of a part of the commits."""
+
+    commits: int
+    commit_ms: float
+    staging_ms: float
+    cpu_ms_per_epoch: float
+    rss_mb: float
+    table_files: int
+    metadata_mb: float
+    state_files: int
+    state_mb: float
+    read_ms: float
+    read_cpu_ms: float
+
+
+def run(options: Options) -> Iterator[Measurement | Failure]:
+    """Each case in a folder of its own."""
+    for case in options.cases:
+        with tempfile.TemporaryDirectory(prefix="raycdc-bench-") as folder:
+            try:
+                yield _case(case, Path(folder), options.rows or _COMMITS)
+            except Exception as cause:  # noqa: BLE001 - the other cases are played
+                yield Failure(case, f"{type(cause).__name__}: {cause}")
+
+
+def conclusions(measurements: Sequence[Measurement]) -> dict[str, Any]:
+    """Whether the aims were reached."""
+    goals = {}
+    for measurement in measurements:
+        for name, grown in measurement.more["grown"].items():
+            if name in ("commit_ms", "read_ms"):
+                goals[f"{measurement.case}: {name}"] = {"aim": GROWN_MAX, "reached": grown <= GROWN_MAX, "grown": grown}
+    return {"goals": goals}
+
+
+def report(measurements: Sequence[Measurement]) -> tuple[list[str], list[list[str]]]:
+    """For people: a line for each part."""
+    names = list(Part.__slots__)
+    lines = [[m.case, *(f"{part[name]:,.1f}" for name in names)] for m in measurements for part in m.more["parts"]]
+    return ["case", *names], lines
+
+
+def _case(case: str, folder: Path, commits: int) -> Measurement:
+    config = folder / "commits.toml"
+    config.write_text(
+        f"""
+[pipeline]
+name = "commits"
+epoch_interval = "10ms"
+[source]
+type = "datagen"
+tables = ["shop.t"]
+rows = {_ROWS}
+new_rows = {_ROWS}
+per_second = {_PER_SECOND}
+[sink]
+type = "{_kind(case)}"
+path = "./lake"
+{_UPKEEP.get(case, "")}
+"""
+    )
+    command = [sys.executable, "-m", "raycdc.cli", "run", str(config), "--local", "--json"]
+    began_s = time.monotonic()
+    with (folder / "errors.log").open("w") as errors:
+        process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=errors, text=True)
+    try:
+        parts = list(_parts(case, folder, process, commits))
+        cpu_s = process_cpu_s(process.pid)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.communicate(timeout=120)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    first, last = parts[0], parts[-1]
+    names = [name for name in Part.__slots__ if name != "commits"]
+    grown = {name: round(getattr(last, name) / max(getattr(first, name), 1e-9), 2) for name in names}
+    more = {"grown": grown, "parts": [asdict(part) for part in parts]}
+    return Measurement(case, "raycdc --local", commits, time.monotonic() - began_s, cpu_s, last.rss_mb, more)
+
+
+def _kind(case: str) -> str:
+    return case.partition("_")[0]
+
+
+def _parts(case: str, folder: Path, process: subprocess.Popen[str], commits: int) -> Iterator[Part]:
+    """Of `_PARTS` parts of so many commits, as they come."""
+    assert process.stdout is not None
+    of_each = max(1, commits // _PARTS)
+    commit_ms: list[float] = []
+    staging_ms: list[float] = []
+    done = 0
+    cpu_s = process_cpu_s(process.pid)
+    for line in process.stdout:
+        event = json.loads(line) if line.startswith("{") else {}
+        if event.get("event") != "commit":
+            continue
+        done += 1
+        commit_ms.append(event["commit_s"] * 1000)
+        staging_ms.append(event["staging_s"] * 1000)
+        if done % of_each:
+            continue
+        now_s = process_cpu_s(process.pid)
+        part = _part(case, folder, process.pid, (done, commit_ms, staging_ms, (now_s - cpu_s) * 1000 / of_each))
+        progress(f"{case}: {part}")
+        yield part
+        commit_ms, staging_ms, cpu_s = [], [], process_cpu_s(process.pid)
+        if done >= commits:
+            return
+    raise RuntimeError(f"the run ended: {(folder / 'errors.log').read_text()[-1000:]}")
+
+
+def _part(case: str, folder: Path, pid: int, of: tuple[int, list[float], list[float], float]) -> Part:
+    done, commit_ms, staging_ms, cpu_ms = of
+    table = folder / "lake" / "shop" / "t"
+    table_files, _ = _size(table)
+    _, metadata = _size(table / ("_delta_log" if _kind(case) == "delta" else "metadata"))
+    state_files, state = _size(folder / "state")
+    code = [sys.executable, "-c", _READ, _kind(case), str(table)]
+    found = json.loads(subprocess.run(code, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return Part(
+        done,
+        round(statistics.median(commit_ms), 2),
+        round(statistics.median(staging_ms), 2),
+        round(cpu_ms, 2),
+        round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1),
+        table_files,
+        round(metadata / 2**20, 2),
+        state_files,
+        round(state / 2**20, 2),
+        round(found["read_s"] * 1000, 1),
+        round(found["read_cpu_s"] * 1000, 1),
+    )
+
+
+def _size(folder: Path) -> tuple[int, int]:
+    """Files below it, and their bytes; what goes meanwhile does not count."""
+    files = size = 0
+    for path in folder.rglob("*"):
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            continue
+        if path.is_file():
+            files, size = files + 1, size + found.st_size
+    return files, size

@@ -44,7 +44,10 @@ def test_bench_mongodb_reads_every_document_and_change_with_every_system(tmp_pat
 def test_bench_lists_the_benchmarks(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "raycdc.cli", "bench", "checkout", "--help"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=True)
-    assert "{advice,binlog,commits,elastic,formats,latency,mongodb,pipeline,scale,sinks,snapshot,start,topic}" in done.stdout
+    assert (
+        "{advice,binlog,commits,elastic,formats,latency,mongodb,pipeline,scale,sinks,snapshot,start,topic}"
+        in done.stdout
+    )
 
 
 pytestmark = pytest.mark.server

@@ -1,4 +1,4 @@
-"""Snapshots that a table's metadata need not name any more. Pure.
+"""Snapshots that a table's metadata need not name any more.
 
 Every commit writes the whole metadata, which names every snapshot: after ten thousand of them that is some 8 MB each
 time. So a commit of ours may leave out old ones, in the same update as its rows. The files that only they name stay
@@ -6,6 +6,8 @@ where they are, because a reader may be at them: `remove_orphan_files` finds the
 """
 
 from __future__ import annotations
+
+import time
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
@@ -15,6 +17,11 @@ from raycdc.sinks.iceberg.descent import snapshots_of_records
 #: So many are left out at once, because that costs as much as a commit; and so many at most, for a table that has a
 #: great many when it begins.
 EXPIRED_LEAST, EXPIRED_MOST = 50, 200
+
+
+def expired_by_now(metadata: TableMetadata, after_s: float | None) -> list[int]:
+    """The snapshots older than so many seconds that a commit leaves out now; None: none is."""
+    return [] if after_s is None else expired(metadata, before_ms=round((time.time() - after_s) * 1000))
 
 
 def expired(metadata: TableMetadata, *, before_ms: int) -> list[int]:

@@ -13,7 +13,6 @@ The property names our snapshot, so that a rollback is noticed: the table's curr
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,7 +68,7 @@ from raycdc.sinks.iceberg.descent import (
     records_of_others,
     vector_property,
 )
-from raycdc.sinks.iceberg.expiry import expired
+from raycdc.sinks.iceberg.expiry import expired_by_now
 from raycdc.sinks.iceberg.files import StoredColumn, WrittenFile, is_known, type_text
 from raycdc.sinks.iceberg.layout import StoredPartition, transform_text
 from raycdc.sinks.iceberg.metadata import data_file, iceberg_schema, partition_spec
@@ -361,7 +360,7 @@ class IcebergTarget:
         moot += records_of_others(metadata, self._app_id) if change.alone else []
         if moot:
             staged.remove_properties(*moot)
-        old = self._expired(metadata)
+        old = expired_by_now(metadata, self.expire_after_s)
         if old:
             staged._apply((RemoveSnapshotsUpdate(snapshot_ids=old),))  # type: ignore[call-arg]
         # pyiceberg has no public name for these; the version is pinned.
@@ -386,12 +385,6 @@ class IcebergTarget:
             raise CommitFailedException(str(cause)) from cause
         with contextlib.suppress(OSError):  # Old metadata that stays only costs space.
             Catalog._delete_old_metadata(table.io, metadata, response.metadata)
-
-    def _expired(self, metadata: TableMetadata) -> list[int]:
-        """The snapshots that the next commit leaves out."""
-        if self.expire_after_s is None:
-            return []
-        return expired(metadata, before_ms=round((time.time() - self.expire_after_s) * 1000))
 
     def _error(self, what: str, cause: Exception) -> SinkError:
         kind = SinkError if is_absent(cause) or is_refused(cause) or is_the_catalogs(cause) else TargetTouchedError

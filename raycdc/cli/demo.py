@@ -55,9 +55,14 @@ class _Options:
     seconds: float
     local: bool
     stay: bool
+    page: bool
 
     def run_words(self) -> list[str]:
         return ["run", str(CONFIG), *(["--local"] if self.local else [])]
+
+    def followed_words(self) -> list[str]:
+        """Of the run that is followed, whose page may be looked at."""
+        return [*self.run_words(), *(["--page"] if self.page else [])]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -81,7 +86,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{trial.version} is at {trial.address}; filling a shop with {size.rows:,} rows …", flush=True)
             trial.fill(size)
             CONFIG.write_text(_configuration(trial, target), encoding="utf-8")
-            print(f"raycdc {' '.join(options.run_words())}   (while customers buy)\n", flush=True)
+            print(f"raycdc {' '.join(options.followed_words())}   (while customers buy)\n", flush=True)
             status = _follow(trial, options)
             if status is not ExitCode.DONE:
                 return int(status)
@@ -117,6 +122,12 @@ def _parse(arguments: Sequence[str]) -> _Options:
         default=None,
         help="leave the servers up until Ctrl-C; default: on a terminal, where the target is a server",
     )
+    parser.add_argument(
+        "--page",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="print the address of the run's page for browsers (default)",
+    )
     chosen = parser.parse_args(list(arguments))
     fills_itself = chosen.source.startswith(("mariadb", "mysql"))
     return _Options(
@@ -126,6 +137,7 @@ def _parse(arguments: Sequence[str]) -> _Options:
         seconds=chosen.seconds,
         local=chosen.local,
         stay=sys.stdin.isatty() and chosen.sink in SERVERS if chosen.stay is None else chosen.stay,
+        page=chosen.page,
     )
 
 
@@ -183,7 +195,7 @@ def _follow(trial: SourceTrial, options: _Options) -> ExitCode:
 @contextlib.contextmanager
 def _pipeline(options: _Options) -> Iterator[subprocess.Popen[bytes]]:
     """``raycdc run`` in a process of its own, ended with the signal that Ctrl-C sends."""
-    with subprocess.Popen([sys.executable, "-m", "raycdc.cli", *options.run_words()]) as process:
+    with subprocess.Popen([sys.executable, "-m", "raycdc.cli", *options.followed_words()]) as process:
         try:
             yield process
         finally:
@@ -338,7 +350,7 @@ def _print_end(target: Target, options: _Options, *, seconds: float) -> None:
         print("\n".join(["\nLook at it:", "", *looked(target.look)]))
     commands = []
     if options.stay:
-        commands.append((f"run {CONFIG}", "in another terminal: it goes on"))
+        commands.append((f"run {CONFIG} --page", "in another terminal: it goes on"))
     commands += [
         (f"status {CONFIG}", "how far it is"),
         ("trial mariadb", "a server to try things on"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def load_config(path: str | Path, *, environment: Mapping[str, str] | None = Non
     path = Path(path)
     data = read_toml(path)
     try:
-        return config_from_dict(data, environment=environment)
+        return replace(config_from_dict(data, environment=environment), file=path.absolute())
     except ConfigError as error:
         count = len(error.problems)
         headline = f"{path} has {count} problem{'s' if count > 1 else ''}:"

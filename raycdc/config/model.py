@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from pydantic import ValidationInfo, field_validator, model_validator
@@ -555,6 +556,8 @@ class PipelineConfig:
         return self.ray.flight == "network"
 
     warnings: tuple[str, ...] = ()
+    #: The file that it was read from, if it was.
+    file: Path | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Raises `ConfigError` for what is not supported yet, however the configuration was made."""

@@ -163,11 +163,12 @@ class Collector:
             return self._tables.known()
 
     def reports(self, names: Iterable[str]) -> tuple[TableReport, ...]:
-        """The reports of these tables, as they are in a status."""
+        """The reports of these tables, as they are in a status; none of one that the run does not know."""
         now_s = self._clock()
         with self._lock:
             lag_ms = self._behind_ms(now_s)
-            return tuple(self._report(*self._tables.of(name), lag_ms=lag_ms, now_s=now_s) for name in names)
+            known = (self._tables.of(name) for name in names if name in self._tables)
+            return tuple(self._report(*each, lag_ms=lag_ms, now_s=now_s) for each in known)
 
     def _behind_ms(self, now_s: float) -> int | None:
         return None if self._behind is None else round(self._behind[0] + (now_s - self._behind[1]) * 1000)
@@ -385,6 +386,9 @@ class Tables:
             return list(passing), None
         found = list(islice(passing, chosen.limit))
         return found, found[-1] if found and next(passing, None) is not None else None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._figures
 
     def known(self) -> Known:
         """All of them, as they are now."""

@@ -17,6 +17,16 @@ _CHOOSING = [
     {"name": name, "in": "query", "required": False, "schema": _TEXT} for name in ("table", "phase", "limit", "after")
 ]
 _CODE = {"type": "object", "properties": {"code": _TEXT}}
+_VERIFICATION = {
+    "type": "object",
+    "properties": {
+        "id": _TEXT,
+        "table": _TEXT,
+        "state": {"enum": ["running", "done", "failed"]},
+        "results": {"type": "array", "items": {"type": "object"}},
+        "text": _TEXT,
+    },
+}
 _COMMAND = {
     "type": "object",
     "required": ["action", "table"],
@@ -81,6 +91,13 @@ def description() -> JsonSchemaValue:
             "/v1/events": {"get": {"summary": "The events of the run, as they come.", "responses": events}},
             "/v1/look": {"get": {"summary": "What the page shows, every second.", "responses": events}},
             "/v1/links": {"post": _operation("The code of a new link to the page.", _CODE)},
+            "/v1/verifications": {"post": _operation("Compare a table beside the run.", _VERIFICATION, 202)},
+            "/v1/verifications/{id}": {
+                "get": {
+                    **_operation("How the comparison is.", _VERIFICATION),
+                    "parameters": [{"name": "id", "in": "path", "required": True, "schema": _TEXT}],
+                }
+            },
             "/v1/openapi.json": {"get": _operation("This document.", {"type": "object"})},
         },
         "components": {

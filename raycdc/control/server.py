@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from raycdc.control.events import EventHub
+    from raycdc.control.page.routes import Page
 
 #: After this long the API's libraries are loaded: not before rows are on their way, and never by a run that has ended.
 OPENS_AFTER_S = 2.0
@@ -44,6 +45,8 @@ class Threshold:
     warn: Callable[[str], None]
     #: Hears where the page is, if it is wanted: its address, and a code that lets a browser in.
     show_page: Callable[[str, str], None] | None = None
+    #: The file of the configuration, if there is one.
+    config: Path | None = None
 
 
 class ControlDoor:
@@ -57,6 +60,7 @@ class ControlDoor:
         self._events: EventHub | None = None
         self._thread = HttpThread("control door", self._prepare, self._failed, after_s=OPENS_AFTER_S)
         self._token_file: Path | None = None
+        self._page: Page | None = None
 
     def __repr__(self) -> str:
         return f"ControlDoor({self._threshold.options!r}, {self._thread!r})"
@@ -73,6 +77,8 @@ class ControlDoor:
     def close(self) -> None:
         """End, within a few seconds. Harmless where it was never opened."""
         self._thread.close()
+        if self._page is not None:
+            self._page.close()
         if self._token_file is not None:
             self._token_file.unlink(missing_ok=True)
 
@@ -87,6 +93,7 @@ class ControlDoor:
         from raycdc.control.page.feed import Feed
         from raycdc.control.page.routes import Page
         from raycdc.control.page.sessions import Sessions
+        from raycdc.control.page.verifications import Verifications
 
         options = self._threshold.options
         listening = listen(options)
@@ -95,9 +102,12 @@ class ControlDoor:
         name = "" if options.token else self._write(token)
         self._events = EventHub()
         page = None
+        config = self._threshold.config
         if options.page is not PageAccess.OFF:
             sessions = Sessions(token, reads_only=options.page is PageAccess.READ_ONLY)
-            page = Page(sessions, Feed(self._collector, self._history))
+            verifications = None if config is None else Verifications.of(config)
+            page = Page(sessions, Feed(self._collector, self._history), verifications)
+            self._page = page
         app = application(
             Answers(self._collector.status, self._commands, self._events),
             Guarding(token, names_of(options, host, port)),

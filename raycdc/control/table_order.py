@@ -39,7 +39,9 @@ class Sorting(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which tables: those whose names hold `contains`, whatever its case, in `phase`; a page of them in this order."""
+    """Which tables: those whose names hold `contains`, whatever its case, in `phase`; a page of them in this order. One
+    more `table` is looked at closely.
+    """
 
     contains: str = ""
     phase: str = ""
@@ -47,6 +49,7 @@ class Wanted:
     descending: bool = False
     offset: int = 0
     limit: int = 50
+    table: str = ""
 
 
 @dataclass(frozen=True, slots=True)

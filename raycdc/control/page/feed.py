@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from raycdc.control.collect import Collector
 from raycdc.control.history import STEPS, History
 from raycdc.control.model import Chosen, Status, TableReport
-from raycdc.control.page.look import VERSION, HeldSplits, Look
+from raycdc.control.page.look import VERSION, HeldSplits, Look, May
 from raycdc.control.table_order import TableOrder, Wanted
 
 #: So many may look at once.
@@ -62,19 +62,19 @@ class Feed:
         """Whether there is room for nobody else."""
         return self._lookers >= LOOKERS_MAX
 
-    async def follow(self, wanted: Wanted, *, reads_only: bool) -> AsyncIterator[bytes]:
+    async def follow(self, wanted: Wanted, may: May) -> AsyncIterator[bytes]:
         """Looks as server-sent events, until whoever looks goes."""
         seen = _Seen()
         self._lookers += 1
         try:
             while True:
-                look = await run_in_threadpool(self.look, wanted, seen, reads_only=reads_only)
+                look = await run_in_threadpool(self.look, wanted, may, seen)
                 yield b"event: look\ndata: " + look.to_json() + b"\n\n"
                 await asyncio.sleep(EVERY_S)
         finally:
             self._lookers -= 1
 
-    def look(self, wanted: Wanted, seen: _Seen | None = None, *, reads_only: bool) -> Look:
+    def look(self, wanted: Wanted, may: May, seen: _Seen | None = None) -> Look:
         """What is to be seen now; `seen` is what was sent before, and goes on."""
         seen = seen or _Seen()
         with self._lock:
@@ -85,10 +85,11 @@ class Feed:
         seen.samples, seen.epochs = tuple(each.count for each in series), epochs_count
         return Look(
             version=VERSION,
-            reads_only=reads_only,
+            may=may,
             status=replace(shared.status, tables=self._collector.reports(names)),
             matching=matching,
             offset=offset,
+            table=next(iter(self._collector.reports([wanted.table])), None),
             parked=shared.parked,
             splits=shared.splits,
             series=series,

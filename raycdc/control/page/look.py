@@ -31,14 +31,23 @@ class HeldSplits:
 
 
 @dataclass(frozen=True, slots=True)
+class May:
+    """What whoever looks may do."""
+
+    act: Annotated[bool, Field(description="Give commands about tables.")]
+    verify: Annotated[bool, Field(description="Have tables compared; for whoever may act.")]
+
+
+@dataclass(frozen=True, slots=True)
 class Look:
     """See the module's docstring. `status.tables` are those that were asked for."""
 
     version: int
-    reads_only: Annotated[bool, Field(description="Whether whoever looks may not act.")]
+    may: May
     status: Status
     matching: Annotated[int, Field(description="Tables that were asked for, on all pages.")]
     offset: Annotated[int, Field(description="How many of them come before those that are here.")]
+    table: Annotated[TableReport | None, Field(description="The one that is looked at closely.")]
     parked: Annotated[tuple[TableReport, ...], Field(description="The first tables that are parked.")]
     splits: tuple[HeldSplits, ...]
     series: Annotated[tuple[Series, ...], Field(description="Samples since the look before; all in the first.")]

@@ -6,7 +6,7 @@
 | ``POST /page/login`` with ``{"code": …}`` | lets a browser in, for a link's code or the token | anybody |
 | ``POST /page/logout`` | ends the session | who was let in |
 | ``GET /v1/look`` | `raycdc.control.page.look.Look`, every second, as server-sent events; ``?contains=``, \
-``phase=``, ``sort=``, ``descending=1``, ``offset=`` and ``limit=`` choose its tables | \
+``phase=``, ``sort=``, ``descending=1``, ``offset=`` and ``limit=`` choose its tables, ``table=`` one more | \
 the token, or who was let in |
 | ``POST /v1/links`` | the code of a new link; with ``{"read_only": true}`` of one to look alone | the token |
 """
@@ -20,7 +20,9 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from raycdc.control.page.feed import Feed
+from raycdc.control.page.look import May
 from raycdc.control.page.sessions import SESSION_GOOD_FOR_S, Session, Sessions
+from raycdc.control.page.verifications import Verifications
 from raycdc.control.requests import HEADERS, error, json_body
 from raycdc.control.table_order import Sorting, Wanted
 
@@ -48,9 +50,11 @@ SESSION = "raycdc.session"
 class Page:
     """What the page's paths answer with."""
 
-    def __init__(self, sessions: Sessions, feed: Feed) -> None:
+    def __init__(self, sessions: Sessions, feed: Feed, verifications: Verifications | None = None) -> None:
+        """Without `verifications` nothing is compared: the run has no file that says what."""
         self._sessions = sessions
         self._feed = feed
+        self._verifications = verifications
         self._files = {path.name: path.read_bytes() for path in STATIC.iterdir() if path.suffix in _TYPES}
 
     def __repr__(self) -> str:
@@ -69,7 +73,13 @@ class Page:
             Route("/page/{name}", self._file),
             Route("/v1/look", self._look),
             Route("/v1/links", self._link, methods=["POST"]),
+            *(() if self._verifications is None else self._verifications.routes()),
         ]
+
+    def close(self) -> None:
+        """The run ends."""
+        if self._verifications is not None:
+            self._verifications.close()
 
     @staticmethod
     def is_open(request: Request) -> bool:
@@ -122,7 +132,8 @@ class Page:
         if self._feed.full:
             return error(503, "As many look at this run as may; close another page of it.")
         session = session_of(request)
-        looks = self._feed.follow(_wanted(request), reads_only=session is not None and session.reads_only)
+        may = May(act=session is None or not session.reads_only, verify=self._verifications is not None)
+        looks = self._feed.follow(_wanted(request), may)
         return StreamingResponse(looks, media_type="text/event-stream", headers=HEADERS | {"X-Accel-Buffering": "no"})
 
     async def _link(self, request: Request) -> Response:
@@ -152,6 +163,7 @@ def _wanted(request: Request) -> Wanted:
         descending=asked.get("descending", "") == "1",
         offset=_number(asked.get("offset", ""), usual.offset),
         limit=max(1, min(LIMIT_MAX, _number(asked.get("limit", ""), usual.limit))),
+        table=asked.get("table", ""),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,15 +20,19 @@ from raycdc.control.collect import About, Collector
 from raycdc.control.events import EventHub
 from raycdc.control.history import STEPS, History
 from raycdc.control.page.feed import Feed
+from raycdc.control.page.look import May
 from raycdc.control.page.routes import STATIC, Page
 from raycdc.control.page.sessions import CODE_GOOD_FOR_S, SESSION_GOOD_FOR_S, SESSIONS_MAX, Sessions
+from raycdc.control.page.verifications import Verifications
 from raycdc.driver.commands import CommandDesk
 from raycdc.run_events import Committed, Lags, Progress, RunEvent, Started, TableFigures
+from raycdc.testing.servers.process import wait_until
 
 HOST = "127.0.0.1:8087"
 TOKEN = "a-token-of-the-test"
 #: Of a browser whose page is the door's own.
 OWN = {"origin": f"http://{HOST}", "sec-fetch-site": "same-origin"}
+MAY = May(act=False, verify=False)
 PAUSE = {"action": "pause", "table": "shop.orders"}
 
 
@@ -48,6 +53,7 @@ class Door:
 
     path: Path
     reads_only: bool = False
+    verifications: Verifications | None = None
     now_s: float = 1000.0
     collector: Collector = field(init=False)
     history: History = field(init=False)
@@ -59,7 +65,7 @@ class Door:
         self.history = History(self.collector.pace, **clock)  # type: ignore[arg-type]
         self.sessions = Sessions(TOKEN, reads_only=self.reads_only, clock=lambda: self.now_s)
         self.desk = CommandDesk(CheckpointStore(self.path / "state", pipeline="shop"))
-        self.page = Page(self.sessions, Feed(self.collector, self.history))
+        self.page = Page(self.sessions, Feed(self.collector, self.history), self.verifications)
         answers = Answers(self.collector.status, self.desk, EventHub())
         self.application = application(answers, Guarding(TOKEN, frozenset({HOST})), self.page)
 
@@ -136,7 +142,7 @@ def test_a_link_lets_one_browser_in_once(door: Door) -> None:
 
 
 def test_the_token_lets_a_browser_in_and_nothing_else_does(door: Door) -> None:
-    assert door.look(door.log_in(TOKEN))["reads_only"] is False
+    assert door.look(door.log_in(TOKEN))["may"] == {"act": True, "verify": False}
     wrong: list[object] = [TOKEN[:-1], "", None, 7, [TOKEN], "ä", {"code": TOKEN}]
     for given in wrong:
         assert door.ask("/page/login", {"code": given}, OWN).code == 401, given
@@ -210,7 +216,7 @@ def test_a_browser_acts_through_the_commands_of_the_command_line_and_from_its_ow
 def test_who_may_look_alone_does_not_act(tmp_path: Path) -> None:
     door = Door(tmp_path)
     guest = door.log_in(door.ask("/v1/links", {"read_only": True}, BEARER).document["code"])
-    assert door.look(guest)["reads_only"] is True
+    assert door.look(guest)["may"]["act"] is False
     assert door.ask("/v1/commands", PAUSE, guest).code == 403
     # Nor is a link to be had that lets somebody act.
     assert door.ask("/v1/links", {}, guest).code == 403
@@ -219,9 +225,59 @@ def test_who_may_look_alone_does_not_act(tmp_path: Path) -> None:
     # control.page = "read-only": for everybody, but the command line.
     strict = Door(tmp_path, reads_only=True)
     browser = strict.log_in(TOKEN)
-    assert (strict.look(browser)["reads_only"], strict.ask("/v1/commands", PAUSE, browser).code) == (True, 403)
+    assert (strict.look(browser)["may"]["act"], strict.ask("/v1/commands", PAUSE, browser).code) == (False, 403)
     assert strict.ask("/v1/commands", PAUSE, BEARER).code == 202
     assert strict.ask("/page/logout", {}, browser).code == 200
+
+
+ECHO = """
+import json, sys
+line = dict(target=sys.argv[-1], verdict="equal", reason=" ".join(sys.argv[1:]), source_rows=3, target_rows=3)
+print(json.dumps(line | dict.fromkeys(["missing", "extra", "changed", "behind", "kept_changing"], 0)))
+"""
+
+
+def test_verify_is_the_command_in_a_process_of_its_own_and_a_name_is_no_option(tmp_path: Path) -> None:
+    door = Door(tmp_path, verifications=Verifications((sys.executable, "-c", ECHO)))
+    browser = door.log_in(TOKEN)
+    assert door.look(browser)["may"] == {"act": True, "verify": True}
+    guest = door.log_in(door.sessions.new_code(reads_only=True))
+    assert door.ask("/v1/verifications", {"table": "shop.orders"}, guest).code == 403
+    assert door.ask("/v1/verifications", {"table": ""}, browser).code == 400
+    begun = door.ask("/v1/verifications", {"table": "--repair"}, browser)
+    assert (begun.code, begun.document["state"], begun.document["table"]) == (202, "running", "--repair")
+    ended: list[Any] = []
+
+    def over() -> bool:
+        ended[:] = [door.ask(f"/v1/verifications/{begun.document['id']}", None, browser).document]
+        return bool(ended[0]["state"] != "running")
+
+    wait_until(over, timeout_s=300, what="the table is compared")
+    [result] = ended[0]["results"]
+    assert (ended[0]["state"], result["verdict"], result["source_rows"]) == ("done", "equal", 3)
+    assert (result["target"], result["reason"]) == ("--repair", "-- --repair")
+    assert door.ask("/v1/verifications/0", None, browser).code == 404
+
+
+def test_one_table_is_compared_at_a_time_and_none_when_the_run_ends(tmp_path: Path) -> None:
+    script = "import sys, time\nprint('gone wrong', file=sys.stderr, flush=True)\nopen(sys.argv[-1] + '.up', 'w')\n"
+    waits = Verifications((sys.executable, "-c", script + "time.sleep(3600)"))
+    table = str(tmp_path / "table")
+    begun = waits.begin(table)
+    assert begun is not None
+    assert waits.begin("shop.b") is None
+    wait_until(lambda: Path(f"{table}.up").exists(), timeout_s=300, what="the command is up")
+    waits.close()
+
+    def failed() -> bool:
+        found = waits.known(begun.id)
+        return found is not None and found.state == "failed"
+
+    wait_until(failed, timeout_s=300, what="the command is ended")
+    known = waits.known(begun.id)
+    assert known is not None
+    assert known.text == "gone wrong"
+    assert waits.begin("shop.c") is None
 
 
 def test_the_page_is_the_same_for_everybody_and_loads_nothing_from_elsewhere(door: Door) -> None:
@@ -282,6 +338,9 @@ def test_a_look_has_the_tables_that_are_wanted_in_their_order(door: Door) -> Non
     assert names("contains=BI") == ["Big"]
     assert names("phase=parked") == ["x"]
     assert names("contains=nothing") == []
+    # One more is looked at closely, whatever is on the page.
+    assert door.look(browser, "limit=1&table=shop.t3")["table"]["rows"] == 3
+    assert door.look(browser, "table=shop.none")["table"] is None
     look = door.look(browser, "sort=table&limit=5&offset=10")
     assert [look["matching"], look["offset"], len(look["status"]["tables"])] == [14, 10, 4]
     # Behind the last page there is the last one; what makes no sense is as if it were not said.
@@ -311,7 +370,7 @@ def test_history_is_bounded_and_a_look_has_what_is_new(door: Door) -> None:
     from raycdc.control.table_order import Wanted
 
     seen = _Seen()
-    first = feed.look(Wanted(), seen, reads_only=False)
+    first = feed.look(Wanted(), MAY, seen)
     assert [series.step_seconds for series in first.series] == [step for step, _ in STEPS]
     assert [len(series.at_ms) for series in first.series] == [300, 360, 33]
     minutes = first.series[1]
@@ -320,10 +379,10 @@ def test_history_is_bounded_and_a_look_has_what_is_new(door: Door) -> None:
     # The longest of each step.
     assert minutes.lag_ms[-1] - minutes.lag_ms[-2] == 10  # type: ignore[operator]
     assert (len(first.epochs), first.epochs[-1].epoch, first.epochs[-1].largest) == (300, 3990, (("shop.a", 100),))
-    assert sum(len(series.at_ms) for series in feed.look(Wanted(), seen, reads_only=False).series) == 0
+    assert sum(len(series.at_ms) for series in feed.look(Wanted(), MAY, seen).series) == 0
     door.now_s += 1
     door.tell(progress(figures("shop.a", rows=50_000)), Committed(4000, {}, 0, staging_s=0, commit_s=0))
-    later = feed.look(Wanted(), seen, reads_only=False)
+    later = feed.look(Wanted(), MAY, seen)
     assert [len(series.at_ms) for series in later.series] == [1, 0, 0]
     assert [epoch.epoch for epoch in later.epochs] == [4000]
 
@@ -345,6 +404,6 @@ def test_nothing_is_made_while_nobody_looks(door: Door) -> None:
     from raycdc.control.table_order import Wanted
 
     # Several who look at once have one status made.
-    looks = [feed.look(Wanted(), reads_only=False) for _ in range(5)]
+    looks = [feed.look(Wanted(), MAY) for _ in range(5)]
     assert asked == 1
     assert len({look.status.at_ms for look in looks}) == 1

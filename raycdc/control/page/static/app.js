@@ -37,7 +37,14 @@ const feed = new Feed({
   },
 });
 
-const tables = new Tables(() => feed.follow(tables.query), openTable);
+const tables = new Tables(() => follow(), openTable);
+
+/** Look at the tables that are wanted, and closely at the one whose window is open. */
+function follow() {
+  const query = new URLSearchParams(tables.query);
+  if (dialog.name !== null) query.set("table", dialog.name);
+  feed.follow(query.toString());
+}
 
 function show(look) {
   byId("connection").hidden = true;
@@ -51,8 +58,7 @@ function show(look) {
   tables.show(look);
   showReaders(look);
   showMessages(look);
-  const shown = report(dialog.name);
-  if (shown) dialog.show(shown, look.status.at_ms);
+  if (look.table) dialog.show(look.table, look);
   tellOfPhases(look);
 }
 
@@ -65,12 +71,11 @@ function tellOfPhases(look) {
   spoken = text;
 }
 
-const report = (name) => (name === null || !last ? null
-  : tables.reports.get(name) ?? last.parked.find((table) => table.table === name) ?? null);
-
 function openTable(name) {
-  const table = report(name);
-  if (table) dialog.open(table, last.status.at_ms);
+  const table = tables.reports.get(name) ?? last.parked.find((each) => each.table === name);
+  if (!table) return;
+  dialog.open(table, last);
+  follow();
 }
 
 /** Show the entrance. */
@@ -86,7 +91,7 @@ function enter(text) {
 function look() {
   byId("entrance").hidden = true;
   byId("view").hidden = false;
-  feed.follow(tables.query);
+  follow();
 }
 
 async function letIn(code) {

@@ -4,9 +4,9 @@ import { byId, element, put, setAttribute, setText, shape } from "./dom.js";
 import { clock, duration, short } from "./words.js";
 
 const RANGES = [
-  { step: 1, name: "5 min", seconds: 300 },
-  { step: 10, name: "1 hour", seconds: 3600 },
-  { step: 120, name: "24 hours", seconds: 86_400 },
+  { step: 1, name: "5 min", seconds: 300, parts: [0, 0.4, 0.8, 1] },
+  { step: 10, name: "1 hour", seconds: 3600, parts: [0, 0.5, 1] },
+  { step: 120, name: "24 hours", seconds: 86_400, parts: [0, 0.5, 1] },
 ];
 const rate = (value) => `${short(value).join(" ").trim()} rows/s`;
 const CHARTS = [
@@ -83,7 +83,7 @@ class Chart {
       parts.push(shape("line", { class: "grid", x1: EDGE.left, x2: width - EDGE.right, y1: y, y2: y }));
       parts.push(shape("text", { x: EDGE.left - 8, y: y + 4, "text-anchor": "end" }, value ? this.about.axis(value) : "0"));
     }
-    for (const part of [0, 0.5, 1]) {
+    for (const part of range.parts) {
       const ago = range.seconds * (1 - part);
       parts.push(shape("text", {
         x: EDGE.left + part * (width - EDGE.left - EDGE.right), y: HEIGHT - 4,

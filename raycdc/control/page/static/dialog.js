@@ -1,5 +1,6 @@
 // One table: all that is known of it, in a window of its own.
 
+import { Actions } from "./actions.js";
 import { byId, element, put } from "./dom.js";
 import { wayOut } from "./overview.js";
 import { commitText, progressText } from "./tables.js";
@@ -9,24 +10,26 @@ export class TableDialog {
   constructor() {
     this.dialog = byId("table-dialog");
     this.name = null;
+    this.actions = new Actions();
     this.dialog.addEventListener("close", () => { this.name = null; });
     // A click beside it closes it, as people expect.
     this.dialog.addEventListener("click", (event) => { if (event.target === this.dialog) this.dialog.close(); });
   }
 
-  open(table, now) {
+  open(table, look) {
     this.name = table.table;
     put(byId("table-dialog-title"), table.table);
     this.particulars = element("dl", { class: "particulars" });
-    put(byId("table-dialog-body"), this.particulars);
-    this.show(table, now);
+    put(byId("table-dialog-body"), this.actions.place, this.particulars);
+    this.show(table, look);
     this.dialog.showModal();
   }
 
   /** The newest of the table that is shown. */
-  show(table, now) {
+  show(table, look) {
     if (!this.particulars || this.name !== table.table) return;
-    const shown = [...lines(table, now)].filter(([, value]) => value !== "" && value !== null);
+    this.actions.show(table, look.may);
+    const shown = [...lines(table, look.status.at_ms)].filter(([, value]) => value !== "" && value !== null);
     const key = JSON.stringify(shown.map(([name, value]) => [name, value instanceof Node ? value.textContent : value]));
     if (this.particulars.dataset.shown === key) return;
     this.particulars.dataset.shown = key;
@@ -41,7 +44,7 @@ function* lines(table, now) {
   if (parked) {
     yield ["Why", parked.reason];
     yield ["What to do", wayOut(table)];
-    yield ["Since", clock(parked.at_ms)];
+    yield ["Since", parked.at_ms ? clock(parked.at_ms) : ""];
     yield ["Left at", parked.place];
   }
   yield ["Targets", table.targets.join("\n")];

@@ -18,7 +18,7 @@ export function element(tag, about = {}, ...inside) {
 
 /** Have `place` hold exactly this. */
 export function put(place, ...inside) {
-  place.replaceChildren(...inside.flat().filter((each) => each !== null && each !== undefined && each !== "")
+  place.replaceChildren(...inside.flat(Infinity).filter((each) => each !== null && each !== undefined && each !== "")
     .map((each) => (each instanceof Node ? each : document.createTextNode(String(each)))));
 }
 

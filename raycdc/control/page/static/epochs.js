@@ -4,6 +4,8 @@ import { byId, element, keep, put, setAttribute, setText } from "./dom.js";
 import { clock, counted, duration } from "./words.js";
 
 const SHOWN = 90;
+/** A bar is as wide at most, in pixels. */
+const WIDE = 24;
 
 export class Epochs {
   constructor(history) {
@@ -13,8 +15,9 @@ export class Epochs {
     this.axis = element("p", { class: "epoch-axis" }, element("span"), element("span"));
     this.told = element("p", { class: "epoch-told" });
     this.legend = element("p", { class: "legend" }, element("span", { class: "first-series" }, "writing rows"),
-      element("span", { class: "third-series" }, "recording them"));
-    put(byId("epoch-bars"), this.bars, this.axis, this.legend, this.told);
+      element("span", { class: "second-series" }, "recording them"));
+    this.frame = element("div", { class: "epoch-frame" }, this.bars, this.axis);
+    put(byId("epoch-bars"), this.frame, this.legend, this.told);
     this.bars.addEventListener("keydown", (event) => this.key(event));
   }
 
@@ -34,6 +37,7 @@ export class Epochs {
       setAttribute(bar, "aria-pressed", epoch.epoch === this.chosen);
       bar.tabIndex = epoch.epoch === shown ? 0 : -1;
     });
+    this.frame.style.maxWidth = `${Math.max(240, epochs.length * WIDE)}px`;
     setText(this.axis.firstChild, clock(epochs[0].at_ms));
     setText(this.axis.lastChild, clock(epochs.at(-1).at_ms));
     setText(this.told, words(epochs.find((epoch) => epoch.epoch === shown)));

@@ -1,7 +1,7 @@
 // The head of the page: what runs, the figures of now, and the flow from enumerator to target.
 
 import { byId, element, keep, put, setText } from "./dom.js";
-import { counted, duration, durationParts, number, phaseClass, short, size } from "./words.js";
+import { counted, duration, durationParts, number, short, size } from "./words.js";
 
 const STAGE_NAMES = {
   source: "the source", pace: "the pace", decode: "decoding", hand_off: "the hand-off", bridge: "writing segments",
@@ -18,7 +18,7 @@ export function showHead(look) {
   const step = byId("step");
   setText(step, status.run?.step ?? "at rest");
   step.className = `pill ${stepClass(status.run?.step)}`;
-  byId("read-only").hidden = !look.reads_only;
+  byId("read-only").hidden = look.may.act;
   setText(byId("said"), `As told by ${status.said}.`);
   const run = status.run;
   setText(byId("told"), run
@@ -177,5 +177,3 @@ export function wayOut(table) {
   return "The other tables go on. When the cause is mended, resume goes on from where it was left, where that can be; "
     + "resnapshot reads the table anew. Or leave it out in the configuration.";
 }
-
-export { phaseClass };

@@ -37,8 +37,12 @@ export function size(bytes) {
   return counted(bytes, "byte");
 }
 
-/** The time of day, of this browser's clock. */
-export const clock = (ms) => new Date(ms).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+/** The time of day, of this browser's clock; with its date where it was another one. */
+export function clock(ms) {
+  const then = new Date(ms);
+  const time = then.toLocaleTimeString("en-GB");
+  return then.toDateString() === new Date().toDateString() ? time : `${then.toLocaleDateString("en-CA")} ${time}`;
+}
 
 /** The class of a phase's colour. */
 export const phaseClass = (phase) => ({

@@ -140,6 +140,7 @@ class Pipeline:
         reporter.on_status.append(control.heard)
         reporter.on_exit.append(notifier.failed)
         notifier.open(reporter.warning, lambda: None if (room := control.log_room()) is None else room.kept_s)
+        reporter.on_moved.append(control.moved)
         start = Start(self.config, local, self._has_sink)
         try:
             stopped = self._run(start, reporter, control, _end_of(until), standby=standby)
@@ -314,7 +315,7 @@ class Pipeline:
             spark.warm_up()
         reporter.starting("asking the sink what it holds")
         data = DataSide(config, store, settled, spec.access, spark)
-        watchdog = Watchdog(config.pipeline.watchdog.total_seconds(), reporter.tell)
+        watchdog = Watchdog(config.pipeline.watchdog.total_seconds(), reporter.tell, reporter.moved)
         watchdog.board.around = partial(activity, spark)
         run.stack.enter_context(watchdog.watching())
         reporter.on_status.append(watchdog.heard)

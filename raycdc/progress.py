@@ -126,6 +126,33 @@ class TablesOfRun:
         )
 
 
+class LagsOfRun:
+    """FLIP-33's lags, from what readers tell and what was committed last. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._emit_lag_ms: int | None = None
+        self._ordinal: int | None = None
+        self._moved_s = time.monotonic()
+
+    def committed(self, figures: EpochStatistics) -> None:
+        if figures.watermark_ms is not None:
+            self._emit_lag_ms = max(0, figures.committed_ms - figures.watermark_ms)
+
+    def look(self, readers: Sequence[ReaderStatus], now_s: float) -> Lags | PartitionLags:
+        """The lags of the log, or those of all partitions together."""
+        partitions = [reader.metrics.partitions for reader in readers if reader.metrics.partitions is not None]
+        if partitions:
+            return _lags_of_partitions(partitions)
+        fetch_lag_ms = None
+        for reader in readers:
+            log = reader.metrics.log
+            if log is not None:
+                fetch_lag_ms = log.fetch_lag_ms
+                if log.ordinal != self._ordinal:
+                    self._ordinal, self._moved_s = log.ordinal, now_s
+        return Lags(fetch_lag_ms, self._emit_lag_ms, round((now_s - self._moved_s) * 1000))
+
+
 class ProgressReporter:
     """Turns statuses and commits into events. `listener` is called from several threads, one at a time."""
 
@@ -135,16 +162,16 @@ class ProgressReporter:
         self.on_status: list[Callable[[JobStatus | None], None]] = []
         #: Each hears the error with which the process ends at once, before it does.
         self.on_exit: list[Callable[[RaycdcError], None]] = []
+        #: Each hears that the driver's work goes on, also where there is no source side to look at.
+        self.on_moved: list[Callable[[], None]] = []
         self._driver_pid = driver_pid
         self._lock = threading.Lock()
         self._parked: dict[str, int] = {}
         self._problems: dict[str, str] = {}
         self._tables = TablesOfRun()
-        self._emit_lag_ms: int | None = None
+        self._lags = LagsOfRun()
         self._bad_rows: Mapping[str, int] = {}
         self._lag = Lag()
-        #: The log's place, and when it was another one last.
-        self._moved: tuple[int | None, float] = None, time.monotonic()
 
     def starting(self, step: str) -> None:
         self._tell(Starting(step))
@@ -166,12 +193,15 @@ class ProgressReporter:
     def warning(self, text: str) -> None:
         self._tell(Warned(text))
 
+    def moved(self) -> None:
+        for hear in self.on_moved:
+            hear()
+
     def failed(self, error: RaycdcError) -> None:
         self._tell(Failed.of(error))
 
     def committed(self, figures: EpochStatistics) -> None:
-        if figures.watermark_ms is not None:
-            self._emit_lag_ms = max(0, figures.committed_ms - figures.watermark_ms)
+        self._lags.committed(figures)
         self._bad_rows = figures.bad_rows
         self._lag.committed(figures.epoch)
         self._tell(
@@ -251,22 +281,8 @@ class ProgressReporter:
         now_ms = time.time_ns() // 1_000_000
         self._lag.look(status, now_ms)
         bottleneck = PACE if status.is_paced else ""
-        lags = self._lags(status.readers, now_s)
+        lags = self._lags.look(status.readers, now_s)
         return Progress(tables, lags, readers, bottleneck, self._lag.behind_ms(now_ms))
-
-    def _lags(self, readers: Sequence[ReaderStatus], now_s: float) -> Lags | PartitionLags:
-        """The lags of the log, or those of all partitions together."""
-        partitions = [reader.metrics.partitions for reader in readers if reader.metrics.partitions is not None]
-        if partitions:
-            return _lags_of_partitions(partitions)
-        fetch_lag_ms = None
-        for reader in readers:
-            log = reader.metrics.log
-            if log is not None:
-                fetch_lag_ms = log.fetch_lag_ms
-                if log.ordinal != self._moved[0]:
-                    self._moved = log.ordinal, now_s
-        return Lags(fetch_lag_ms, self._emit_lag_ms, round((now_s - self._moved[1]) * 1000))
 
     def tell(self, event: RunEvent) -> None:
         """Tell an event that somebody else has made."""

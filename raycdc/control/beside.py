@@ -79,6 +79,10 @@ class Control:
         """A status of the source side."""
         self._collector.heard(status)
 
+    def moved(self) -> None:
+        """The driver's work goes on."""
+        self._collector.moved()
+
     def take(self, tenure: Tenure, warn: Callable[[str], None]) -> None:
         """The state is this run's. `warn` hears of a door that does not work."""
         self._room = room_of(self._config, tenure.store)

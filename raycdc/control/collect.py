@@ -103,7 +103,7 @@ class Collector:
         self._lock = threading.Lock()
         self._run = Run(socket.gethostname(), os.getpid(), wall_ms(), "starting", about.local)
         self._job: JobStatus | None = None
-        #: When the run looked at its processes last, or said something.
+        #: When the run looked at its processes last, or said something, or its driver's work moved.
         self._heard_s = clock()
         self._tables = Tables()
         self._stages = Stages()
@@ -124,6 +124,10 @@ class Collector:
             self._job = status
             self._stages.look(status, now_s=self._clock())
 
+    def moved(self) -> None:
+        """The driver's work goes on."""
+        self._heard_s = self._clock()
+
     def listen(self, event: RunEvent) -> None:
         """An event of the run."""
         self._heard_s = self._clock()
@@ -141,8 +145,8 @@ class Collector:
         return self._run.step
 
     def silent_s(self) -> float:
-        """For how long a run that reads and writes has neither looked at its processes nor said anything, in seconds; 0
-        while it starts, waits or ends, which may take as long as it does.
+        """For how long a run that reads and writes has neither looked at its processes nor said anything, and nothing
+        of its driver's work has moved, in seconds; 0 while it starts, waits or ends, which may take as long as it does.
         """
         return self._clock() - self._heard_s if self._run.step == "running" else 0.0
 

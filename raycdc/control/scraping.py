@@ -32,7 +32,8 @@ from raycdc.control.model import Chosen, Status
 from raycdc.control.requests import HEADERS, has_token, wants_token
 from raycdc.startup_checks import listen_for_scrapers
 
-#: A run that reads and writes looks at its processes five times a second. One that did not for so long hangs.
+#: A run that reads and writes looks at its processes five times a second; in a recovery there are none, and its work
+#: moves instead. One that did neither for so long hangs.
 SILENT_MAX_S = 300.0
 
 
@@ -89,7 +90,8 @@ class _Door:
             return refused
         silent_s = self._told.silent_s()
         if silent_s > SILENT_MAX_S:
-            return self._said(503, f"The run has not looked at its processes for {silent_s:.0f} seconds.")
+            text = f"The run has not looked at its processes for {silent_s:.0f} seconds, and none of its work moved."
+            return self._said(503, text)
         return self._said(200, "ok")
 
     def readyz(self, request: Request) -> Response:

@@ -120,11 +120,22 @@ class StandStills:
 
 
 class Watchdog:
-    """See the module's docstring. `tell` is called by its thread; `heard` by whoever has a new status."""
+    """See the module's docstring. `tell` is called by its thread; `heard` by whoever has a new status. `moved` hears
+    that works of the driver have moved, at most once a look: a recovery may take long, and has no other sign of life.
+    """
 
-    def __init__(self, after_s: float, tell: Callable[[RunEvent], None], threads: Threads = THREADS) -> None:
+    def __init__(
+        self,
+        after_s: float,
+        tell: Callable[[RunEvent], None],
+        moved: Callable[[], None] = lambda: None,
+        *,
+        threads: Threads = THREADS,
+    ) -> None:
         self._stand_stills = StandStills(after_s)
         self._tell = tell
+        self._moved = moved
+        self._moved_s = 0.0
         self._threads = threads
         self._status: JobStatus | None = None
         #: The works of the driver.
@@ -154,5 +165,8 @@ class Watchdog:
 
     def look(self) -> None:
         """Look once."""
+        if (moved_s := self.board.moved_last_s()) > self._moved_s:
+            self._moved_s = moved_s
+            self._moved()
         for event in self._stand_stills.look(self._threads.now_s(), self.board, self._status):
             self._tell(event)

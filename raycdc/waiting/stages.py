@@ -102,6 +102,8 @@ class Board:
         self.around: Callable[[], str] = lambda: ""
         self._around = ""
         self._around_s = 0.0
+        #: When a work ended last.
+        self._ended_s = 0.0
         #: How often something moved: batches of chunks that came, works that ended.
         self.moves = 0
 
@@ -145,6 +147,13 @@ class Board:
                 found.append(Standing(work.stage, work.table, work.split, work.does, words, round(stood_s, 1)))
         return tuple(found)
 
+    def moved_last_s(self) -> float:
+        """When something of it began, moved or ended last, by the clock of its threads; 0 before the first."""
+        works = self._list()
+        if works:
+            self._look_around(self._threads.now_s())
+        return max(self._ended_s, self._around_s, *(work.moved_s for work in works), 0.0)
+
     def _begun(self, stage: Stage, does: str, *, table: str = "", split: str = "") -> _Work:
         work = _Work(stage, table, split, does, self._threads.now_s())
         with self._lock:
@@ -154,6 +163,7 @@ class Board:
     def _ended(self, work: _Work) -> None:
         with self._lock:
             self._works.discard(work)
+            self._ended_s = self._threads.now_s()
 
     def _look_around(self, now_s: float) -> str:
         """The words of `around`, with the time when they were others last."""

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import re
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from raycdc.config import MetricsOptions, Secret
+from raycdc.config import MetricsOptions, Secret, load_config
 from raycdc.control.collect import About, Collector
 from raycdc.control.metrics import PHASES, Bounds, exposition
 from raycdc.control.model import (
@@ -28,7 +29,10 @@ from raycdc.control.model import (
     TableReport,
 )
 from raycdc.control.scraping import SILENT_MAX_S, Told, application
+from raycdc.driver import watchdog as watchdog_module
+from raycdc.driver.watchdog import Watchdog
 from raycdc.model import TableId
+from raycdc.pipeline import Pipeline
 from raycdc.run_events import (
     Committed,
     Failed,
@@ -41,6 +45,11 @@ from raycdc.run_events import (
     Waiting,
     Warned,
 )
+from raycdc.testing.jobs import RUN_TIMEOUT_S
+from raycdc.threads import Threads
+from raycdc.waiting import stages
+from raycdc.waiting.stages import Stage
+from tests.unit.upkeep.small_pipeline import configured
 
 MONITORING = Path(__file__).parents[3] / "examples" / "monitoring"
 
@@ -189,6 +198,46 @@ def test_probes_tell_who_is_ready_and_who_hangs() -> None:
     scene.collector.listen(Stopped())
     assert answers() == (200, 503)
     assert not scene.asked, "a probe asks nothing of the source"
+
+
+def test_a_recovery_is_alive_as_long_as_it_moves() -> None:
+    """Nobody looks at processes then, because there are none, however long its epochs take."""
+    scene = Scene()
+
+    class Clock(Threads):
+        def now_s(self) -> float:
+            return scene.now_s
+
+    watchdog = Watchdog(10 * SILENT_MAX_S, lambda _: None, scene.collector.moved, threads=Clock())
+
+    def healthy(after_s: float) -> bool:
+        scene.now_s += after_s
+        watchdog.look()
+        return scene.get("/healthz").code == 200
+
+    scene.collector.listen(Started(1, 1, (1,)))
+    with watchdog.board.doing(Stage.STAGE, "writes an epoch's rows", table="shop.a"):
+        assert healthy(SILENT_MAX_S - 1)
+        stages.moved()
+        assert healthy(2)
+        assert healthy(SILENT_MAX_S - 1)
+        assert not healthy(2), "nothing moved"
+        watchdog.board.around = lambda: "Spark: 3 of 4 tasks of 1 stages are done"
+        assert healthy(0), "Spark's jobs are its work"
+        assert not healthy(SILENT_MAX_S + 1)
+    assert healthy(0), "a work that ended moved"
+
+
+def test_a_run_tells_its_probes_that_its_work_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved = threading.Event()
+    monkeypatch.setattr(Collector, "moved", lambda _: moved.set())
+    monkeypatch.setattr(watchdog_module, "LOOK_S", 0.01)
+    pipeline = Pipeline.from_config(load_config(configured(tmp_path, events=None)))
+    runs = threading.Thread(target=lambda: pipeline.run(local=True))
+    runs.start()
+    assert moved.wait(RUN_TIMEOUT_S)
+    pipeline.stop()
+    runs.join()
 
 
 def test_figures_may_want_a_token_and_probes_need_none() -> None:

@@ -76,7 +76,7 @@ class DataSide:
         waited for as `patiently` does; `board` shows what is waited for.
         """
         here, private = self.is_here, self.store.path / "private"
-        run_tasks, at_once = task_runner(self.spark, None if here else private)
+        run_tasks, at_once = task_runner(self.spark, None if here else private, warn)
         context = replace(
             sink_context(self.config, self.store.app_id, run_tasks),
             parallelism=self.config.sink.parallelism or at_once,

@@ -28,7 +28,7 @@ from raycdc.consumer import Epoch, Ledger
 from raycdc.control.beside import Control
 from raycdc.data_side import DataSide, bad_records
 from raycdc.driver.commands import CommandDesk
-from raycdc.driver.hand_over import HandedLauncher, HandOver, begins_in_process
+from raycdc.driver.hand_over import HandedLauncher, HandOver, StateAsked, begins_in_process
 from raycdc.driver.live_commands import LOOK_AT_STORE_S, LOOK_S, LiveCommands, command_rules
 from raycdc.driver.new_tables import NewTables
 from raycdc.driver.recoveries import Recoveries
@@ -410,14 +410,7 @@ class Pipeline:
             )
             stack.callback(commands.close)
             if isinstance(launcher, HandedLauncher) and launcher.in_process:
-                store = run.store
-                hand_over = HandOver(
-                    launcher,
-                    supervisor,
-                    has_manifest=lambda: store.last_manifest() is not None,
-                    has_commit=lambda: store.last_commit() is not None,
-                    sweep=store.sweep_spool,
-                )
+                hand_over = HandOver(launcher, supervisor, StateAsked.of(run.store), tell=run.reporter.tell)
                 stack.callback(hand_over.close)
             _run_through_losses(loop, supervisor, run.reporter, recoveries)
 

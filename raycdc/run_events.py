@@ -10,6 +10,8 @@
 | … | another start looks whether that driver still has it | `at_most_s` beside them |
 | `took_over` | a standby that waited has the state now | `reason`, `generation` |
 | `started` | processes are up, and again whenever they change | `pids` |
+| `handed_over` | a run that began in the driver's process reads through Ray's actors from now on | `after_s`: seconds \
+since it began to read |
 | `scaling` | another number of readers, or they are elsewhere | `readers`, `waiting` (for a place), `nodes` (readers \
 by node), `reason` |
 | `progress` | twice a second; of more than a hundred tables less often, and those that changed | tables: phase, \
@@ -96,6 +98,18 @@ class Started:
     driver: int
     enumerator: int
     readers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """A run that began in the driver's process has handed its source side over to Ray, `after_s` seconds after it began
+    to read; `Started` names the actors.
+    """
+
+    after_s: float
+
+    def __str__(self) -> str:
+        return f"Ray and Spark are up: what this process read is theirs from now on, after {self.after_s:.0f} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,6 +406,7 @@ RunEvent = (
     | Waiting
     | TookOver
     | Started
+    | HandedOver
     | Scaling
     | Progress
     | Committed
@@ -447,7 +462,7 @@ def event_to_json(event: RunEvent) -> dict[str, Any]:
                 "staging_s": round(staging_s, 3),
                 "commit_s": round(commit_s, 3),
             }
-        case Warned() | Commanded() | NewTable():
+        case Warned() | Commanded() | NewTable() | HandedOver():
             return _told(event)
         case StoodStill() | WentOn():
             name, stood = ("moving", event.stood) if isinstance(event, WentOn) else ("standing", event)
@@ -476,7 +491,9 @@ def _ended(event: CaughtUp | Stopped | Failed) -> dict[str, str]:
     return {"event": "stopped" if isinstance(event, Stopped) else "caught_up"}
 
 
-def _told(event: Warned | Commanded | NewTable) -> dict[str, str | bool | list[str]]:
+def _told(event: Warned | Commanded | NewTable | HandedOver) -> dict[str, str | bool | float | list[str]]:
+    if isinstance(event, HandedOver):
+        return {"event": "handed_over", "after_s": event.after_s}
     if isinstance(event, Warned):
         return {"event": "warning", "text": event.text}
     if isinstance(event, NewTable):

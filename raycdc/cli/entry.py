@@ -21,7 +21,26 @@ from raycdc.printable import printable_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line (default: the process's) and return the exit code."""
+    """Run the command line (default: the process's) and return the exit code.
+
+    The process ends here where the run has left engines that come up: they die with it, and nobody waits for them.
+    """
+    code = _run(arguments)
+    left = sys.modules.get("raycdc.waiting.left_work")
+    if arguments is None and left is not None and left.now():
+        _flush()
+        os._exit(code)
+    return code
+
+
+def _flush() -> None:
+    """What was written is out; whoever read it may have left."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     verbose = "--verbose" in words
     is_run = words[:1] == ["run"]

@@ -25,6 +25,7 @@ from raycdc.run_events import (
     Commanded,
     Committed,
     Failed,
+    HandedOver,
     Lags,
     NewTable,
     PartitionLags,
@@ -108,7 +109,9 @@ class RunState:
                 self.end = "stopped"
             case Scaling(reason=reason):
                 self.scaling = reason
-            case Warned() | TableParked() | StoodStill() | WentOn() | Commanded() | NewTable() | Failed():
+            case (
+                HandedOver() | Warned() | TableParked() | StoodStill() | WentOn() | Commanded() | NewTable() | Failed()
+            ):
                 pass
             case TableMoved() | SnapshotDone() | SnapshotsDone() | SchemaChanged() | Recovered():
                 pass
@@ -208,7 +211,7 @@ class PlainView:
                 self._line(text, "WARNING")
             case Scaling():
                 self._unless_said(event, str(event))
-            case StoodStill() | WentOn() | Commanded() | NewTable():
+            case HandedOver() | StoodStill() | WentOn() | Commanded() | NewTable():
                 self._line(str(event))
             case SnapshotsDone() | SchemaChanged() | Recovered():
                 self._line(str(event))
@@ -318,7 +321,7 @@ class LiveView:
         match event:
             case Warned(text):
                 self.note(text)
-            case StoodStill() | WentOn() | Commanded() | NewTable():
+            case HandedOver() | StoodStill() | WentOn() | Commanded() | NewTable():
                 self.note(str(event))
             case SnapshotsDone() | SchemaChanged() | Recovered():
                 self.note(str(event))

@@ -58,7 +58,7 @@ def _headlines(status: Status) -> Iterator[str]:
         if (end := status.last_end) is not None:
             yield f"{_end(end, status.at_ms)}."
     else:
-        local = ", --local" if run.local else ""
+        local = ", --local" if run.local else ", reads by itself until Ray is up" if run.in_process else ""
         since = duration_text(status.at_ms - run.started_ms)
         yield f"{status.pipeline}{sink}: {run.step} since {since} (process {run.pid} on {run.host}{local})"
     yield ", ".join(_whole(status))

@@ -184,8 +184,9 @@ class Collector:
                 self._step(step)
             case Waiting() | TookOver():
                 self._step(str(event))
-            case Started():
+            case Started(driver, enumerator):
                 self._step("running")
+                self._run = replace(self._run, in_process=enumerator == driver)
             case CaughtUp() | Stopped():
                 self._step("ended")
             case Progress(tables):

@@ -249,6 +249,13 @@ class RecoveredLine(_Line):
     text: str
 
 
+class HandedOverLine(_Line):
+    """Ray's actors read from now on; before, the driver's process did."""
+
+    event: Literal["handed_over"]
+    after_s: Annotated[float, Field(description="Seconds since the run began to read.")]
+
+
 class ScalingLine(_Line):
     """There should be so many readers."""
 
@@ -307,6 +314,7 @@ Line = Annotated[
     | SnapshotsDoneLine
     | SchemaChangedLine
     | RecoveredLine
+    | HandedOverLine
     | ScalingLine
     | WaitingLine
     | TookOverLine

@@ -192,6 +192,9 @@ class Run:
     started_ms: int
     step: Annotated[str, Field(description="starting, waiting, running, stopping or ended; or the step of its start.")]
     local: bool | None = None
+    in_process: Annotated[
+        bool | None, Field(description="Whether this process reads by itself: with --local, or until Ray is up.")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,19 +10,27 @@ the end of an epoch; without a manifest there is none, because a start from "now
 goes on meanwhile. The data side needs no hand-over: a task gives the same files wherever it runs.
 
 *What if the process dies here?* Before the new generation: the next start goes on from the last manifest, as ever.
-After it: the same, because the generation says nothing but who may write.
+After it: the same, because the generation says nothing but who may write. *What if Ray or Spark dies?* Before the
+hand-over nothing of the run depends on them: it goes on in its own process, says so, and they are started again. After
+it a lost Ray is started again as ever (`raycdc.pipeline`). *What if the run ends while they come up?* It does not wait:
+what was begun ends by itself (`raycdc.waiting.left_work`).
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from dataclasses import dataclass
 from threading import Event, Lock
-from typing import Protocol
+from typing import Any, Protocol
 
+from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import PipelineConfig
+from raycdc.errors import ClusterLostError, ConfigError, RaycdcError
 from raycdc.failpoints import reach
+from raycdc.run_events import HandedOver, RunEvent, Warned
 from raycdc.runtime.coordinator_host import CoordinatorStart
 from raycdc.runtime.launcher import CoordinatorHandle, Launcher, ReaderHandle
 from raycdc.runtime.reader_worker import ReaderIdentity
@@ -30,6 +38,9 @@ from raycdc.runtime.scaling import SeenNode
 from raycdc.source.protocol.job_status import JobStatus
 from raycdc.threads import THREADS, Threads
 from raycdc.transform.plain import needs_spark
+from raycdc.waiting import left_work
+
+_log = logging.getLogger(__name__)
 
 #: Ray and Spark start when a run has lasted so long. Their start takes two cores for seconds, from the reading as well:
 #: two million rows are in a lake by then.
@@ -40,6 +51,12 @@ COMMIT_S = 10.0
 EPOCH_S = 5.0
 #: How often it looks whether it has to wait any longer.
 LOOK_S = 0.2
+#: Engines that died or did not come up are started again after so long, then after twice as long, up to the second.
+AGAIN_S, AGAIN_MAX_S = 15.0, 600.0
+#: How often whoever ends the run looks whether a hand-over under way is done.
+CLOSING_LOOK_S = 0.02
+#: Stands in the warning that engines were lost, or did not come up; tests wait for it.
+STAYS = "The run goes on in its own process, and starts Ray and Spark again in"
 
 
 def begins_in_process(config: PipelineConfig, *, local: bool) -> bool:
@@ -55,11 +72,14 @@ def begins_in_process(config: PipelineConfig, *, local: bool) -> bool:
 class Engine(Protocol):
     """Something that starts beside the run (`raycdc.spark.lifecycle.SparkThread`)."""
 
-    def begin(self) -> object:
-        """Start it, in a thread of its own."""
+    def begin(self) -> Future[Any]:
+        """Start it, in a thread of its own, unless it is up: the future of its start."""
 
     def warm_up(self) -> None:
-        """Wait until it is up, or raise the error of its start; then let it get ready for its first work."""
+        """Let it get ready for its first work; it is up."""
+
+    def look(self) -> None:
+        """Raise a `RaycdcError` where it was up and is gone."""
 
 
 class Side(Protocol):
@@ -84,101 +104,170 @@ class HandedLauncher:
     All that `make` starts lives and ends on one thread, because Ray's processes die with the thread that started them.
     """
 
-    def __init__(self, local: Launcher, make: Callable[[int], Launcher], beside: Engine) -> None:
-        self._local = self._now = local
+    def __init__(
+        self, local: Launcher, make: Callable[[int], Launcher], beside: Engine, *, threads: Threads = THREADS
+    ) -> None:
+        self._local = self._acting = local
         self._make, self._beside = make, beside
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ray")
+        self._threads = threads
+        self._thread = threads.pool(1, "ray")
+        #: Guards the two below.
+        self._lock = Lock()
+        self._closed = Event()
         self._made: Future[Launcher] | None = None
 
     @property
     def in_process(self) -> bool:
         """Whether this process still reads."""
-        return self._now is self._local
+        return self._acting is self._local
 
     def prepare(self, readers: int) -> None:
-        """Start what takes over. Blocks until it is up; raises the error of its start."""
-        self._beside.begin()
-        self._made = self._thread.submit(self._make, readers)
-        self._made.result()
+        """Start what takes over. Blocks until it is up; raises the error of its start, and what `look_ahead` does."""
+        session = self._beside.begin()
+        before = left_work.now()
+        with self._lock:
+            if self._closed.is_set():
+                raise RuntimeError("nobody would end it any more")
+            self._made = made = self._thread.submit(self._make_after, before, readers)
+        made.result()
+        while not session.done():
+            self.look_ahead()
+            self._threads.wait(self._closed, LOOK_S)
+        session.result()
+        self.look_ahead()
         self._beside.warm_up()
+
+    def look_ahead(self) -> None:
+        """Raise a `RaycdcError` where what is to take over is gone."""
+        self._beside.look()
+        if self._made is not None:
+            self._made.result().look()
+
+    def discard(self) -> None:
+        """End what was to take over, if it is there; returns when it has ended."""
+        with self._lock:
+            made, self._made = self._made, None
+            if made is None or self._closed.is_set():
+                return
+            ended = self._thread.submit(_close_lost, made)
+        ended.result()
 
     def hand_over(self) -> None:
         """Whatever is started from now on is the other launcher's; called when nothing of the job runs."""
         reach("in_hand_over")
         assert self._made is not None, "it is prepared"
-        self._now = self._made.result()
+        self._acting = self._made.result()
 
     def start_coordinator(self, start: CoordinatorStart) -> CoordinatorHandle:
-        return self._now.start_coordinator(start)
+        return self._acting.start_coordinator(start)
 
     def start_reader(
         self, identity: ReaderIdentity, coordinator: CoordinatorHandle, *, place: str = ""
     ) -> ReaderHandle:
-        return self._now.start_reader(identity, coordinator, place=place)
+        return self._acting.start_reader(identity, coordinator, place=place)
 
     def request_readers(self, count: int) -> None:
-        self._now.request_readers(count)
+        self._acting.request_readers(count)
 
     def nodes(self) -> Sequence[SeenNode]:
-        return self._now.nodes()
+        return self._acting.nodes()
 
     def avoid(self, node: str) -> None:
-        self._now.avoid(node)
+        self._acting.avoid(node)
 
     def look(self, owing: Collection[str] | None = None) -> None:
-        self._now.look(owing)
+        self._acting.look(owing)
 
     def flights(self) -> Mapping[str, str]:
-        return self._now.flights()
+        return self._acting.flights()
 
     def sweep(self, needed: Collection[str]) -> None:
-        self._now.sweep(needed)
+        self._acting.sweep(needed)
 
     def renew(self) -> bool:
-        return self._thread.submit(self._now.renew).result()
+        return self._thread.submit(self._acting.renew).result()
 
     def close(self) -> None:
-        """Returns when all has ended, also what was being started."""
+        """Returns when all has ended. What is being started is left to end by itself, because that takes seconds."""
         self._local.close()
-        self._thread.submit(self._close_made)
-        self._thread.shutdown()
+        with self._lock:
+            self._closed.set()
+            ended = None if self._made is None else self._thread.submit(_close, self._made)
+            coming = self._made is not None and not self._made.done()
+        if ended is not None and coming:
+            left_work.leave(ended)
+        elif ended is not None:
+            ended.result()
+        self._thread.shutdown(wait=False)
 
-    def _close_made(self) -> None:
-        """A failure of the start was told where it was waited for."""
-        if self._made is not None and self._made.exception() is None:
-            self._made.result().close()
+    def _make_after(self, before: Sequence[Future[Any]], readers: int) -> Launcher:
+        left_work.wait_for(before)
+        return self._make(readers)
+
+
+def _close_lost(made: Future[Launcher]) -> None:
+    """Whatever keeps it from ending keeps the next one from its start, which is told then."""
+    try:
+        _close(made)
+    except Exception:  # noqa: BLE001
+        _log.exception("what was to take over did not end")
+
+
+def _close(made: Future[Launcher]) -> None:
+    try:
+        launcher = made.result()
+    except Exception:  # noqa: BLE001 - told where it was waited for
+        return
+    launcher.close()
+
+
+@dataclass(frozen=True, slots=True)
+class StateAsked:
+    """What a hand-over asks of the state: whether there is a place to go on from, and whether anything was committed.
+    `sweep` deletes what the readers before had not sealed; it is called while there are none.
+    """
+
+    has_manifest: Callable[[], bool]
+    has_commit: Callable[[], bool]
+    sweep: Callable[[], object]
+
+    @classmethod
+    def of(cls, store: CheckpointStore) -> StateAsked:
+        return cls(
+            has_manifest=lambda: store.last_manifest() is not None,
+            has_commit=lambda: store.last_commit() is not None,
+            sweep=store.sweep_spool,
+        )
 
 
 class HandOver:
-    """See the module's docstring: a thread beside one `side`, which starts the other half of `launcher`.
-
-    `has_manifest` says whether there is a place to go on from, `has_commit` whether anything was committed. `sweep`
-    deletes what the readers before had not sealed; it is called while there are none.
+    """See the module's docstring: a thread beside one `side`, which starts the other half of `launcher`. `tell` hears,
+    from that thread, that the hand-over is done, and warnings.
     """
 
     def __init__(
         self,
         launcher: HandedLauncher,
         side: Side,
+        state: StateAsked,
         *,
-        has_manifest: Callable[[], bool],
-        has_commit: Callable[[], bool],
-        sweep: Callable[[], object],
+        tell: Callable[[RunEvent], None],
         threads: Threads = THREADS,
     ) -> None:
-        self._launcher, self._side = launcher, side
-        self._has_manifest, self._has_commit, self._sweep = has_manifest, has_commit, sweep
+        self._launcher, self._side, self._state = launcher, side, state
+        self._tell = tell
         self._threads = threads
+        self._begun_s = threads.now_s()
         self._closed = Event()
-        #: Whoever has it may end the source side's processes.
-        self._lock = Lock()
+        #: Whether the source side's processes are being ended.
+        self._handing = False
         threads.start(self._run, "hand-over")
 
     def close(self) -> None:
-        """Nothing is handed over from now on. Returns when a hand-over under way is done."""
+        """Nothing is handed over from now on. Returns when a hand-over under way is done, and waits for no engine."""
         self._closed.set()
-        with self._lock:
-            return
+        while self._handing:
+            self._threads.wait(Event(), CLOSING_LOOK_S)
 
     def _run(self) -> None:
         try:
@@ -191,34 +280,63 @@ class HandOver:
         if self._threads.wait(self._closed, START_AFTER_S):
             return
         until_s = self._threads.now_s() + COMMIT_S
-        while not self._has_commit() and self._threads.now_s() < until_s:
+        while not self._state.has_commit() and self._threads.now_s() < until_s:
             if self._threads.wait(self._closed, LOOK_S):
                 return
-        if self._side.ending:
-            return
+        pause_s = AGAIN_S
+        while not (self._closed.is_set() or self._side.ending):
+            try:
+                self._prepare()
+            except ConfigError:
+                raise  # It would come again at every start.
+            except Exception as error:  # noqa: BLE001 - nothing of the run depends on them yet
+                if self._closed.is_set() or self._side.ending:
+                    return
+                self._launcher.discard()
+                self._tell(Warned(f"{_first_line(error)} {STAYS} {pause_s:.0f} s."))
+                if self._threads.wait(self._closed, pause_s):
+                    return
+                pause_s = min(2 * pause_s, AGAIN_MAX_S)
+            else:
+                self._hand_over()
+                return
+
+    def _prepare(self) -> None:
+        """Start what takes over, and wait for an epoch's end; raises what keeps it from taking over."""
         status = self._side.status(tables=False)
         self._launcher.prepare(max(1, len(status.readers) if status else 0))
         reach("before_hand_over")
         self._wait_for_epoch()
-        with self._lock:
+        self._launcher.look_ahead()
+
+    def _hand_over(self) -> None:
+        self._handing = True
+        try:
+            # In this order: whoever closes looks at the first after it has set the second.
             if self._closed.is_set() or self._side.ending:
                 return
             self._side.start_over(self._recover)
+        finally:
+            self._handing = False
+        self._tell(HandedOver(round(self._threads.now_s() - self._begun_s, 1)))
         reach("after_hand_over")
 
     def _recover(self) -> None:
         """Nothing of the job runs now."""
-        self._sweep()
+        self._state.sweep()
         self._launcher.hand_over()
 
     def _wait_for_epoch(self) -> None:
-        """Return right after an epoch was sealed; after `EPOCH_S` without one; when the run ends."""
+        """Return right after an epoch was sealed; after `EPOCH_S` without one; when the run ends. Raises what
+        `HandedLauncher.look_ahead` does.
+        """
         newest = 0
         while (epoch := self._side.next_sealed(newest, wait_s=0)[0]) is not None:
             newest = epoch
-        has_manifest = self._has_manifest()
+        has_manifest = self._state.has_manifest()
         until_s = self._threads.now_s() + EPOCH_S
         while not self._closed.is_set():
+            self._launcher.look_ahead()
             epoch, final = self._side.next_sealed(newest, wait_s=LOOK_S)
             # Nobody else seals, so that the state need not be asked again.
             has_manifest = has_manifest or epoch is not None
@@ -227,3 +345,13 @@ class HandOver:
                 return
             if epoch is not None:
                 newest = epoch
+
+
+def _first_line(error: Exception) -> str:
+    """What happened, without advice for a run that ends."""
+    if isinstance(error, ClusterLostError):
+        return error.what
+    text = str(error).strip().partition("\n")[0]
+    return (
+        text if isinstance(error, RaycdcError) else f"Ray and Spark did not come up ({type(error).__name__}: {text})."
+    )

@@ -12,26 +12,66 @@ import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
-from pyspark.java_gateway import launch_gateway
+from pyspark import SparkContext, java_gateway
+from pyspark.sql import SparkSession
+
+from raycdc.spark.jvm_start import JvmStart
 
 #: Where pyspark looks for further arguments of spark-submit.
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 _PROPERTIES_FILE = "--properties-file"
+#: Where pyspark remembers the JVM of a process, and what is in it.
+_OF_CONTEXT = ("_gateway", "_jvm", "_active_spark_context")
+_OF_SESSION = ("_instantiatedSession", "_activeSession")
 _ESCAPES = str.maketrans(
     {"\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t", "\f": r"\f", " ": r"\ "} | {c: f"\\{c}" for c in ":=#!"}
 )
 
 
-def start_jvm(settings: Mapping[str, str], scratch: Path, log: Any) -> Any:
+def start_jvm(settings: Mapping[str, str], scratch: Path, log: Any, jvm: JvmStart) -> Any:
     """A gateway of pyspark to a new JVM, which writes its warnings to the open file `log`.
 
-    Raises pyspark's `PySparkRuntimeError` where the JVM ends at once.
+    Raises pyspark's `PySparkRuntimeError` where the JVM ends at once, also where it is broken off at `jvm`.
     """
-    with _properties(settings, scratch / "settings.properties") as arguments, _environment(_ARGUMENTS, arguments):
+    with (
+        jvm.under_way(),
+        _properties(settings, scratch / "settings.properties") as arguments,
+        _environment(_ARGUMENTS, arguments),
+        _told(jvm),
+    ):
         # The JVM writes warnings of its own to both before any logging is set up; they are for the log.
-        return launch_gateway(popen_kwargs={"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+        return java_gateway.launch_gateway(popen_kwargs={"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+
+
+def forget_lost_jvm() -> None:
+    """Let a session begin with a new JVM where the one of this process has ended: pyspark would go on with that."""
+    process: Popen[Any] | None = getattr(SparkContext._gateway, "proc", None)
+    if process is None or process.poll() is None:
+        return
+    for holder, names in ((SparkContext, _OF_CONTEXT), (SparkSession, _OF_SESSION)):
+        for name in names:
+            setattr(holder, name, None)
+
+
+@contextmanager
+def _told(jvm: JvmStart) -> Iterator[None]:
+    """`jvm` hears of the process that pyspark starts inside the block; pyspark itself tells it when it is up."""
+    module: Any = java_gateway
+    starts = module.Popen
+
+    def start(*command: Any, **options: Any) -> Popen[Any]:
+        process: Popen[Any] = starts(*command, **options)
+        jvm.started(process)
+        return process
+
+    module.Popen = start
+    try:
+        yield
+    finally:
+        module.Popen = starts
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from raycdc.errors import ConfigError
 from raycdc.own_files import user_cache
 from raycdc.spark import artifacts, class_archive
 from raycdc.spark.executors import executor_settings, executors_python
+from raycdc.spark.jvm_start import JvmStart
 
 #: The Spark that works with the Delta jars below; others fail late and obscurely.
 PYSPARK_SERIES = "4.1"
@@ -56,11 +57,18 @@ _JARS_GIVEN = {"spark.jars", "spark.jars.packages"}
 _LOCAL = re.compile(r"local(?:\[(\*|\d+)\])?$")
 
 
-def spark_session(master: str, scratch: Path, conf: Mapping[str, str] | None = None, *, sink: str = "") -> Any:
+def spark_session(
+    master: str,
+    scratch: Path,
+    conf: Mapping[str, str] | None = None,
+    *,
+    sink: str = "",
+    jvm: JvmStart | None = None,
+) -> Any:
     """Start Spark (4–5 s) and return its session. `scratch` gets warehouse, temporary files and ``spark.log``.
 
-    Executors on other machines get what tasks of `sink` (its type) import. `conf` overrides ours. `ConfigError` when
-    Java or a fitting pyspark is missing.
+    Executors on other machines get what tasks of `sink` (its type) import. `conf` overrides ours. The start may be
+    broken off at `jvm`. `ConfigError` when Java or a fitting pyspark is missing.
     """
     java = check_java()
     check_pyspark()
@@ -71,7 +79,7 @@ def spark_session(master: str, scratch: Path, conf: Mapping[str, str] | None = N
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
-    from raycdc.spark.gateway import start_jvm
+    from raycdc.spark.gateway import forget_lost_jvm, start_jvm
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     settings = {**_settings(master, scratch, java), **(conf or {})}
@@ -80,11 +88,12 @@ def spark_session(master: str, scratch: Path, conf: Mapping[str, str] | None = N
         settings |= executor_settings(master, conf or {}, sink)
     scratch.mkdir(parents=True, exist_ok=True)
     # A process has one JVM: pyspark would go on with the first, and leave another one unused beside it.
+    forget_lost_jvm()
     gateway = SparkContext._gateway
     if gateway is None:
         with (scratch / "spark.log").open("ab") as log:
             try:
-                gateway = start_jvm(settings, scratch, log)
+                gateway = start_jvm(settings, scratch, log, jvm or JvmStart())
             except PySparkRuntimeError as cause:
                 raise _not_started(master, "its JVM ended at once.", scratch / "spark.log") from cause
     try:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from raycdc.driver.hand_over import STAYS
 from raycdc.testing.changelog import check_changelog, read_changelog
-from raycdc.testing.jobs import Job, Run, catch_up
+from raycdc.testing.jobs import RUN_TIMEOUT_S, Job, Run, catch_up
 from raycdc.testing.servers import MariaDbServer
+from raycdc.testing.servers.process import wait_until
 from raycdc.testing.shop import create_shop
 from tests.kill.test_kills import SIZE, TABLES, workload
 
@@ -64,3 +68,65 @@ def test_a_run_is_killed_at_each_step_of_its_hand_over(mariadb: MariaDbServer, t
         run.wait_for_start()
         assert run.interrupt() == 130, run.story()
     require_exact(job)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("engine", ["gcs_server", "java"])
+def test_an_engine_is_killed_between_its_start_and_the_hand_over(
+    mariadb: MariaDbServer, tmp_path: Path, engine: str
+) -> None:
+    """The run goes on in its own process, starts Ray and Spark again, and hands over to these."""
+    job = job_of(tmp_path, mariadb, f"handed_without_{engine}")
+    with workload(mariadb, job.database, seed=3):
+        run = job.start(failpoints="before_hand_over=stop")
+        run.wait_for(lambda: "before_hand_over" in job.hit())
+        [killed] = [pid for pid, name in children(run.process.pid) if name == engine]
+        os.kill(killed, signal.SIGKILL)
+        run.process.send_signal(signal.SIGCONT)
+        run.wait_for(lambda: any(event["event"] == "handed_over" for event in list(run.events)))
+        at = len(run.events)
+        run.wait_for(lambda: bool(committed(run)) and committed(run)[-1] > at)
+        assert run.interrupt() == 130, run.story()
+    warnings = [event["text"] for event in run.events if event["event"] == "warning"]
+    assert [text for text in warnings if STAYS in text], run.story()
+    require_exact(job)
+
+
+@pytest.mark.long
+def test_a_run_that_ends_while_ray_and_spark_come_up_leaves_nothing_behind(
+    mariadb: MariaDbServer, tmp_path: Path
+) -> None:
+    """Neither a process nor the settings of Spark, which hold secrets."""
+    job = job_of(tmp_path, mariadb, "handed_to_nobody")
+    with workload(mariadb, job.database, seed=4):
+        run = job.start()
+        run.wait_for(lambda: {"gcs_server", "java"} <= {name for _, name in children(run.process.pid)})
+        left = [pid for pid, name in children(run.process.pid) if name in ("gcs_server", "raylet", "java")]
+        assert run.interrupt() == 130, run.story()
+    wait_until(lambda: not any(map(is_there, left)), timeout_s=RUN_TIMEOUT_S, what=f"the end of {left}")
+    assert not (job.state / "spark" / "settings.properties").exists()
+    assert not [event for event in run.events if event["event"] == "handed_over"]
+    require_exact(job)
+
+
+def children(pid: int) -> list[tuple[int, str]]:
+    """The processes that `pid` has started, and theirs: number and name."""
+    found: list[tuple[int, str]] = []
+    parents = [pid]
+    while parents:
+        of = parents.pop()
+        for listed in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):
+                name, _, rest = listed.read_text().partition("(")[2].rpartition(")")
+                if int(rest.split()[1]) == of and rest.split()[0] != "Z":
+                    found.append((int(listed.parent.name), name))
+                    parents.append(int(listed.parent.name))
+    return found
+
+
+def is_there(pid: int) -> bool:
+    """Whether the process lives."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -16,6 +16,7 @@ from raycdc.run_events import (
     Commanded,
     Committed,
     Failed,
+    HandedOver,
     Lags,
     NewTable,
     PartitionLags,
@@ -172,6 +173,7 @@ COMMIT = {"epoch": 1, "tables": {"shop.b": 10}, "rows": 10, "seconds": 0.12, "st
                 "text": "shop.a is paused",
             },
         ),
+        (HandedOver(5.2), {"event": "handed_over", "after_s": 5.2}),
         (
             NewTable("shop.c"),
             {

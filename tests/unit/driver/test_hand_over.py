@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
 from raycdc import failpoints
+from raycdc.bridge.tasks import StageTask, ThreadTaskRunner
 from raycdc.config import load_config
 from raycdc.config.load import config_from_dict
-from raycdc.driver.hand_over import HandedLauncher, HandOver, begins_in_process
-from raycdc.errors import ConfigError
+from raycdc.driver import hand_over
+from raycdc.driver.hand_over import HandedLauncher, HandOver, StateAsked, begins_in_process
+from raycdc.errors import ClusterLostError, ConfigError, RaycdcError
 from raycdc.pipeline import Pipeline
-from raycdc.run_events import CaughtUp, Committed, RunEvent, Started
-from raycdc.spark.lifecycle import SparkThread
+from raycdc.run_events import CaughtUp, Committed, HandedOver, RunEvent, Started, Stopped, Warned
+from raycdc.runtime.launcher import JobSpec, Launcher, LocalLauncher
+from raycdc.spark.lifecycle import LOST, LaterTaskRunner, SparkThread
+from raycdc.spark.stage import IN_PROCESS_BYTES_MAX
 from raycdc.testing.jobs import RUN_TIMEOUT_S
+from raycdc.testing.servers.process import wait_until
+from raycdc.waiting import left_work
 from tests.unit.driver.handed_run import threads_for_engines
 from tests.unit.upkeep.small_pipeline import configured, require_exact, run
 
@@ -72,6 +81,145 @@ def test_the_error_of_an_engine_that_does_not_start_ends_the_run(
             pipeline.run()
 
 
+@pytest.mark.parametrize("engine", ["Ray", "Spark"])
+def test_an_engine_that_dies_before_the_hand_over_is_started_again(tmp_path: Path, engine: str) -> None:
+    """The run goes on in its own process meanwhile, says so, and hands over to the next one."""
+    dead, events = [True], list[RunEvent]()
+    handed, more = threading.Event(), threading.Event()
+
+    class Dies(LocalLauncher):
+        def look(self, owing: Collection[str] | None = None) -> None:
+            if engine == "Ray" and dead:
+                dead.clear()
+                raise ClusterLostError("Ray's head is gone: its process raylet (7) ended.", "Run the pipeline again.")
+
+    def session(*_: object) -> object:
+        gone = [1] if engine == "Spark" and dead else []
+        dead.clear()
+        process = SimpleNamespace(poll=lambda: gone[0] if gone else None)
+        context = SimpleNamespace(defaultParallelism=0, _gateway=SimpleNamespace(proc=process))
+        return SimpleNamespace(stop=lambda: None, sparkContext=context)
+
+    def listen(event: RunEvent) -> None:
+        events.append(event)
+        if isinstance(event, HandedOver):
+            handed.set()
+        if isinstance(event, Committed) and event.rows and handed.is_set():
+            more.set()
+
+    def launcher(_config: object, spec: JobSpec, *_: object) -> Launcher:
+        return Dies(spec)
+
+    pipeline = Pipeline.from_config(load_config(_slow(tmp_path)))
+    with threads_for_engines(launcher, None if engine == "Ray" else session), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hand_over, "AGAIN_S", 0.0)
+        runs = threading.Thread(target=lambda: pipeline.run(listener=listen))
+        runs.start()
+        assert more.wait(RUN_TIMEOUT_S), events
+        pipeline.stop()
+        runs.join()
+    warnings = [event.text for event in events if isinstance(event, Warned)]
+    lost = "Ray's head is gone: its process raylet (7) ended." if engine == "Ray" else LOST
+    assert warnings == [f"{lost} {hand_over.STAYS} 0 s."], events
+    assert len([event for event in events if isinstance(event, HandedOver)]) == 1
+    assert isinstance(events[-1], Stopped)
+
+
+def test_tasks_run_in_this_process_again_when_spark_is_lost() -> None:
+    """Also those that it had when it went."""
+    lives, warnings = [True], list[str]()
+    process = SimpleNamespace(poll=lambda: None if lives else -9)
+    context = SimpleNamespace(defaultParallelism=1, _gateway=SimpleNamespace(proc=process))
+    spark = SparkThread(lambda _: SimpleNamespace(stop=lambda: None, sparkContext=context))
+    spark.session()
+    run_tasks = LaterTaskRunner(spark, ThreadTaskRunner(1), warnings.append)
+
+    def parallelize(*_: object) -> object:
+        lives.clear()
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+    context.parallelize = parallelize
+    assert run_tasks([_Large(1), _Large(2)]) == [1, 2]
+    assert run_tasks([_Large(3)]) == [3]
+    assert warnings == [f"{LOST} Tasks of the sink run in the driver's process instead."]
+    with pytest.raises(RaycdcError, match="Spark is gone"):
+        spark.look()
+    spark.end()
+
+
+@pytest.mark.parametrize("end", ["caught-up", "SIGTERM"])
+def test_a_command_that_ends_waits_for_no_engine(tmp_path: Path, end: str) -> None:
+    """Its engines never come up here."""
+    config = _slow(tmp_path, events=EVENTS if end == "SIGTERM" else 200)
+    log = tmp_path / "said.log"
+    words = [sys.executable, "-m", "tests.unit.driver.handed_run", "--never", "run", str(config), "--json"]
+    with log.open("wb") as said:
+        bounds = ["--until", "caught-up"] if end == "caught-up" else []
+        process = subprocess.Popen([*words, *bounds], stdout=said, stderr=said)
+        try:
+            if end == "SIGTERM":
+                told = ["it comes up", '"commit"']
+                wait_until(
+                    lambda: all(text in log.read_text() for text in told), timeout_s=RUN_TIMEOUT_S, what="an engine"
+                )
+                process.terminate()
+            assert process.wait(RUN_TIMEOUT_S) == 0, log.read_text()
+        finally:
+            process.kill()
+    last = json.loads(log.read_text().splitlines()[-1])
+    assert last["event"] == ("stopped" if end == "SIGTERM" else "caught_up")
+    assert run(configured(tmp_path, events=1000)) == 0
+    require_exact(tmp_path, 1000)
+
+
+def test_what_a_run_has_left_ends_before_the_next_one_starts_the_same(tmp_path: Path) -> None:
+    """In one process: `Pipeline.run` returns while an engine comes up, which is closed when it has."""
+    coming, up, closed = threading.Event(), threading.Event(), threading.Event()
+    order: list[str] = []
+
+    class Closes(LocalLauncher):
+        def close(self) -> None:
+            order.append("closed")
+            closed.set()
+
+    def launcher(_config: object, spec: JobSpec, *_: object) -> Launcher:
+        order.append("made")
+        coming.set()
+        assert up.wait(RUN_TIMEOUT_S)
+        return Closes(spec)
+
+    config = load_config(_slow(tmp_path))
+    with threads_for_engines(launcher):
+        first = Pipeline.from_config(config)
+        runs = threading.Thread(target=first.run)
+        runs.start()
+        assert coming.wait(RUN_TIMEOUT_S)
+        first.stop()
+        runs.join()
+        assert order == ["made"]
+        left = left_work.now()
+        assert len(left) == 1
+        second, events = Pipeline.from_config(config), list[RunEvent]()
+        begun = threading.Event()
+
+        def listen(event: RunEvent) -> None:
+            events.append(event)
+            if isinstance(event, Committed):
+                begun.set()
+
+        runs = threading.Thread(target=lambda: second.run(listener=listen))
+        runs.start()
+        assert begun.wait(RUN_TIMEOUT_S)
+        up.set()
+        left_work.wait_for(left)
+        wait_until(
+            lambda: any(isinstance(event, HandedOver) for event in events), timeout_s=RUN_TIMEOUT_S, what="a hand-over"
+        )
+        second.stop()
+        runs.join()
+    assert order == ["made", "closed", "made", "closed"]
+
+
 def test_a_run_that_ends_before_needs_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[RunEvent] = []
     with threads_for_engines():
@@ -86,7 +234,7 @@ def test_a_run_that_ends_before_needs_no_engine(tmp_path: Path, monkeypatch: pyt
 
 def test_spark_is_not_started_when_nobody_would_end_it() -> None:
     made: list[str] = []
-    spark = SparkThread(lambda: made.append("session"), at_once=False)
+    spark = SparkThread(lambda _: made.append("session"), at_once=False)
     assert spark.now is None
     spark.begin_end()
     with pytest.raises(RuntimeError):
@@ -98,8 +246,9 @@ def test_spark_is_not_started_when_nobody_would_end_it() -> None:
 def test_without_a_manifest_there_is_nothing_to_hand_over(tmp_path: Path) -> None:
     """A source that is to begin at its end would begin at another one."""
     launcher: Any = SimpleNamespace(close=lambda: None)
-    engine: Any = SimpleNamespace(begin=lambda: None, warm_up=lambda: None)
-    handed = HandedLauncher(launcher, lambda _: SimpleNamespace(close=lambda: None), engine)
+    engine: Any = SimpleNamespace(begin=_up, warm_up=lambda: None, look=lambda: None)
+    other: Any = SimpleNamespace(close=lambda: None, look=lambda: None)
+    handed = HandedLauncher(launcher, lambda _: other, engine)
     side = _Side()
     asked: list[bool] = []
     swept: list[bool] = []
@@ -115,7 +264,8 @@ def test_without_a_manifest_there_is_nothing_to_hand_over(tmp_path: Path) -> Non
 
     with threads_for_engines(), pytest.MonkeyPatch.context() as patch:
         patch.setattr("raycdc.driver.hand_over.EPOCH_S", 0.0)
-        over = HandOver(handed, side, has_manifest=has_manifest, has_commit=lambda: True, sweep=sweep)
+        state = StateAsked(has_manifest, has_commit=lambda: True, sweep=sweep)
+        over = HandOver(handed, side, state, tell=lambda _: None)
         assert side.looked.wait(RUN_TIMEOUT_S)
         assert not side.over.is_set()
         side.sealed = 1
@@ -158,10 +308,10 @@ def test_a_run_that_dies_in_the_hand_over_goes_on_from_its_state(tmp_path: Path,
     require_exact(tmp_path, EVENTS)
 
 
-def _slow(folder: Path) -> Path:
+def _slow(folder: Path, events: int = EVENTS) -> Path:
     """The configuration of a run whose changes come one after the other."""
     path = _in_process(configured(folder, events=None))
-    path.write_text(path.read_text().replace("events = 1000", f"events = {EVENTS}"))
+    path.write_text(path.read_text().replace("events = 1000", f"events = {events}"))
     return path
 
 
@@ -197,6 +347,25 @@ class _Side:
 
     def fail(self, error: BaseException) -> None:
         raise error
+
+
+class _Large(StageTask[int]):
+    """Too much for the threads that Spark's runner has of its own."""
+
+    input_bytes = IN_PROCESS_BYTES_MAX + 1
+
+    def __init__(self, answer: int) -> None:
+        self._answer = answer
+
+    def run(self) -> int:
+        return self._answer
+
+
+def _up() -> Future[None]:
+    """The start of an engine that is up."""
+    future: Future[None] = Future()
+    future.set_result(None)
+    return future
 
 
 def _handed_run(config: Path, *, failpoints: str) -> int:

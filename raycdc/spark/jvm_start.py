@@ -1,0 +1,43 @@
+"""The start of a JVM, which may be broken off: a run that ends meanwhile does not wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from subprocess import Popen
+from threading import Lock
+from typing import Any
+
+
+class JvmStart:
+    """The start of a JVM, which another thread may break off."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._starts = Lock()
+        self._process: Popen[Any] | None = None
+        self._broken_off = False
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """The block starts the process and waits until it is up. `RuntimeError` where nobody wants it any more."""
+        with self._starts:
+            if self._broken_off:
+                raise RuntimeError("the start of Spark was broken off")
+            yield
+
+    def started(self, process: Popen[Any]) -> None:
+        """The process is there."""
+        with self._lock:
+            self._process = process
+            if self._broken_off:
+                process.kill()
+
+    def break_off(self) -> None:
+        """End it. Returns when the block that starts it has ended, with all that it cleans up."""
+        with self._lock:
+            self._broken_off = True
+            if self._process is not None:
+                self._process.kill()
+        with self._starts:
+            return

@@ -21,7 +21,7 @@ from raycdc.epochs.known_slots import table_of
 from raycdc.epochs.outcomes import Outlook, Recovery
 from raycdc.epochs.parked_targets import Followed
 from raycdc.epochs.parts import EpochParts
-from raycdc.errors import SinkError, StateError, TableRefusedError, TargetGoneError
+from raycdc.errors import SinkError, StateError, TableRefusedError, TargetGoneError, TargetTouchedError
 from raycdc.model import TableId
 from raycdc.sinks.api import TableWork
 from raycdc.source.snapshot.stream_state import stream_of
@@ -122,9 +122,10 @@ class EpochRecovery:
 
     def _check_record(self) -> set[str] | None:
         """Compare what the targets hold with the record. A table that nobody follows owes nothing; one of several that
-        lacks what it had is parked; where all do, they are not where they were: that is the sink's. Known rows lie in
-        the state, wherever the targets are, and each table's are its own alone. None where nothing is lacking and the
-        record stays; else the targets that the user has asked to begin again.
+        lacks what it had is parked, and so is one that is there and says that somebody changed it; where all others do,
+        they are not where they were: that is the sink's. Known rows lie in the state, wherever the targets are, and
+        each table's are its own alone. None where nothing is lacking and the record stays; else the targets that the
+        user has asked to begin again.
         """
         lacking = self._holdings.check_record(self._records.vectors, self._records.epoch, self._newest)
         if not lacking:
@@ -136,8 +137,7 @@ class EpochRecovery:
         owing = {name for name, sources in targets.items() if any(map(followed, sources))}
         asked = {name for name in owing if all(map(followed.is_asked_for, targets[name]))}
         here = owing - lacking.keys()
-        for name, (text, held) in lacking.items():
-            gone = TargetGoneError(text)
+        for name, (gone, held) in lacking.items():
             after = _behind(last)
             if name in targets and name not in owing:
                 self._records.forget(name)
@@ -145,10 +145,10 @@ class EpochRecovery:
                 # Its changes cannot be made exact any more, in whatever target.
                 for target in (t for t in owing if source in targets[t]):
                     holds, anyway = self._writer.held_of_refused(target), followed.is_asked_for(source)
-                    self._parked.park(target, targets[target], after, gone, holds, anyway=anyway)
+                    self._parked.park(target, targets[target], after, TargetGoneError(str(gone)), holds, anyway=anyway)
                 self._records.forget(name)
-            elif not (here or name in asked):
-                raise SinkError(text)
+            elif not (here or name in asked or isinstance(gone, TargetTouchedError)):
+                raise SinkError(str(gone))
             else:
                 self._parked.park(name, targets[name], after, gone, held, anyway=name in asked)
         return set(map(str, asked))

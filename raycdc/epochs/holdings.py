@@ -26,7 +26,7 @@ from raycdc.epochs.parked_targets import ParkedTargets
 from raycdc.epochs.ports import EpochPorts
 from raycdc.epochs.sink_patience import SinkPatience
 from raycdc.epochs.works import Works
-from raycdc.errors import SinkError, TableRefusedError
+from raycdc.errors import SinkError, TableRefusedError, TargetGoneError
 from raycdc.model import TableId
 from raycdc.sinks.api import Sink
 from raycdc.waiting.stages import Stage
@@ -65,12 +65,13 @@ class Holdings:
 
     def check_record(
         self, recorded: Mapping[str, tuple[int, int]], committed: int, newest: int
-    ) -> dict[TableId, tuple[str, CommitVector | None]]:
-        """The targets that lack what the record of `committed` says, with a text and what they hold. `SinkError` where
-        one is ahead of it, or of the epochs sealed behind it. Nobody asks those that are parked.
+    ) -> dict[TableId, tuple[TableRefusedError, CommitVector | None]]:
+        """The targets that lack what the record of `committed` says, with the reason, their own where they have one,
+        and what they hold. `SinkError` where one is ahead of it, or of the epochs sealed behind it. Nobody asks those
+        that are parked.
         """
         names = [name for name in map(TableId.parse, recorded) if not self._parked.owes_nothing(name)]
-        odd: dict[TableId, str] = {}
+        odd: dict[TableId, TableRefusedError] = {}
         holds = {name: self._held_if_there(name, odd) for name in names if self._asks(name)}
         if refusal := beyond(holds, newest_epoch=newest):
             raise SinkError(refusal.text)
@@ -87,7 +88,7 @@ class Holdings:
         if refusal := ahead(holds, recorded=most, sealed={epoch: Sealed(*one) for epoch, one in later.items()}):
             raise SinkError(refusal.text)
         lacking = shortfalls(holds, recorded=self.owed(recorded))
-        return {name: (odd.get(name, text), holds[name]) for name, text in lacking.items()}
+        return {name: (odd.get(name) or TargetGoneError(text), holds[name]) for name, text in lacking.items()}
 
     def owed(self, recorded: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
         """The targets of a record that must still exist: those that begin again may be gone, as people were advised."""
@@ -125,13 +126,15 @@ class Holdings:
         """Whether anybody remembers what the target holds."""
         return self._sink.durable or table_of(target) is not None
 
-    def _held_if_there(self, target: TableId, why_not: dict[TableId, str] | None = None) -> CommitVector | None:
+    def _held_if_there(
+        self, target: TableId, why_not: dict[TableId, TableRefusedError] | None = None
+    ) -> CommitVector | None:
         """The vector of `target`; None where it cannot be asked, which its next write reports, too."""
         try:
             return self.held(target)
         except TableRefusedError as error:
             if why_not is not None:
-                why_not[target] = str(error)
+                why_not[target] = error
             return None
 
     def held(self, target: TableId) -> CommitVector | None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -18,8 +19,10 @@ from deltalake import DeltaTable, Schema, write_deltalake
 from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.cli.entry import main
 from raycdc.epochs.parked_targets import Parking
-from raycdc.errors import ParkReason, SinkError, StateError, TargetGoneError
+from raycdc.errors import ExitCode, ParkReason, SinkError, StateError, TargetGoneError
 from raycdc.schema.events import DropColumnEvent, TruncateTableEvent
 from raycdc.sinks.delta import commits as delta_commits
 from raycdc.sinks.iceberg.catalog import HadoopCatalog
@@ -217,9 +220,46 @@ def test_rows_that_another_writer_takes_from_a_delta_table_are_noticed(
     cause(story.world)
     (story.goes_on if running else story.starts_again)(2)
     assert story.parked is not None
-    # A start asks what each target holds, and one that lost rows does not say.
-    gone = cause is restore_before or not running
-    assert story.parked.reason is (ParkReason.GONE if gone else ParkReason.TOUCHED)
+    assert story.parked.reason is (ParkReason.GONE if cause is restore_before else ParkReason.TOUCHED)
+
+
+@pytest.mark.parametrize("cause", [delete_rows, overwrite_rows])
+def test_the_only_table_of_a_pipeline_is_parked_when_others_took_rows_from_it(
+    cause: Callable[[Any], None], tmp_path: Path
+) -> None:
+    """It is there, and says so: its place is no other one, which would be the sink's trouble."""
+    config = tmp_path / "only.toml"
+    lake, state = tmp_path / "lake", tmp_path / "state"
+    config.write_text(
+        f"""
+[pipeline]
+name = "only"
+state = "{state}"
+[source]
+type = "datagen"
+tables = ["shop.items"]
+rows = 20
+events = 10
+per_second = 0
+[sink]
+type = "delta"
+path = "{lake}"
+write = "upsert"
+"""
+    )
+
+    def runs() -> int:
+        return main(["run", str(config), "--local", "--until", "caught-up"])
+
+    assert runs() == 0
+    cause(SimpleNamespace(root=tmp_path))
+    assert (runs(), runs()) == (ExitCode.DATA, ExitCode.DATA)
+    record = CheckpointStore(state, create=False).last_commit()
+    assert record is not None
+    assert record.parked["shop.items"].reason is ParkReason.TOUCHED
+    shutil.rmtree(lake / "shop" / "items")
+    assert main(["tables", "resnapshot", str(config), "shop.items"]) == 0
+    assert runs() == 0
 
 
 def restore_ours(world: World) -> None:

@@ -106,8 +106,8 @@ test-mongodb-peer: setup-test ## MongoDB's tests on SecantusDB, a server of its 
 docs: setup ## The manual as a site in build/site, which needs no network to be read (links are checked)
 	@.ci/docs
 
-test-docs: docs ## The site of the manual in a browser without a network: pages, search, a phone's width (needs Chromium)
-	$(PYTEST) -m long tests/e2e/test_docs_site.py
+test-docs: docs setup-test ## Links of the manual's site, its search in Chromium without a network; every command of README and manual as it stands
+	$(PYTEST) -m long tests/e2e/test_docs_site.py tests/integration/test_manual_commands.py
 
 fuzz: setup ## Damage real binlogs 100,000 times: named errors, no crash, no wrong row (about five minutes)
 	$(BIN)/python -m tests.fuzz.binlog --mutations 100000

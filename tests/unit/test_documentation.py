@@ -16,6 +16,7 @@ from raycdc.cli.app import app
 from raycdc.cli.explain import LINES, LISTED, MANUAL, WEBHOOK, print_page, topics
 from raycdc.config import config_from_dict, load_config
 from raycdc.errors import ExitCode
+from tests.manual_commands import ELSEWHERE, ENDLESS, PLAYED, shown_commands
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -85,7 +86,7 @@ def test_python_in_the_readme_parses_and_imports_what_exists(block: str) -> None
 def test_a_command_in_the_readme_exists_with_its_options(command: str) -> None:
     current: object = typer.main.get_command(app)
     words = command.split()[1:]
-    while words and hasattr(current, "commands"):
+    while words and hasattr(current, "commands") and not words[0].startswith("-"):
         known: dict[str, object] = current.commands
         assert words[0] in known, f"raycdc has no command {words[0]!r}"
         current = known[words.pop(0)]
@@ -120,6 +121,14 @@ def test_each_page_of_the_manual_is_named_in_the_readme_and_printed(capsys: pyte
             assert json.loads(printed)["title"].startswith(SCHEMAS[name])
         else:
             assert printed.startswith("# ")
+
+
+def test_every_command_that_is_shown_is_played_or_has_a_reason_why_not() -> None:
+    shown = {each.command for each in shown_commands()}
+    assert shown == {*PLAYED, *ENDLESS, *ELSEWHERE}
+    assert not (set(PLAYED) & set(ELSEWHERE))
+    named = {file for why in ELSEWHERE.values() for file in re.findall(r"tests/[\w/]+\.py", why)}
+    assert [file for file in named if not (ROOT / file).exists()] == []
 
 
 def test_each_page_is_in_the_contents_of_the_site() -> None:

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from raycdc.cli.explain import LINES, OPTIONS, WEBHOOK, topics
+from raycdc.cli.explain import LINES, LISTED, OPTIONS, WEBHOOK, topics
 from raycdc.config.reference import reference_page
 from raycdc.control.lines import lines_schema
 from raycdc.notify.messages import body_schema
@@ -65,6 +65,8 @@ def linked(text: str, depth: str, *, own: str) -> str:
 
     def page(match: re.Match[str]) -> str:
         name = match[1]
+        if name == LISTED:
+            return f"[{match[0]}]({depth}{EXAMPLES}/index.md)"
         return match[0] if name == own or name not in topics() else f"[{match[0]}]({depth}{MANUAL}/{name}.md)"
 
     text = _EXPLAIN.sub(page, text)

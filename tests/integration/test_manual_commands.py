@@ -6,6 +6,7 @@ state is lost before it is brought back, a key in the file follows a state that 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -80,8 +81,10 @@ class Stage:
                 arguments = [*words[1:], *self._local(words)]
                 started = nursery().start(arguments, environment=self.environment, folder=self.folder, stderr=errors)
             deadline = time.monotonic() + _ENDS_WITHIN_S
-            while started.poll() is None and not written() and time.monotonic() < deadline:
-                time.sleep(0.1)
+            while not written() and time.monotonic() < deadline:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    started.wait(0.1)
+                    break
             started.send_signal(signal.SIGINT)
             code, said, complaints = ended(started, errors, timeout_s=_ENDS_WITHIN_S, kill=started.kill)
         return code, said + complaints

@@ -242,7 +242,7 @@ class StateAsked:
 
 class HandOver:
     """See the module's docstring: a thread beside one `side`, which starts the other half of `launcher`. `tell` hears,
-    from that thread, that the hand-over is done, and warnings.
+    from that thread, that the hand-over is done, and warnings. Engines are started after `start_after_s`.
     """
 
     def __init__(
@@ -252,9 +252,11 @@ class HandOver:
         state: StateAsked,
         *,
         tell: Callable[[RunEvent], None],
+        start_after_s: float | None = None,
         threads: Threads = THREADS,
     ) -> None:
         self._launcher, self._side, self._state = launcher, side, state
+        self._start_after_s = START_AFTER_S if start_after_s is None else start_after_s
         self._tell = tell
         self._threads = threads
         self._begun_s = threads.now_s()
@@ -277,7 +279,7 @@ class HandOver:
                 self._side.fail(error)
 
     def _work(self) -> None:
-        if self._threads.wait(self._closed, START_AFTER_S):
+        if self._threads.wait(self._closed, self._start_after_s):
             return
         until_s = self._threads.now_s() + COMMIT_S
         while not self._state.has_commit() and self._threads.now_s() < until_s:

@@ -20,7 +20,9 @@ from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.checkpoint.recovery import STEP_LAST, CommitVector, Frozen
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.checkpoint.term import DriverTerm
+from raycdc.driver import hand_over as hand_over_module
 from raycdc.driver.commands import CommandDesk
+from raycdc.driver.hand_over import HandedLauncher, HandOver
 from raycdc.epochs import decisions
 from raycdc.epochs.epoch_loop import EpochLoop
 from raycdc.epochs.epoch_recovery import EpochRecovery
@@ -66,6 +68,8 @@ LOST_PROCESSES = DriverSettings(lost_processes=0.01)
 REFUSALS = DriverSettings(deaths=0.003, refusals=0.01, requests=0.3)
 LAKES = DriverSettings(deaths=0.006, whole=False, requests=0.2)
 COMMANDS = DriverSettings(deaths=0.006, commands=0.02)
+HANDED = DriverSettings(deaths=0.001, lost_processes=0.03, hands_over=True, lost_engines=0.01)
+HANDED_ALONE = DriverSettings(deaths=0.0, lost_processes=0.0, hands_over=True, lost_engines=0.0)
 COMMANDS_ALONE = DriverSettings(deaths=0.0, lost_processes=0.0, commands=0.02)
 
 
@@ -247,6 +251,42 @@ def ask_for_what_a_coordinator_that_reads_will_not_see(patch: pytest.MonkeyPatch
     patch.setattr(life.Interrupted, "start_over", lambda self, recover: recover())
 
 
+def end_the_run_for_an_engine_that_died(patch: pytest.MonkeyPatch) -> None:
+    real = HandOver._prepare
+
+    def prepare(self: HandOver) -> None:
+        try:
+            real(self)
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            self._side.fail(error)
+
+    patch.setattr(HandOver, "_prepare", prepare)
+
+
+def hand_over_beside_the_old_readers(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(life.Interrupted, "start_over", lambda self, recover: recover())
+
+
+def hand_over_before_the_old_readers_have_ended(patch: pytest.MonkeyPatch) -> None:
+    real = HandOver._hand_over
+
+    def hand_over(self: HandOver) -> None:
+        self._launcher.hand_over()
+        self._threads.wait(self._closed, 1.0)
+        real(self)
+
+    patch.setattr(HandOver, "_hand_over", hand_over)
+
+
+def hand_over_without_a_manifest(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(hand_over_module, "COMMIT_S", 0.0)
+    patch.setattr(HandOver, "_wait_for_epoch", lambda self: None)
+
+
+def lose_the_engine_of_a_run_for_good(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(HandedLauncher, "renew", lambda self: False)
+
+
 #: Rule, circumstances in which it matters, and a seed that is known to miss it (only to be quick).
 RULES: list[tuple[Switch, DriverSettings, int]] = [
     (drop_epochs_without_asking_the_sink, LOST_SEGMENTS, 0),
@@ -278,6 +318,12 @@ RULES: list[tuple[Switch, DriverSettings, int]] = [
     (start_over_beside_the_old_coordinator, LOST_SEGMENTS, 6),
     (delete_a_command_before_its_answer_is_durable, COMMANDS, 0),
     (ask_for_what_a_coordinator_that_reads_will_not_see, COMMANDS_ALONE, 0),
+    (end_the_run_for_an_engine_that_died, HANDED, 0),
+    (hand_over_beside_the_old_readers, HANDED, 9),
+    (hand_over_before_the_old_readers_have_ended, HANDED, 10),
+    (hand_over_without_a_manifest, HANDED_ALONE, 0),
+    (replace_a_coordinator_under_the_same_generation, HANDED_ALONE, 0),
+    (lose_the_engine_of_a_run_for_good, HANDED, 2),
 ]
 
 

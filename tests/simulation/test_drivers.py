@@ -67,6 +67,14 @@ def test_commands_to_a_driver_that_may_die_anywhere_are_carried_out_once_or_refu
     DriverSimulation(seed, settings=replace(settings, commands=0.02, on_store=on_store)).run()
 
 
+@pytest.mark.parametrize("seed", seeds_of_commands())
+@pytest.mark.parametrize("commands", [0.0, 0.02], ids=["", "commands"])
+def test_drivers_that_hand_over_to_engines_keep_the_promises_whichever_dies_when(seed: int, commands: float) -> None:
+    """Tables get columns and commands meanwhile, whatever the step of the hand-over is."""
+    settings = DriverSettings.of(random.Random(seed))
+    DriverSimulation(seed, settings=replace(settings, hands_over=True, commands=commands)).run()
+
+
 def test_the_same_seed_gives_the_same_history_in_any_process() -> None:
     histories = [
         subprocess.run(

@@ -6,10 +6,13 @@ are the simulation's.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from raycdc.bridge.tasks import run_in_process
 from raycdc.checkpoint.manifest import Manifest
@@ -18,27 +21,33 @@ from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.checkpoint.term import DriverTerm
 from raycdc.driver.commands import CommandDesk
+from raycdc.driver.hand_over import HandedLauncher, HandOver, StateAsked
 from raycdc.driver.live_commands import LiveCommands
 from raycdc.epochs.epoch_loop import EpochLoop
 from raycdc.epochs.outcomes import EpochStatistics
 from raycdc.epochs.parked_targets import Parking, Parks
 from raycdc.epochs.ports import EpochPorts
-from raycdc.errors import SegmentUnavailableError
+from raycdc.errors import ClusterLostError, RaycdcError, SegmentUnavailableError
+from raycdc.run_events import HandedOver, RunEvent
 from raycdc.runtime.coordinator_host import CoordinatorStart
 from raycdc.runtime.scaling import Limits
 from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
 from raycdc.sinks.api import CHANGELOG, SinkContext
 from raycdc.source.parking import Asked
+from raycdc.source.protocol.job_status import JobStatus
 from raycdc.source.table_commands import Command, CommandRules
 from raycdc.source.table_requests import ask_for_lost_rows, refusals_of, settle
 from raycdc.testing.simulation.drivers.coordinator import SimCoordinator, SourceSide
 from raycdc.testing.simulation.drivers.disk import MemoryDisk
 from raycdc.testing.simulation.drivers.fibers import Fibers, FiberThreads, Process
-from raycdc.testing.simulation.drivers.launcher import SimLauncher
+from raycdc.testing.simulation.drivers.launcher import SimLauncher, SimSpark
 from raycdc.testing.simulation.drivers.objects import PLACE, MemoryObjects, SimulatedPlace
 from raycdc.testing.simulation.drivers.targets import SimServer, SimSink
 
 READERS_MAX = 2
+#: How many engines do not come up.
+ENGINES_FAIL = 0.2
+T = TypeVar("T")
 #: Every table is selected, and rows of two are never in one target.
 RULES = CommandRules(updates_rows=False, is_selected=lambda _: None)
 
@@ -57,6 +66,8 @@ class Surroundings:
     compaction: Compaction | None = None
     #: Whether drivers take commands about tables.
     commands: bool = False
+    #: Whether drivers begin by themselves, and hand over to engines.
+    hands_over: bool = False
 
     def store(self) -> CheckpointStore:
         """The state as a process has it that opens it now."""
@@ -81,7 +92,9 @@ class AtomicDesk(CommandDesk):
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """The supervisor for commands: what it does with its lock is one step, in which the driver may die."""
+    """The supervisor for commands and for the hand-over: what it does with its lock is one step, in which the driver
+    may die.
+    """
 
     supervisor: Supervisor
     fibers: Fibers
@@ -90,12 +103,19 @@ class Interrupted:
     def ending(self) -> bool:
         return self.supervisor.ending
 
-    def start_over(self, recover: Callable[[], list[Asked]]) -> list[Asked]:
+    def status(self, *, tables: bool) -> JobStatus | None:
+        return self.supervisor.status(tables=tables)
+
+    def next_sealed(self, after: int, *, wait_s: float) -> tuple[int | None, int | None]:
+        return self.supervisor.next_sealed(after, wait_s=wait_s)
+
+    def start_over(self, recover: Callable[[], T]) -> T:
         with self.fibers.atomic():
             return self.supervisor.start_over(recover)
 
     def fail(self, error: BaseException) -> None:
-        self.supervisor.fail(error)
+        if isinstance(error, Exception):  # Else the process died, and has nothing more to say.
+            self.supervisor.fail(error)
 
 
 class Life:
@@ -112,6 +132,13 @@ class Life:
         self._around = around
         self._supervisor: Supervisor | None = None
         self._commands: LiveCommands | None = None
+        #: The engines that were started beside the driver.
+        self.engines: list[SimLauncher] = []
+        self.spark = SimSpark()
+        self._handed: HandedLauncher | None = None
+        self._hand_over: HandOver | None = None
+        if around.hands_over:
+            self._handed = HandedLauncher(self.launcher, self._engine, self.spark, threads=self.threads)
         self.threads.start(self._run, "main")
 
     def __repr__(self) -> str:
@@ -133,13 +160,26 @@ class Life:
             self.error = error
         else:
             self.finished = True
+        self._end_following()
+        self.die()
+        if any(coordinator.process.alive for coordinator in self.launcher.coordinators):
+            self._around.problems.append(f"{self.process} ended, and left a coordinator")
+
+    def _end_following(self) -> None:
+        """What `raycdc.pipeline` undoes, in its order."""
+        if self._hand_over is not None:
+            self._hand_over.close()
         if self._commands is not None:
             self._commands.close()
-            taker = next(fiber for fiber in self.threads.started if fiber.name == "commands")
-            self.threads.wait_for(lambda: taker.done, float("inf"))
+            takers = [fiber for fiber in self.threads.started if fiber.name == "commands"]
+            self.threads.wait_for(lambda: all(taker.done for taker in takers), float("inf"))
         if self._supervisor is not None:
-            self._supervisor.close()
-        self.die()
+            before = len(self.launcher.coordinators)
+            with self.threads.held("hand-over"):
+                self._supervisor.close()
+            if len(self.launcher.coordinators) != before:
+                self._around.problems.append("a coordinator was started while the run ended")
+        self._hand_over = self._commands = self._supervisor = None
 
     def _work(self) -> None:
         around = self._around
@@ -161,19 +201,57 @@ class Life:
         if around.commands:
             desk = AtomicDesk(store, around.source.fibers)
             desk.take(desk.waiting(), RULES)
+        while True:
+            try:
+                self._follow(store, term, loop, desk)
+                return
+            except ClusterLostError:
+                self._end_following()
+                if self._handed is None or not self._handed.renew():
+                    raise
+            self.threads.wait(threading.Event(), 1.0)
+            loop.recover()
+
+    def _follow(self, store: CheckpointStore, term: DriverTerm, loop: EpochLoop, desk: CommandDesk | None) -> None:
+        fibers = self._around.source.fibers
         store.sweep_spool()
-        self._supervisor = self._supervise(store, term)
+        supervisor = self._supervisor = self._supervise(store, term)
+        side = Interrupted(supervisor, fibers)
         if desk is not None:
-            side = Interrupted(self._supervisor, around.source.fibers)
             self._commands = LiveCommands(desk, RULES, side, tell=lambda _: None, threads=self.threads)
+        if self._handed is not None and self._handed.in_process:
+            self._hand_over = HandOver(
+                self._handed,
+                side,
+                StateAsked.of(store),
+                tell=partial(self._told, store),
+                start_after_s=self._around.source.chance.uniform(0.0, 2.0),
+                threads=self.threads,
+            )
         while True:
             try:
                 loop.run()
                 return
             except SegmentUnavailableError:
-                # The supervisor's own thread waits for the lock that it has meanwhile.
-                with self.threads.held("supervisor"), self.threads.held("commands"):
-                    self._supervisor.start_over(loop.recover)
+                # Others wait for the lock that the supervisor has meanwhile.
+                with self.threads.held("supervisor"), self.threads.held("commands"), self.threads.held("hand-over"):
+                    supervisor.start_over(loop.recover)
+
+    def _engine(self, _: int) -> SimLauncher:
+        """Start one, which takes its time, and may fail."""
+        chance = self._around.source.chance
+        self.threads.wait(threading.Event(), chance.uniform(0.0, 4.0))
+        if chance.random() < ENGINES_FAIL:
+            raise RaycdcError("Ray did not start.")
+        self.engines.append(SimLauncher(self._coordinator, self._around.problems, before=self.launcher))
+        return self.engines[-1]
+
+    def _told(self, store: CheckpointStore, event: RunEvent) -> None:
+        """Who hands over has a place to go on from: a start from "now" would be another one."""
+        if isinstance(event, HandedOver):
+            with self._around.source.fibers.atomic():
+                if store.last_manifest() is None:
+                    self._around.problems.append(f"{self.process} hands over without a manifest")
 
     def _supervise(self, store: CheckpointStore, term: DriverTerm) -> Supervisor:
         def next_generation() -> int:
@@ -192,7 +270,7 @@ class Life:
             on_processes=lambda *_: None,
             threads=self.threads,
         )
-        return Supervisor(self.launcher, settings)
+        return Supervisor(self._handed or self.launcher, settings)
 
     def _coordinator(self, start: CoordinatorStart) -> SimCoordinator:
         process = Process(f"coordinator {start.generation}")

@@ -67,6 +67,9 @@ class DriverSettings:
     requests: float = 0.0
     #: How often a step gives a command about a table, whether a driver runs or not.
     commands: float = 0.0
+    #: Whether drivers begin by themselves and hand over to engines, and how often one of these is lost.
+    hands_over: bool = False
+    lost_engines: float = 0.003
     #: Whether the state is on an object store, and how often a reply of it is lost.
     on_store: bool = False
     replies_lost: float = 0.05
@@ -123,6 +126,7 @@ class DriverSimulation:
                 objects=objects,
                 compaction=CHANGES if self.settings.changes else None,
                 commands=self.settings.commands > 0,
+                hands_over=self.settings.hands_over,
             )
             (self._around.state / "spool").mkdir(parents=True)
             self._oracle = DriverOracle(self._around)
@@ -288,6 +292,8 @@ class DriverSimulation:
             self._around.server.refuses[table] = self.random.choice([0.0, 0.5])
         if self.random.random() < self.settings.lost_processes:
             self._lose_a_process()
+        if self.settings.hands_over and self.random.random() < self.settings.lost_engines:
+            self._lose_an_engine()
 
     def _lose_a_process(self) -> None:
         coordinators = [c for c in self._coordinators() if not c.cut_off]
@@ -310,6 +316,16 @@ class DriverSimulation:
                 coordinator.cut_off = True
             for life in self.lives:
                 life.launcher.failing = self.random.choice([0, 0, 1])
+
+    def _lose_an_engine(self) -> None:
+        lives = [life for life in self.lives if life.process.alive and life.engines]
+        if lives:
+            life = self.random.choice(lives)
+            if self.random.random() < 0.3:
+                life.spark.lost = True
+            else:
+                life.engines[-1].lose()
+            self._note(f"{life.process} loses an engine")
 
     def _lose_a_segment(self) -> None:
         """A segment of an epoch that is not recorded is gone, or damaged."""

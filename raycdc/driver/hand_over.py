@@ -192,7 +192,9 @@ class HandedLauncher:
         self._local.close()
         with self._lock:
             self._closed.set()
-            ended = None if self._made is None else self._thread.submit(_close, self._made)
+            # Nothing depended on one that did not take over.
+            ends = _close_lost if self.in_process else _close
+            ended = None if self._made is None else self._thread.submit(ends, self._made)
             coming = self._made is not None and not self._made.done()
         if ended is not None and coming:
             left_work.leave(ended)

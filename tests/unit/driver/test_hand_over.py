@@ -32,6 +32,7 @@ from raycdc.spark.lifecycle import LOST, LaterTaskRunner, SparkThread
 from raycdc.spark.stage import IN_PROCESS_BYTES_MAX
 from raycdc.testing.jobs import RUN_TIMEOUT_S
 from raycdc.testing.servers.process import wait_until
+from raycdc.threads import Joinable, Threads
 from raycdc.waiting import left_work
 from tests.unit.driver.handed_run import threads_for_engines
 from tests.unit.upkeep.small_pipeline import configured, require_exact, run
@@ -87,7 +88,12 @@ def test_an_engine_that_dies_before_the_hand_over_is_started_again(tmp_path: Pat
     dead, events = [True], list[RunEvent]()
     handed, more = threading.Event(), threading.Event()
 
+    closed: list[Launcher] = []
+
     class Dies(LocalLauncher):
+        def close(self) -> None:
+            closed.append(self)
+
         def look(self, owing: Collection[str] | None = None) -> None:
             if engine == "Ray" and dead:
                 dead.clear()
@@ -123,6 +129,7 @@ def test_an_engine_that_dies_before_the_hand_over_is_started_again(tmp_path: Pat
     assert warnings == [f"{lost} {hand_over.STAYS} 0 s."], events
     assert len([event for event in events if isinstance(event, HandedOver)]) == 1
     assert isinstance(events[-1], Stopped)
+    assert len(set(map(id, closed))) == 2, "also the one that died"
 
 
 def test_tasks_run_in_this_process_again_when_spark_is_lost() -> None:
@@ -276,6 +283,60 @@ def test_without_a_manifest_there_is_nothing_to_hand_over(tmp_path: Path) -> Non
     handed.close()
 
 
+def test_nothing_is_handed_over_once_the_run_ends() -> None:
+    """Whoever waits for an epoch's end meanwhile leaves the source side alone."""
+    side, watched = _Side(), _WatchedThreads()
+    state = StateAsked(has_manifest=lambda: False, has_commit=lambda: True, sweep=lambda: None)
+    over = HandOver(_up_and_ready(), side, state, tell=lambda _: None, start_after_s=0.0, threads=watched)
+    assert side.looked.wait(RUN_TIMEOUT_S)
+    over.close()
+    for thread in watched.started:
+        thread.join()
+    assert not side.over.is_set()
+
+
+def test_whoever_ends_the_run_waits_for_a_hand_over_under_way() -> None:
+    """The processes of the source side are being ended then, and nobody else may."""
+    side, watched = _Side(), _WatchedThreads()
+    side.sealed = 1
+    meanwhile, ended = threading.Event(), threading.Event()
+
+    def end() -> None:
+        over.close()
+        ended.set()
+
+    def sweep() -> None:
+        threading.Thread(target=end).start()
+        wait_until(lambda: watched.closing.is_set() or ended.is_set(), timeout_s=RUN_TIMEOUT_S, what="an end")
+        if not ended.is_set():
+            meanwhile.set()
+
+    state = StateAsked(has_manifest=lambda: True, has_commit=lambda: True, sweep=sweep)
+    over = HandOver(_up_and_ready(), side, state, tell=lambda _: None, start_after_s=0.0, threads=watched)
+    assert ended.wait(RUN_TIMEOUT_S)
+    assert meanwhile.is_set()
+    assert side.over.is_set()
+
+
+def test_ray_may_die_while_spark_comes_up() -> None:
+    """It is not waited for: what is left of the other says nothing of it."""
+
+    def look() -> None:
+        raise ClusterLostError("Ray's head is gone.")
+
+    class Impatient(Threads):
+        def wait(self, event: threading.Event, timeout_s: float) -> bool:
+            raise AssertionError("nobody looked whether Ray is there")
+
+    ray: Any = SimpleNamespace(close=lambda: None, look=look)
+    spark: Any = SimpleNamespace(begin=Future, warm_up=lambda: None, look=lambda: None)
+    local: Any = SimpleNamespace(close=lambda: None)
+    handed = HandedLauncher(local, lambda _: ray, spark, threads=Impatient())
+    with pytest.raises(ClusterLostError):
+        handed.prepare(1)
+    handed.close()
+
+
 @pytest.mark.parametrize(
     ("sections", "whether"),
     [
@@ -347,6 +408,30 @@ class _Side:
 
     def fail(self, error: BaseException) -> None:
         raise error
+
+
+class _WatchedThreads(Threads):
+    """Those of this process, which tell that somebody waits for the end of a hand-over."""
+
+    def __init__(self) -> None:
+        self.started: list[Joinable] = []
+        self.closing = threading.Event()
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        if timeout_s == hand_over.CLOSING_LOOK_S:
+            self.closing.set()
+        return super().wait(event, timeout_s)
+
+    def start(self, call: Callable[[], None], name: str) -> Joinable:
+        self.started.append(super().start(call, name))
+        return self.started[-1]
+
+
+def _up_and_ready() -> HandedLauncher:
+    """A launcher whose engines come up at once."""
+    nothing: Any = SimpleNamespace(close=lambda: None, look=lambda: None)
+    engine: Any = SimpleNamespace(begin=_up, warm_up=lambda: None, look=lambda: None)
+    return HandedLauncher(nothing, lambda _: nothing, engine)
 
 
 class _Large(StageTask[int]):

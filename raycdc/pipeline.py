@@ -26,6 +26,7 @@ from raycdc.checkpoint.term import DriverTerm
 from raycdc.config import PipelineConfig, PipelineOptions, SinkConfig, SourceConfig
 from raycdc.consumer import Epoch, Ledger
 from raycdc.control.beside import Control
+from raycdc.control.log_file import LogFile
 from raycdc.data_side import DataSide, bad_records
 from raycdc.driver.commands import CommandDesk
 from raycdc.driver.hand_over import HandedLauncher, HandOver, StateAsked, begins_in_process
@@ -134,7 +135,8 @@ class Pipeline:
         over. `listener` gets the events of `raycdc.run_events`, from threads of the pipeline; `show_page` the address
         of the run's page, with a code that lets one browser in within ten minutes (``ADDRESS/#login=CODE``).
         """
-        notifier = Notifier(self.config, listener)
+        log = LogFile(self.config.logging, self.config.pipeline.name, listener)
+        notifier = Notifier(self.config, log.listen)
         control = Control(self.config, notifier.listen, local=local, show_page=show_page)
         reporter = ProgressReporter(control.listen, driver_pid=os.getpid())
         reporter.on_status.append(control.heard)
@@ -142,19 +144,21 @@ class Pipeline:
         notifier.open(reporter.warning, lambda: None if (room := control.log_room()) is None else room.kept_s)
         reporter.on_moved.append(control.moved)
         start = Start(self.config, local, self._has_sink)
-        try:
-            stopped = self._run(start, reporter, control, _end_of(until), standby=standby)
-            # Whatever it says of receivers comes before the last word.
-            notifier.ended(stopped=stopped)
-            reporter.finished(stopped=stopped)
-        except StoppedWaitingError:
-            notifier.ended(stopped=True)
-            reporter.finished(stopped=True)
-        except BaseException as error:
-            notifier.failed(error)
-            raise
-        finally:
-            control.close()
+        with log.writing():
+            try:
+                stopped = self._run(start, reporter, control, _end_of(until), standby=standby)
+                # Whatever it says of receivers comes before the last word.
+                notifier.ended(stopped=stopped)
+                reporter.finished(stopped=stopped)
+            except StoppedWaitingError:
+                notifier.ended(stopped=True)
+                reporter.finished(stopped=True)
+            except BaseException as error:
+                notifier.failed(error)
+                log.failed(error)
+                raise
+            finally:
+                control.close()
 
     def _run(
         self, start: Start, reporter: ProgressReporter, control: Control, until: Until | None, *, standby: bool

@@ -44,6 +44,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, assert_never
 
+from raycdc.config.logs import LogLevel
+
 if TYPE_CHECKING:
     from raycdc.source.parking import Asked
     from raycdc.source.protocol.api import BackfillProgress, SnapshotAmount
@@ -427,6 +429,23 @@ RunEvent = (
 )
 
 Listener = Callable[[RunEvent], None]
+
+
+def level_of(event: RunEvent) -> LogLevel:
+    """How much an event matters to whoever reads a log."""
+    match event:
+        case Starting() | Progress():
+            return LogLevel.DEBUG
+        case Warned() | StoodStill():
+            return LogLevel.WARNING
+        case TableParked(parked=parked):
+            return LogLevel.WARNING if str(parked.phase) == "parked" else LogLevel.INFO
+        case Commanded(asked):
+            return LogLevel.WARNING if asked.refused else LogLevel.INFO
+        case Failed():
+            return LogLevel.ERROR
+        case _:
+            return LogLevel.INFO
 
 
 def event_to_json(event: RunEvent) -> dict[str, Any]:

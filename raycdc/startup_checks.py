@@ -14,7 +14,7 @@ what a run would refuse is what `check` has said, and a refusal that only a run 
 | state, sink folder or store | what cannot be written is not worth reading a server for |
 | pipeline | what another pipeline's state, or a damaged one, says is of no use |
 | control, metrics | a port that another program has does not get free by itself |
-| notify | a receiver that cannot be told is a pity, and no run ends for it |
+| logging, notify | a log or a receiver that cannot be had is a pity, and no run ends for it |
 
 The questions to the source, its tables, transforms, lookups and the sink's server follow (`raycdc.preflight`,
 `raycdc.cli`). All of these together take milliseconds: `run --local` starts in about a second.
@@ -336,6 +336,22 @@ def _metrics(start: Start) -> Iterator[CheckResult]:
     yield CheckResult("metrics", f"Figures for Prometheus can be at {options.address}.", ok=True)
 
 
+def _logging(start: Start) -> Iterator[CheckResult]:
+    """A run goes on without its log file."""
+    text = start.config.logging.file
+    if not text:
+        return
+    path = Path(text).absolute()
+    problem = f"{path} is a folder" if path.is_dir() else unwritable(path.parent)
+    if not problem and not path.parent.is_dir():
+        problem = f"{path.parent} is not there"
+    if problem:
+        fix = "Correct logging.file, or let this user write there."
+        yield CheckResult("logging", f"No log can be written to {path}: {problem}.", fix, required=False)
+    else:
+        yield CheckResult("logging", f"The log of runs can be at {path}.", ok=True)
+
+
 def _notify(start: Start) -> Iterator[CheckResult]:
     """What can be seen without sending anything. A run goes on without its receivers."""
     for index, options in enumerate(start.config.notifications):
@@ -440,6 +456,7 @@ START_CHECKS: tuple[StartCheck, ...] = (
     StartCheck("pipeline", _pipeline),
     StartCheck("control", _control),
     StartCheck("metrics", _metrics),
+    StartCheck("logging", _logging),
     StartCheck("notify", _notify),
 )
 #: The checks without which nothing more can be asked.

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from datetime import UTC, datetime
 from typing import TextIO
 
-from raycdc.control.lines import LINES_VERSION
-from raycdc.printable import printable_json, printable_text
-from raycdc.run_events import Failed, RunEvent, Starting, event_to_json
+from raycdc.control.lines import line_of
+from raycdc.printable import printable_text
+from raycdc.run_events import Failed, RunEvent, Starting
 
 
 class JsonView:
@@ -28,10 +26,7 @@ class JsonView:
             return
         self.told_error = self.told_error or isinstance(event, Failed)
         out = self._out or sys.stdout
-        ts = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        document = {"version": LINES_VERSION, "ts": ts, "pipeline": self.pipeline, **event_to_json(event)}
-        line = json.dumps(document, ensure_ascii=False, separators=(",", ":"), default=str)
-        out.write(printable_json(line) + "\n")
+        out.write(line_of(event, self.pipeline) + "\n")
         out.flush()
 
     def note(self, text: str) -> None:

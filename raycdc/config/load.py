@@ -44,6 +44,7 @@ _SECTIONS = (
     "storage",
     "control",
     "metrics",
+    "logging",
 )
 
 

@@ -28,6 +28,7 @@ from raycdc.config.fields import (
     flattened_texts,
     option,
 )
+from raycdc.config.logs import LoggingOptions
 from raycdc.config.lookups import LookupOptions
 from raycdc.config.masks import MaskOptions, hiding_problems
 from raycdc.config.metrics import MetricsOptions
@@ -542,6 +543,7 @@ class PipelineConfig:
     storage: StorageOptions = field(default_factory=StorageOptions)
     control: ControlOptions = field(default_factory=ControlOptions)
     metrics: MetricsOptions = field(default_factory=MetricsOptions)
+    logging: LoggingOptions = field(default_factory=LoggingOptions)
     masks: tuple[MaskOptions, ...] = ()
     transforms: tuple[TransformOptions, ...] = ()
     lookups: tuple[LookupOptions, ...] = ()
@@ -618,6 +620,7 @@ COMMON_SECTIONS: dict[str, type[Options]] = {
     "storage": StorageOptions,
     "control": ControlOptions,
     "metrics": MetricsOptions,
+    "logging": LoggingOptions,
 }
 
 #: Sections that may come several times, and the fields of `PipelineConfig` that hold them.

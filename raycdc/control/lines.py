@@ -7,6 +7,8 @@ own. `raycdc.run_events.event_to_json` writes what is described here and nothing
 
 from __future__ import annotations
 
+import json
+from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Literal, NotRequired
 
@@ -14,6 +16,10 @@ from pydantic import ConfigDict, Field
 
 # Pydantic, which depends on this package, takes no other TypedDict before Python 3.12.
 from typing_extensions import TypedDict
+
+from raycdc.config.logs import LogLevel
+from raycdc.printable import printable_json
+from raycdc.run_events import RunEvent, event_to_json, level_of
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -24,6 +30,9 @@ LINES_VERSION = 1
 _CLOSED = ConfigDict(extra="forbid")
 
 
+_HOW_MUCH = Field(description="How much it matters.")
+
+
 class _Line(TypedDict):
     """What every line has."""
 
@@ -31,6 +40,9 @@ class _Line(TypedDict):
     version: Annotated[Literal[1], Field(description="Goes up when a key changes its meaning or goes away.")]
     ts: Annotated[str, Field(description="When it was told: UTC, with milliseconds.")]
     pipeline: Annotated[str | None, Field(description="Its name; null before the configuration is read.")]
+    level: NotRequired[
+        Annotated[Literal["debug", "info", "warning", "error"], Field(description="How much it matters.")]
+    ]
 
 
 class Pids(TypedDict):
@@ -292,6 +304,21 @@ class EndLine(_Line):
     event: Literal["caught_up", "stopped"]
 
 
+class LogLine(_Line):
+    """Something that a library logged; in a log file alone ([logging])."""
+
+    event: Literal["log"]
+    logger: str
+    text: str
+
+
+class StepLine(_Line):
+    """A step before `started`; in a log file alone ([logging])."""
+
+    event: Literal["starting"]
+    step: str
+
+
 class ErrorLine(_Line):
     """The last line of a run that failed."""
 
@@ -319,9 +346,34 @@ Line = Annotated[
     | WaitingLine
     | TookOverLine
     | EndLine
-    | ErrorLine,
+    | ErrorLine
+    | LogLine
+    | StepLine,
     Field(discriminator="event"),
 ]
+
+
+def line_of(event: RunEvent, pipeline: str | None) -> str:
+    """An event as a line, without its end."""
+    return _line({**_head(level_of(event), pipeline), **event_to_json(event)})
+
+
+def log_line(level: LogLevel, pipeline: str, logger: str, text: str) -> str:
+    """The same of what a library logged."""
+    return _line({**_head(level, pipeline), "event": "log", "logger": logger, "text": text})
+
+
+def _head(level: LogLevel, pipeline: str | None) -> dict[str, str | int | None]:
+    return {"version": LINES_VERSION, "ts": now_text(), "pipeline": pipeline, "level": str(level)}
+
+
+def _line(document: JsonSchemaValue) -> str:
+    return printable_json(json.dumps(document, ensure_ascii=False, separators=(",", ":"), default=str))
+
+
+def now_text() -> str:
+    """The time as lines have it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def lines_schema() -> JsonSchemaValue:

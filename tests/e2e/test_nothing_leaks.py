@@ -37,8 +37,10 @@ pytestmark = pytest.mark.server
 
 DATABASE = "sweep"
 BY_ENVIRONMENT = "S3cret-by-environment-7f1"
-BY_FILE = {name: f"S3cret-of-{name}-7f1" for name in ("sink", "mask", "state", "spark", "key", "uri")}
+BY_FILE = {name: f"S3cret-of-{name}-7f1" for name in ("sink", "mask", "state", "spark", "key", "uri", "hook")}
 BY_FILE["sweeper"] = SWEEPER_PASSWORD
+#: A key of notifications is base64.
+BY_FILE["notify"] = "S3cretOfNotify7f1S3cretOfNotify7"
 MASKED = "planted-masked-7f1"
 #: Of refused rows and their keys, and of statements.
 VALUES = ("planted-value-7f1", "planted-key-7f1", "planted-statement-7f1", "planted-default-7f1")
@@ -59,6 +61,16 @@ SECTIONS = """
 columns = "sweep.people.mail"
 method = "hash"
 key = "${file:%(folder)s/mask}"
+
+[[notify]]
+type = "webhook"
+url = "http://127.0.0.1:1/${file:%(folder)s/hook}"
+secret = "whsec_${file:%(folder)s/notify}"
+end_wait = "1ms"
+
+[logging]
+file = "run.log"
+level = "debug"
 """
 SPARK = """
 [[transform]]

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from raycdc.control.lines import check_line
 from raycdc.notify.messages import check_body
 from raycdc.notify.outbox import FILE_NAME
 from raycdc.testing.forked_commands import completed
@@ -123,7 +124,9 @@ def has(hook: Hook, kind: str) -> Callable[[], bool]:
 
 def test_each_notification_by_its_own_fault(mariadb: MariaDbServer, tmp_path: Path, hook: Hook) -> None:
     database = "told"
-    job = job_of(mariadb, tmp_path, database, section(end_wait='"60s"'))
+    log = tmp_path / "run.log"
+    logging = f'[logging]\nfile = "{log}"\n'
+    job = job_of(mariadb, tmp_path, database, section(end_wait='"60s"') + logging)
     hook.answers = [500, 503]
     run = job.start()
     run.wait_for(has(hook, "snapshots_done"))
@@ -170,7 +173,22 @@ def test_each_notification_by_its_own_fault(mariadb: MariaDbServer, tmp_path: Pa
     assert code != 0, failed.story()
     assert hook.of("ended_with_error")[-1]["exit_code"] == code
     assert len({body["id"] for body in hook.bodies}) == len(hook.bodies)
-    sent = json.dumps(hook.bodies)
+    lines = log.read_text().splitlines()
+    for line in lines:
+        check_line(line)
+    turns = {json.loads(line)["event"] for line in lines}
+    assert turns >= {
+        "started",
+        "commit",
+        "snapshot_done",
+        "table_phase",
+        "schema_changed",
+        "parked",
+        "recovered",
+        "error",
+    }
+    assert "progress" not in turns
+    sent = json.dumps(hook.bodies) + log.read_text()
     for value in ("planted-value", "4711", "geheim", SECRET):
         assert value not in sent
         assert value not in failed.story()

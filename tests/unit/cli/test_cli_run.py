@@ -99,6 +99,7 @@ def test_json_view_prints_each_event_as_a_line(capsys: pytest.CaptureFixture[str
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line.pop("ts")) for line in told)
     assert [(line.pop("pipeline"), line.pop("version")) for line in told] == [("shop", 1)] * len(events)
+    assert [line.pop("level") for line in told] == ["info", "debug", "info", "warning", "info"]
     assert told == [event_to_json(event) for event in events]
 
 

@@ -24,7 +24,7 @@ def own_keys() -> list[tuple[str, str]]:
         for section, model in declared_models()
         if section.partition(":")[2] not in THIRD_PARTY
         for key, _ in keys_of(model)
-        if key != "format"
+        if key != "format" or section == "logging"
     ]
 
 

@@ -1,0 +1,87 @@
+"""The log file of a run: a line per event, as the schema says, and what libraries log without their noise."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from raycdc.config.logs import LoggingOptions
+from raycdc.control.lines import check_line
+from raycdc.control.log_file import LogFile
+from raycdc.errors import SinkError
+from raycdc.run_events import CaughtUp, RunEvent, SchemaChanged, Starting, Warned
+
+EVENTS = (Starting("starting"), SchemaChanged("a.b", "a.b", 3, ("add_column it is",)), Warned("two\nlines"), CaughtUp())
+
+
+def written(path: Path, level: str = "info", form: str = "json", error: Exception | None = None) -> list[str]:
+    heard: list[RunEvent] = []
+    options = LoggingOptions.model_validate({"file": str(path), "level": level, "format": form})
+    log = LogFile(options, "shop", heard.append)
+    with log.writing():
+        for event in EVENTS:
+            log.listen(event)
+        for at in (logging.DEBUG, logging.INFO, logging.WARNING):
+            logging.getLogger("library").log(at, "said %s", "so")
+        if error is not None:
+            log.failed(error)
+            log.failed(error)
+    assert heard == [*EVENTS]
+    return path.read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("level", "kinds"),
+    [
+        ("debug", ["starting", "schema_changed", "warning", "caught_up", "log", "log", "error"]),
+        ("info", ["schema_changed", "warning", "caught_up", "log", "error"]),
+        ("warning", ["warning", "log", "error"]),
+        ("error", ["error"]),
+    ],
+)
+def test_what_is_written_is_the_levels_choice_and_each_line_is_as_the_schema_says(
+    tmp_path: Path, level: str, kinds: list[str]
+) -> None:
+    root = logging.getLogger()
+    before = root.level, [(each, each.level) for each in root.handlers]
+    lines = written(tmp_path / "log", level, error=SinkError("away"))
+    assert (root.level, [(each, each.level) for each in root.handlers]) == before
+    for line in lines:
+        check_line(line)
+    assert [json.loads(line)["event"] for line in lines] == kinds
+    assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_line_of_text_is_one_line_whatever_stands_in_it(tmp_path: Path) -> None:
+    lines = [line.partition(" ")[2] for line in written(tmp_path / "log", form="text")]
+    assert lines == [
+        'INFO shop schema_changed table=a.b target=a.b epoch=3 changes="[\\"add_column it is\\"]"',
+        'WARNING shop warning text="two\\nlines"',
+        "INFO shop caught_up",
+        'WARNING shop log logger=library text="said so"',
+    ]
+
+
+def test_another_file_at_its_place_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    log = LogFile(LoggingOptions(file=str(path)), "shop", lambda _: None)
+    with log.writing():
+        log.listen(CaughtUp())
+        path.rename(tmp_path / "log.1")
+        log.listen(CaughtUp())
+    assert [len((tmp_path / name).read_text().splitlines()) for name in ("log", "log.1")] == [1, 1]
+
+
+def test_a_file_that_cannot_be_written_is_told_of_once_and_holds_nothing_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    heard: list[RunEvent] = []
+    log = LogFile(LoggingOptions(file=str(tmp_path / "gone" / "log")), "shop", heard.append)
+    with log.writing():
+        for event in EVENTS:
+            log.listen(event)
+    assert heard == [*EVENTS]
+    assert capsys.readouterr().err.count("cannot be written to") == 1

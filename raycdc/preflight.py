@@ -150,7 +150,7 @@ def naming_place(config: PipelineConfig, store: CheckpointStore) -> Iterator[Non
     except SinkError as error:
         was = read_configured(store) or {}
         found = differences(was, configured_keys(config), config)
-        places = [f"{d}. Take it back, or put the target there as a whole." for d in found if d.change is Change.PLACE]
+        places = [f"{d}. Take it back, or move the whole target there." for d in found if d.change is Change.PLACE]
         raise SinkError("\n".join([*places, str(error)])) if places else error from error.__cause__
 
 
@@ -240,7 +240,7 @@ def told(changed: list[Difference]) -> list[str]:
     for difference in changed:
         match difference.change:
             case Change.NEW_TABLES:
-                said.append(f"{difference}: it acts on tables that begin from now on.")
+                said.append(f"{difference}: it applies to tables that begin from now on.")
             case Change.PLACE:
                 said.append(f"{difference}: the run goes on only if the target there holds what was committed.")
             case Change.JUDGED:

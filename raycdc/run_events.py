@@ -267,7 +267,7 @@ class NewTable:
     table: str
 
     def __str__(self) -> str:
-        return f"{self.table} is new, the configuration selects it, and it is followed"
+        return f"{self.table} is new and selected by the configuration, so it is followed"
 
 
 @dataclass(frozen=True, slots=True)

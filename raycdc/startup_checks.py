@@ -243,11 +243,9 @@ def _spark(start: Start) -> Iterator[CheckResult]:
         fix = "Run make setup, or set RAYCDC_JARS to a folder that has them."
         yield CheckResult("spark", text, fix, required=False)
     if not start.config.spark.is_here:
-        text = f"Whether {spark.master} answers, and runs what it is given, is known when a run starts."
+        text = f"{spark.master} is not asked here: whether it answers, and runs its tasks, is known when a run starts."
         yield CheckResult("spark", text, required=False)
-    text = (
-        "Spark's master and the options of its Java can be; the rest of spark.conf is judged by Spark when it starts."
-    )
+    text = "Spark's master and the options of its Java are valid; Spark judges the rest of spark.conf when it starts."
     yield CheckResult("spark", text, ok=True)
 
 
@@ -281,10 +279,12 @@ def _pipeline(start: Start) -> Iterator[CheckResult]:
         return
     if start.state_on_store is not None and not start.state_on_store.ok:
         # Whoever asks further asks the store again, and waits for it each time.
-        yield CheckResult("pipeline", f"Nobody can tell whose state is in {place}.", error=StateError)
+        yield CheckResult(
+            "pipeline", f"Nobody can tell which pipeline the state in {place} belongs to.", error=StateError
+        )
         return
     store = CheckpointStore.there(place, pipeline=options.name)
-    text = "There is no state yet." if store is None else f"The state is that of {options.name}."
+    text = "There is no state yet." if store is None else f"The state is that of pipeline {options.name}."
     yield CheckResult("pipeline", text, ok=True)
 
 
@@ -321,7 +321,7 @@ def _control(start: Start) -> Iterator[CheckResult]:
         return
     if not _open_already(start):
         listen(options).close()
-    yield CheckResult("control", f"The control door can be at port {options.port} of {options.host}.", ok=True)
+    yield CheckResult("control", f"The control door can open at port {options.port} of {options.host}.", ok=True)
 
 
 def _metrics(start: Start) -> Iterator[CheckResult]:
@@ -333,7 +333,7 @@ def _metrics(start: Start) -> Iterator[CheckResult]:
         return
     if _holder_here(start) is None:
         listen_for_scrapers(options).close()
-    yield CheckResult("metrics", f"Figures for Prometheus can be at {options.address}.", ok=True)
+    yield CheckResult("metrics", f"Figures for Prometheus can be served at {options.address}.", ok=True)
 
 
 def _logging(start: Start) -> Iterator[CheckResult]:
@@ -416,7 +416,7 @@ def _sink_store(config: PipelineConfig) -> CheckResult:
     except StoreError as error:
         fix = "" if "[storage]" in str(error) else "Look at sink.path and [storage]."
         return CheckResult("sink store", str(error), fix, error=SinkError)
-    return CheckResult("sink store", f"{place} can be written, and decides who makes an object.", ok=True)
+    return CheckResult("sink store", f"{place} can be written, and honours conditional writes.", ok=True)
 
 
 def unwritable(folder: Path) -> str:

@@ -40,7 +40,8 @@ def begun_with(store: CheckpointStore, *, full: bool) -> FullBy:
     if store.last_manifest() is not None and bool(begun) is not full:
         was, now = ("full", "upsert") if begun else ("upsert", "full")
         raise ConfigError(
-            f'source.changelog: the pipeline was begun with "{was}", and is "{now}" now: which rows are there already '
-            "is not known. Put it back, or begin with another pipeline.state and a new snapshot."
+            f'source.changelog: the pipeline was begun with "{was}", but this says "{now}". It cannot be changed for '
+            "an existing state, because nobody knows which rows its target has. Put it back, or begin with another "
+            "pipeline.state and a new snapshot."
         )
     return begun

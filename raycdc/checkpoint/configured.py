@@ -42,7 +42,7 @@ class Difference:
 
     def __str__(self) -> str:
         if str(self.was).startswith("sha256:"):
-            return f"{self.key} is another than when the state was made"
+            return f"{self.key} differs from when the state was made"
         return f"{self.key} is {json.dumps(self.now)}, and was {json.dumps(self.was)} when the state was made"
 
     def tables(self, followed: Collection[str]) -> list[str]:

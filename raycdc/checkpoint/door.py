@@ -50,5 +50,7 @@ class Door:
         if not self.token:
             raise StateError(f"The run at {self.url} has its token from its configuration: set the same control.token.")
         if not _FILE.fullmatch(self.token):
-            raise StateError(f"The state names {self.token!r} as the token of its run, which is no file of a run.")
+            raise StateError(
+                f"The state names {self.token!r} as the file of its run's token, but no run names a file so."
+            )
         return private / self.token

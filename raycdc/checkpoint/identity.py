@@ -83,7 +83,7 @@ class Identity:
                 f"again that the pipeline has written since."
             )
         return (
-            f"{where} has a part of the state that {self.copied_from} has whole: a copy was begun at {since} and did "
+            f"{where} has only a part of the state in {self.copied_from}, because a copy that was begun at {since} did "
             f'not end. With pipeline.state = "{self.copied_from}", repeat the command that began it (raycdc state move '
             f"or backup), or go on there."
         )

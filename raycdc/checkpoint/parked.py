@@ -23,8 +23,8 @@ from raycdc.model import TableId
 #: The advice for the time before the table is read anew, by the reason.
 #: ``tests/e2e/test_ways_out.py`` tries each; a reason without a story there fails.
 WAYS_OUT: Mapping[ParkReason, str] = {
-    ParkReason.CHANGE: "An upsert target is emptied and gets the columns that the table has now; a changelog, "
-    "and a target with another key, are to be deleted or moved away first",
+    ParkReason.CHANGE: "Delete or move away the target if it is a changelog or has another key; any other is emptied, "
+    "and gets the columns that the table has now",
     ParkReason.COLUMNS: "Rename or change the column at the source, or choose other columns with a [[transform]]",
     ParkReason.NAME: "Give it another name in the sink with a [[route]], or rename the table",
     ParkReason.KEY: "Give the table a key that tells its rows apart, change one of two rows that have the same key, or "
@@ -32,7 +32,7 @@ WAYS_OUT: Mapping[ParkReason, str] = {
     ParkReason.VALUE: "Mend the row, the transform or the column's type",
     ParkReason.TAKEN: "Move what is there away, or say with pipeline.on_existing what becomes of it",
     ParkReason.GONE: "The target is made anew",
-    ParkReason.TOUCHED: "Take back what was done to the target, or delete the target",
+    ParkReason.TOUCHED: "Undo what was done to the target, or delete the target",
     ParkReason.RULES: "Change the [[transform]], [[lookup]], [[mask]] or [[route]], or the table",
 }
 

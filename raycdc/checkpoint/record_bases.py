@@ -181,7 +181,7 @@ class RecordBases:
             )
         written, sha = codec.decode_signed(data, origin=where)
         if sha != reference.sha:
-            raise codec.damaged(where, "it is another one than its name says")
+            raise codec.damaged(where, "its content is not that which its name says")
         document: Any = codec.upgrade(written, origin=where, current=RECORD_BASE_VERSION, upgrades={})
         with codec.malformed_as_damage(where):
             # The lists are a record's.

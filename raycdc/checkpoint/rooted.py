@@ -81,8 +81,8 @@ class RootedFolder:
             self._store.delete(name)
         if not held:
             raise StateError(
-                f"{self.where} does not keep to the conditions of a write (If-None-Match, If-Match), so two "
-                "drivers could both write the state there. Update that server, or choose another pipeline.state."
+                f"{self.where} does not honour conditional writes (If-None-Match, If-Match), so two drivers could both "
+                "write the state there. Update that server, or choose another pipeline.state."
             )
 
     def has_remains(self) -> bool:
@@ -158,7 +158,7 @@ class RootedFolder:
             if not step.changed or self._roots.placed(step):
                 return result
         raise StateError(
-            f"{self.origin(ROOT)} was changed by others at each of {TRIES} tries. How many use this pipeline.state?"
+            f"{self.origin(ROOT)} was changed by others at each of {TRIES} tries. Is this pipeline.state used twice?"
         )
 
     def sweep(self, generation: int) -> None:

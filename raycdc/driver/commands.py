@@ -45,8 +45,9 @@ from raycdc.source.table_requests import acting, ask_all, judge_rows, requests_o
 
 #: Why no rows are read again for a sink of one's own.
 NO_SINK = (
-    "Epochs of this state are taken by hand, and rows that are read again would come to whoever takes them as inserts "
-    "of keys that are there. A table that begins anew is emptied first: raycdc tables resnapshot, without --where."
+    "The epochs of this state are read by a program of your own, which would get rows that are read again as inserts "
+    "of keys that it has already. Read the whole table anew, which empties it first: raycdc tables resnapshot, without "
+    "--where."
 )
 _FOLDER = "commands"
 _FILE = re.compile(r"([0-9a-z]{8,64})\.json")
@@ -110,8 +111,8 @@ class CommandDesk:
         if identity is not None and identity.moved_to:
             self._folder.delete(name)
             raise StateError(
-                f"{identity.bar(self._folder.where)} Give the command there, unless it went along: raycdc tables "
-                "commands shows it."
+                f"{identity.bar(self._folder.where)} Give the command there, unless it was moved with the state: "
+                "raycdc tables commands shows it."
             )
 
     def state(self, command: str) -> CommandStatus | None:
@@ -196,7 +197,9 @@ class CommandDesk:
     def _judged(self, command: Command, rules: CommandRules, manifest: Manifest) -> Asked:
         stream = stream_of(manifest)
         if stream is None:
-            return command.refused("This source has no log that tables are read from, so none can be told apart in it.")
+            return command.refused(
+                "This source has no log of tables, so a command about one of them means nothing to it."
+            )
         if command.is_of_rows and self._is_by_hand:
             return command.refused(NO_SINK)
         record = self._store.last_commit()

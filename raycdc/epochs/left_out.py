@@ -127,8 +127,8 @@ class LeftOut:
         if used and (self._leaves or lost):
             why = "rows of it were left out" if lost else f'pipeline.on_bad_record is "{self.records.action}"'
             raise RulesRefusedError(
-                f"{table}: the type of column {used[0]!r}, which the table's transform uses, changed, and {why}: "
-                f"whether the changelog has a row that was good or bad before cannot be told any more. {_ANEW}."
+                f"{table}: the type of column {used[0]!r}, which the table's transform uses, changed, and {why}. So "
+                f"nobody can tell any more which earlier rows the changelog has, and which it lacks as bad. {_ANEW}."
             )
         if used:
             self._follow(share.name)
@@ -141,7 +141,7 @@ class LeftOut:
             if table in found and (found[table].computed or found[table].transform.filter):
                 raise RoutesRefusedError(
                     f"{policy}: {table}, whose transform computes or filters, is merged with other tables into "
-                    f"{share.name}, and whose row a bad one would delete cannot be told. Route it elsewhere, or use "
+                    f"{share.name}, where a bad row might delete the row of another table. Route it elsewhere, or use "
                     '"fail".'
                 )
             if self.records.partial and (name := _may_be_bad(tables[table][0], share.schema)):
@@ -183,8 +183,8 @@ class LeftOut:
     def _refused(self, share: TargetEpoch, change: str, lost: TableId | None = None) -> RulesRefusedError:
         why = f'pipeline.on_bad_record is "{self.records.action}"' if lost is None else f"rows of {lost} were left out"
         return RulesRefusedError(
-            f"{share.name}: {change}, and {why}: whether the target has a row that was good or bad before cannot be "
-            f"told any more. {_ANEW}, or route tables of other types elsewhere."
+            f"{share.name}: {change}, and {why}. So nobody can tell any more which earlier rows the target has, and "
+            f"which it lacks as bad. {_ANEW}, or route tables of other types elsewhere."
         )
 
 

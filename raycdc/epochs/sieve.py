@@ -148,7 +148,8 @@ class _Merged:
         return texts.take(pa.array(which, mask=which < 0))
 
     def _reason(self, column: Column, want: LogicalType) -> str:
-        return f"the value of column {column.name!r} ({column.type.kind}) is no {want.arrow()}, which {self.target} has"
+        column_type = f"column {column.name!r} ({column.type.kind})"
+        return f"the value of {column_type} does not fit {want.arrow()}, the type in {self.target}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,7 @@ class Works:
             # A transform that leaves rows as they are is none.
             if identity(TableId.parse(source)) != was.removeprefix(UNCHANGED) and source not in parked:
                 raise StateError(
-                    f"The transform or mask of {source} is another than when its rows were written. Take it back, or "
+                    f"The transform or mask of {source} differs from when its rows were written. Take it back, or "
                     "begin with another pipeline.state and a new snapshot. A table that is paused may be read anew "
                     f"instead: raycdc tables resnapshot CONFIG {source}."
                 )
@@ -192,7 +192,7 @@ class Works:
         if len(target.sources) > 1 and soft:
             raise RoutesRefusedError(
                 f'{self._transforms.transforms.place(soft[0])}.on_delete = "soft": {soft[0]} is merged with other '
-                f"tables into {share.name}, and whose deleted row one is cannot be told. Route it elsewhere."
+                f"tables into {share.name}, where nobody could tell whose a deleted row is. Route it elsewhere."
             )
         self._check_dropped(share, target, found)
         self._check_again(manifest, share, target, found)
@@ -212,8 +212,8 @@ class Works:
         if self._routing.upsert and len(target.sources) > 1 and drops:
             place = found[drops[0]].lookups[0].lookup.place
             raise RoutesRefusedError(
-                f'{place}.missing = "drop": {drops[0]} is merged with other tables into {share.name}, and whose row is '
-                'deleted with one that was left out cannot be told. Route it elsewhere, or use missing = "null".'
+                f'{place}.missing = "drop": {drops[0]} is merged with other tables into {share.name}, where deleting a '
+                'row that was left out might delete another table\'s. Route it elsewhere, or use missing = "null".'
             )
 
     def _check_again(
@@ -392,7 +392,7 @@ def require_readable(works: Sequence[TableWork], manifest: Manifest) -> None:
 
 def _unknown_change(table: TableId, part: TableEpoch) -> ChangeRefusedError:
     kind = part.unknown[0].written.to_json().get("type")
-    return ChangeRefusedError(f"{table}: {kind!r:.100} is no known schema change.")
+    return ChangeRefusedError(f"{table}: {kind!r:.100} is not a known schema change.")
 
 
 def _made(transforms: Mapping[TableId, ResolvedTransform], sources: Sequence[TableId]) -> tuple[str, ...]:

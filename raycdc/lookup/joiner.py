@@ -114,7 +114,7 @@ class Joiner:
         noted: dict[str, Any] = json.loads(there)
         if noted["asked"] != asked:
             raise StateError(
-                f"The [[lookup]] or [[transform]] of {found.table} is another than when epoch {epoch} was begun, of "
+                f"The [[lookup]] or [[transform]] of {found.table} differs from when epoch {epoch} was begun, of "
                 "which a part may be in the sink. Take it back, or begin with another pipeline.state and a new "
                 "snapshot."
             )

@@ -83,7 +83,7 @@ def check_constant(target: TableId, column: Column) -> pa.Scalar:
         return constant(column.default, column.type.arrow())
     except pa.ArrowException:
         raise ChangeRefusedError(
-            f"{target}: column {column.name} was added with a default that is no value of type {column.type.kind}. "
+            f"{target}: column {column.name} was added with a default that is not a value of type {column.type.kind}. "
             "Take a new snapshot of the table."
         ) from None
 
@@ -102,6 +102,6 @@ def check_unmerged(work: TableWork, on_existing: str, *, rows: str = "row") -> N
     if work.merged and on_existing == "merge":
         raise TargetTakenError(
             f"{work.target}: {', '.join(map(str, work.merged))} cannot be merged, or given another key, with "
-            f'pipeline.on_existing = "merge": whether a {rows} that is there already is one of theirs is not '
-            'known. Use "fail" or "replace".'
+            f'pipeline.on_existing = "merge", because nobody knows whether a {rows} that is there already is one of '
+            'theirs. Use "fail" or "replace".'
         )

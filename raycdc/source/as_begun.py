@@ -26,6 +26,6 @@ def require_as_begun(
         before, after = begun(split.schemas[state.schema]), now(table)
         if before != after:
             raise ConfigError(
-                f"{options}: {table} was begun with {before}, and has {after} now; the target would mix both. Put the "
-                "old ones back, or begin with a new pipeline.state and an empty target, or pipeline.on_existing."
+                f"{options}: {table} was begun with {before} and now has {after}, so its target would mix both. Put "
+                "the old value back, or begin with a new pipeline.state and an empty target, or pipeline.on_existing."
             )

@@ -32,6 +32,6 @@ class LogOwner:
         """Raises `LogLostError` where tables would be read again from another owner than `begun`."""
         if self.is_another(begun):
             raise LogLostError(
-                f"{self.address} is another {self.noun} than the one the state belongs to; no table is read again from "
-                f"it (pipeline.on_log_lost). Point {self.option} at the old one, or begin with another pipeline.state."
+                f"{self.address} is not the {self.noun} that the state belongs to, so no table is read again from it "
+                f"(pipeline.on_log_lost). Point {self.option} at the old one, or begin with another pipeline.state."
             )

@@ -82,7 +82,7 @@ class TableRequest(StrEnum):
             case TableRequest.RESNAPSHOT:
                 return "a new snapshot was asked for"
             case TableRequest.RESUME:
-                return "it is to go on, and nobody knows where it was left: it is read anew"
+                return "it is to go on, but nobody knows where it was left, so it is read anew"
             case TableRequest.PAUSE:
                 return "paused by the user"
             case TableRequest.REMOVE:

@@ -176,8 +176,8 @@ class CommandRules:
         """Why no rows of the table are read again, whatever the source says; empty where they may be."""
         if not self.updates_rows:
             return (
-                f"The target of {table} keeps every change of a row (sink.write), and rows that are read again are "
-                "none. For a new beginning of the table in it: raycdc tables resnapshot, without --where."
+                f"The target of {table} keeps every change of a row (sink.write), and a row that is read again is not "
+                "a change. To read the whole table anew: raycdc tables resnapshot, without --where."
             )
         try:
             return self.why_not_by_key(table, state.tables, record)
@@ -252,12 +252,12 @@ def _judged_rows(
         raise ConfigError("A backfill needs --where, which says which rows. For all: raycdc tables resnapshot.")
     if isinstance(now, Unknown):
         _require_sense(command.action, str(table), state, rules)
-        raise ConfigError(f"{table} is none of the pipeline's tables.")
+        raise ConfigError(f"{table} is not one of the pipeline's tables.")
     if isinstance(now, Parked | Gone):
         why = f"{now.phase}: {now.reason}" if isinstance(now, Parked) else "gone"
         raise ConfigError(f"{table} is {why} Rows are read again of tables that are followed: resume it first.")
     if isinstance(now, CatchingUp):
-        raise ConfigError(f"{table} goes on from an older place, and is not where the log is yet. Ask again then.")
+        raise ConfigError(f"{table} is still catching up with the log after a pause. Ask again when it has caught up.")
     if why_not := rules.why_no_rows(table, state, record):
         raise ConfigError(why_not)
     described = document(now.schema)
@@ -272,7 +272,7 @@ def _judged_rows(
         except SourceError as cause:
             raise ConfigError(f"The source could not be asked for the rows: {cause}") from cause
     if command.keys:
-        text = "has the rows of some keys read again, and those that the source has not deleted"
+        text = "has the rows of some keys read again, and keys that the source does not have deleted from its target"
     else:
         text = (
             f"has the rows that meet {command.where} read again beside its log, and put over those of its target by key"
@@ -291,8 +291,8 @@ def _require_sense(action: TableAction, table: str, state: StreamState, rules: C
         rules.is_selected(TableId.parse(table))
     elif not known:
         raise ConfigError(
-            f"{table} is none of the pipeline's tables ({_some(state.names)}){did_you_mean(table, state.names) or '.'} "
-            "Add it with: raycdc tables add."
+            f"{table} is not one of the pipeline's tables "
+            f"({_some(state.names)}){did_you_mean(table, state.names) or '.'} Add it with: raycdc tables add."
         )
     if removed and action in (TableAction.RESUME, TableAction.RESNAPSHOT):
         raise ConfigError(f"{table} was removed. Add it with: raycdc tables add.")
@@ -321,7 +321,7 @@ def _said_of(together: Mapping[str, str], left: Sequence[str]) -> str:
     targets = ", ".join(sorted(set(together.values()) - {""}))
     if not targets:
         return ""
-    those = f" and the rows of {', '.join(left)}, which nobody reads again, leave it" if left else ""
+    those = f" and the rows of {', '.join(left)}, which nobody reads again, are removed" if left else ""
     return (
         f"\nIts rows in {targets} cannot be told from those of other tables, so {targets} is emptied{those}, and "
         f"{', '.join(sorted(together))} are read again together."

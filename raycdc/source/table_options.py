@@ -29,7 +29,7 @@ def require_selected(section: SelectedTablesConfig, options: Mapping[str, Iterab
 
 def not_captured(noun: str) -> str:
     """The end of a sentence about a table that has an option."""
-    return f"is none of the captured {noun}s"
+    return f"is not one of the captured {noun}s"
 
 
 def checked(values: Mapping[str, ValueT], check: Callable[[ValueT], object]) -> None:

@@ -259,6 +259,6 @@ def complain_of_parked(
         else " To go on without it, leave it out (source.format.exclude)."
     )
     raise SchemaError(
-        f"Everything is committed but {names}: parked, as what came of it cannot be followed or written.\n{reasons}\n"
-        f"Nothing of it after that place was passed on.{anew}"
+        f"Everything is committed except {names}: parked, because of changes that cannot be followed or written.\n"
+        f"{reasons}\nNothing of it after that place was passed on.{anew}"
     )

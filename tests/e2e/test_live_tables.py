@@ -79,7 +79,7 @@ def test_a_running_pipeline_pauses_resumes_reads_again_removes_and_adds_tables(
 
     unknown = ask(job, "resnapshot", f"{DATABASE}.nowhere")
     assert unknown.returncode == 2
-    assert f"{DATABASE}.nowhere is none of the pipeline's tables" in unknown.stderr
+    assert f"{DATABASE}.nowhere is not one of the pipeline's tables" in unknown.stderr
     assert "is read again" in tables_command(job, "resnapshot", f"{DATABASE}.a")
     mariadb.execute("UPDATE a SET n = 30", "DELETE FROM b WHERE id = 2", database=DATABASE)
     wait_equal(run, job, "a", "b")

@@ -128,7 +128,7 @@ STORIES: Mapping[ParkReason, Story] = {
         lambda world: world.source(
             "ALTER TABLE changed RENAME COLUMN id TO number", "INSERT INTO changed VALUES (3, 3)"
         ),
-        "An upsert target is emptied and gets the columns that the table has now",
+        "any other is emptied, and gets the columns that the table has now",
         equal=renamed,
     ),
     ParkReason.COLUMNS: Story(

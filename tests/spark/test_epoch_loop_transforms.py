@@ -247,7 +247,7 @@ def test_a_transform_cannot_change_under_a_table_that_is_there(
     play(world)
     world.loop().run()
     world.transforms = later
-    with pytest.raises(StateError, match=r"^The transform or mask of shop\.orders is another than when"):
+    with pytest.raises(StateError, match=r"^The transform or mask of shop\.orders differs from when"):
         world.restart()
     world.transforms = (ORDERS, Transform(table="shop.others"))
     assert world.restart() == Recovery(4)

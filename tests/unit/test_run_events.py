@@ -179,7 +179,7 @@ COMMIT = {"epoch": 1, "tables": {"shop.b": 10}, "rows": 10, "seconds": 0.12, "st
             {
                 "event": "new_table",
                 "table": "shop.c",
-                "text": "shop.c is new, the configuration selects it, and it is followed",
+                "text": "shop.c is new and selected by the configuration, so it is followed",
             },
         ),
         (

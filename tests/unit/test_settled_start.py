@@ -81,4 +81,7 @@ def test_a_store_that_does_not_answer_is_asked_once_for_the_state(
     assert not state.ok
     assert "http://127.0.0.1:1/lake/state" in state.text
     (pipeline,) = found["pipeline"]
-    assert (pipeline.ok, pipeline.text) == (False, "Nobody can tell whose state is in s3://lake/state.")
+    assert (pipeline.ok, pipeline.text) == (
+        False,
+        "Nobody can tell which pipeline the state in s3://lake/state belongs to.",
+    )

@@ -83,8 +83,8 @@ class ChunkOpenings:
         if isinstance(state, AsOf) and state.lost is not None:
             if ordinal >= state.lost:
                 why = (
-                    f"{split.table} is another one than when its snapshot began, and the log does not say how. Read it "
-                    f"anew with: raycdc tables resnapshot CONFIG {split.table}"
+                    f"{split.table} is no longer the table that it was when its snapshot began, and the log does not "
+                    f"say what happened. Read it anew with: raycdc tables resnapshot CONFIG {split.table}"
                 )
                 return Refused(why, Fate.NEXT_MANIFEST, gives_up=True)
             return self._wait(request, due_s=math.inf)

@@ -99,9 +99,9 @@ class TableChanges:
     def _check_parking(self, table: TableId, parking: Parking) -> None:
         if not self._parks:
             raise SchemaError(
-                f'{parking.reason}\n{table} is not parked: pipeline.schema_change = "exception", or on_table_error = '
-                '"fail". Nothing after this place was passed on. Set it to another value, or leave the table out '
-                "(source.exclude)."
+                f'{parking.reason}\n{table} is not parked, because pipeline.schema_change = "exception", or '
+                'on_table_error = "fail". Nothing after this place was passed on. Set it to another value, or '
+                "leave the table out (source.exclude)."
             )
 
     def _park(self, table: TableId, parking: Parking) -> None:

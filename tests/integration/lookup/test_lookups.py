@@ -253,7 +253,7 @@ def test_what_was_found_and_is_gone_is_refused(make: Make, fail_at: Callable[[st
     fail_at("before_commit", 1)
     with pytest.raises(FailpointError):
         world.loop().run()
-    with pytest.raises(StateError, match=r"of shop\.orders is another than when epoch 1 was begun"):
+    with pytest.raises(StateError, match=r"of shop\.orders differs from when epoch 1 was begun"):
         replace(world, lookups=(world.lookups[0].model_copy(update={"prefix": "other_"}),)).restart()
     (joined,) = (world.root / "looked_up").glob("*.arrow")
     joined.write_bytes(b"")

@@ -248,7 +248,7 @@ def test_a_store_without_conditions_is_refused(bucket: Bucket) -> None:
         def put_if_absent(self, name: str, data: bytes) -> Written | Taken:
             return self.put(name, data)
 
-    with pytest.raises(StateError, match="does not keep to the conditions of a write"):
+    with pytest.raises(StateError, match="does not honour conditional writes"):
         bucket.state(Careless(PLACE, client=bucket.client))
     assert bucket.objects.list("") == []
 

@@ -52,7 +52,7 @@ ELSEWHERE = Holder("db9", "another kernel", 7, beat=3)
         (replace(ELSEWHERE, door=Door(problem="the port is taken")), "cannot be asked: the port is taken"),
         (replace(ELSEWHERE, door=Door("http://db9:1", "t", VERSION + 1)), "runs a newer raycdc"),
         (replace(ELSEWHERE, door=Door("http://db9:1", "")), "set the same control.token"),
-        (replace(ELSEWHERE, door=Door("http://db9:1", "../../etc/passwd")), "which is no file of a run"),
+        (replace(ELSEWHERE, door=Door("http://db9:1", "../../etc/passwd")), "no run names a file so"),
         (replace(ELSEWHERE, door=Door("http://db9:1", f"private-{'0' * 32}")), "is not here. Ask on the machine"),
     ],
     ids=["loopback", "broken", "newer", "configured", "foreign file", "no file"],

@@ -175,7 +175,7 @@ def test_what_makes_no_sense_is_refused_by_name_and_stops_nothing(store: Checkpo
     ]
     answers = desk.take(given, RULES)
     assert [answer.text for answer in answers] == [
-        "shop.nowhere is none of the pipeline's tables (shop.a, shop.b). Add it with: raycdc tables add.",
+        "shop.nowhere is not one of the pipeline's tables (shop.a, shop.b). Add it with: raycdc tables add.",
         "shop.a is not paused. For a new snapshot of it: raycdc tables resnapshot.",
         "shop.b is one of the pipeline's tables. To read it again: raycdc tables resnapshot.",
         "shop.other is not selected",
@@ -382,12 +382,12 @@ def test_epochs_that_are_taken_by_hand_get_no_rows_again(store: CheckpointStore)
     write_configured(store, {"source.type": "mysql"})
     (answer,) = desk.take([after], by_key())
     assert answer.refused
-    assert "taken by hand" in answer.text
-    assert "taken by hand" in requests_of(store).rows[before.id].refused
+    assert "a program of your own" in answer.text
+    assert "a program of your own" in requests_of(store).rows[before.id].refused
     # Acknowledging is what settles it there.
     supervisor: Any = SimpleNamespace(epoch_committed=lambda _: None)
     ledger = Ledger(store, supervisor, BadRecords(), access=lambda: HERE, generation=store.generations.next)
-    ended(store, before, "taken by hand")
+    ended(store, before, "a program of your own")
     ledger.acknowledge(store.next_epoch() - 1)
     assert state_of(desk, before) is CommandState.REFUSED
     assert requests_of(store).rows == {}
@@ -402,7 +402,7 @@ def test_backfills_that_make_no_sense_are_refused_by_name(store: CheckpointStore
         (of_rows(store), RULES, "Name the pipeline's TOML file"),
         (of_rows(store), replace(RULES, require_rows=refuse), "the server refuses it"),
         (of_rows(store), replace(rules, updates_rows=False), "keeps every change of a row"),
-        (of_rows(store, table="shop.nobody"), rules, "shop.nobody is none of the pipeline's tables"),
+        (of_rows(store, table="shop.nobody"), rules, "shop.nobody is not one of the pipeline's tables"),
         (replace(of_rows(store), where=""), rules, "A backfill needs --where"),
         (replace(of_rows(store), action=TableAction.PAUSE), rules, "pause is about a whole table"),
     ]

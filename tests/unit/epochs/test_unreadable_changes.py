@@ -19,5 +19,5 @@ def test_a_table_of_which_only_rows_are_kept_is_named() -> None:
     part: TableEpochJson = {"schema": "f", "snapshot": False, "changes": [{"type": "fold_table"}]}
     manifest = Manifest(3, 1, 0, {}, {}, EnumeratorState.from_json({}), tables={ORDERS: TableEpoch.from_json(part)})
     work = TableWork(3, 1, ORDERS, ORDERS, simple_schema(), (), (), {})
-    with pytest.raises(ChangeRefusedError, match=r"shop\.orders: .*fold_table.* is no known schema change"):
+    with pytest.raises(ChangeRefusedError, match=r"shop\.orders: .*fold_table.* is not a known schema change"):
         require_readable([work], manifest)

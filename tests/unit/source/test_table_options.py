@@ -40,7 +40,7 @@ def test_a_table_that_has_an_option_is_selected(
         model.model_validate({**section, **({outer: by_table} if outer else by_table)})
 
     read("shop.orders")
-    with pytest.raises(ValidationError, match=f"{key}: {table} is none of the captured {noun}"):
+    with pytest.raises(ValidationError, match=f"{key}: {table} is not one of the captured {noun}"):
         read(table)
 
 

@@ -51,7 +51,7 @@ def test_a_table_begins_anew_once_somebody_agrees(
     assert (code, said.splitlines()[-2:]) == (ExitCode.DONE, ["Do it? [y/N] ", "Nothing was changed."]), said
     assert desk.all() == []
     code, said = told(capsys, "reset", str(config), "shop.c", "--yes")
-    assert (code, "none of the pipeline's tables" in said) == (ExitCode.CONFIG, True), said
+    assert (code, "not one of the pipeline's tables" in said) == (ExitCode.CONFIG, True), said
     monkeypatch.setattr(sys, "stdin", Person("y\n"))
     assert reset_table(config, "shop.a", yes=False, wait_s=0) == ExitCode.DONE
     assert [(status.action, status.table) for status in desk.all()] == [("resnapshot", "shop.a")]

@@ -96,7 +96,7 @@ def test_a_filter_that_the_server_does_not_understand_is_refused_before_anything
             'd.c: .* has n twice in one document.*"\\$and"',
         ),
         ({"startup": "snapshot", "snapshot": {"limit": {"d.c": 0}}}, "a limit is 1 or more"),
-        ({"startup": "snapshot", "snapshot": {"limit": {"d.x": 1}}}, "d.x is none of the captured collections"),
+        ({"startup": "snapshot", "snapshot": {"limit": {"d.x": 1}}}, "d.x is not one of the captured collections"),
         (
             {
                 "startup": "snapshot",

@@ -116,8 +116,11 @@ def config(**options: Any) -> MongoDbSourceConfig:
         ({"columns": {"shop.orders": {"_id": "int", "n": "int", "N": "int"}}}, "differ in case only"),
         ({"columns": {"shop.orders": {"_id": "int", "_op": "int"}}}, "a name that raycdc uses"),
         ({"columns": {"shop.orders": {"_id": "int", "_rest": "json"}}}, "_rest is what"),
-        ({"columns": {"shop.users": {"_id": "int"}}}, "columns: shop.users is none of the captured collections"),
-        ({"snapshot": {"per_collection": {"shop.users": "single"}}}, "shop.users is none of the captured collections"),
+        ({"columns": {"shop.users": {"_id": "int"}}}, "columns: shop.users is not one of the captured collections"),
+        (
+            {"snapshot": {"per_collection": {"shop.users": "single"}}},
+            "shop.users is not one of the captured collections",
+        ),
         ({"columns": {"shop.orders": {"_id": "int", "a.b": "int"}}}, "'a.b' is no field of a document itself"),
         ({"schema": "document", "columns": {"shop.orders": {"_id": "int", "a": "int"}}}, "names other fields"),
         ({"schema": "declared"}, "needs columns"),

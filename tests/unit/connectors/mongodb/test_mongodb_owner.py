@@ -11,7 +11,7 @@ from raycdc.errors import LogLostError
 @pytest.mark.parametrize(("begun", "answers"), [("", "rs0"), ("rs0", ""), ("rs0", "rs1")])
 def test_nothing_is_read_again_from_another_owner_of_the_log(begun: str, answers: str) -> None:
     info = ServerInfo("127.0.0.1:27017", (7, 0, 0), answers, is_mongos=not answers)
-    with pytest.raises(LogLostError, match="another replica set than the one the state belongs to"):
+    with pytest.raises(LogLostError, match="is not the replica set that the state belongs to"):
         info.owner.require_again(begun or MONGOS)
 
 

@@ -1,6 +1,6 @@
 # The tasks of this project. `make test` is what CI runs; `make check` is a synonym for people who look for it.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test demo test check test-fast test-kill test-takeover test-elastic test-balance test-simulation test-drivers test-races test-sinks test-stores test-leaks test-verify test-monitoring test-spark-elsewhere test-blackbox test-stories test-demos test-mutants test-mongodb-peer docs test-docs fuzz lint types imports format bench clean
+.PHONY: help setup setup-test demo test check test-fast test-kill test-takeover test-elastic test-balance test-simulation test-drivers test-races test-sinks test-stores test-leaks test-verify test-monitoring test-deploy test-spark-elsewhere test-blackbox test-stories test-demos test-mutants test-mongodb-peer docs test-docs fuzz lint types imports format bench clean
 SHELL := /bin/bash
 BIN := .venv/bin
 PYTEST := $(BIN)/python .ci/leaves-nothing $(BIN)/python -m pytest
@@ -78,6 +78,10 @@ test-verify: setup-test ## verify finds what was planted among 5 million rows, a
 
 test-monitoring: setup-test ## Each alert of examples/monitoring fires and clears by a real fault, in a real Prometheus (needs apt)
 	$(PYTEST) -m long tests/e2e/test_alerts.py
+
+test-deploy: ## The steps of the Dockerfile, and pipelines in what comes of them (needs root and apt)
+	@.ci/setup deploy
+	$(PYTEST) -m long tests/e2e/test_container.py
 
 test-spark-elsewhere: setup-test ## Spark with executors that share no disk with the driver (network namespaces: needs root)
 	$(PYTEST) tests/e2e/test_spark_elsewhere.py tests/integration/bridge

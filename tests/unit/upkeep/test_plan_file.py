@@ -116,9 +116,7 @@ def test_an_effect_on_the_state_that_was_not_planned_is_named(
     assert run(configured(folder, sections='invalid_names = "park"')) == ExitCode.DONE
     words = ("--local", "--until", "caught-up", "--plan", str(planned))
     code, said = told(capsys, "run", str(configured(folder)), *words)
-    text = (
-        '  Not planned was: sink.invalid_names is "replace", and was "park" when the state was made: it acts on tables'
-    )
+    text = '  Not planned was: sink.invalid_names is "replace", and was "park" when the state was made: it applies to'
     assert (code, text in said) == (ExitCode.CONFIG, True), said
     code, said = told(capsys, "plan", str(configured(folder)), "--out", str(planned))
     assert code == ExitCode.DONE, said

@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 import typer
 
+from raycdc.checkpoint.record_bases import COMMIT_VERSION
+from raycdc.checkpoint.sealed_state import CHANGE_VERSION
 from raycdc.cli.app import app
 from raycdc.cli.explain import LINES, LISTED, MANUAL, WEBHOOK, print_page, topics
+from raycdc.cli.plan_file import VERSION as PLAN_VERSION
 from raycdc.config import config_from_dict, load_config
 from raycdc.errors import ExitCode
 from tests.manual_commands import ELSEWHERE, ENDLESS, PAGES_ELSEWHERE, PLAYED, shown_commands
@@ -21,6 +24,8 @@ from tests.manual_commands import ELSEWHERE, ENDLESS, PAGES_ELSEWHERE, PLAYED, s
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 PAGES = {ROOT / "README.md": README} | {path: path.read_text() for path in sorted(MANUAL.glob("*.md"))}
+#: The pages of the site that are none of the manual.
+DEVELOPERS = ("README.md", "ARCHITECTURE.md", "raycdc/DECISIONS.md", "CHANGELOG.md", "CONTRIBUTING.md")
 ENVIRONMENT = {
     "MONGODB_URI": "mongodb://db",
     "MYSQL_PASSWORD": "secret",
@@ -137,7 +142,7 @@ def test_every_command_that_is_shown_is_played_or_has_a_reason_why_not() -> None
 
 def test_each_page_is_in_the_contents_of_the_site() -> None:
     contents = (ROOT / "docs" / "mkdocs.yml").read_text().partition("nav:")[2]
-    pages = {f"raycdc/manual/{name}.md" for name in topics()} | {"README.md", "ARCHITECTURE.md", "raycdc/DECISIONS.md"}
+    pages = {f"raycdc/manual/{name}.md" for name in topics()} | set(DEVELOPERS)
     assert set(re.findall(r"\S+\.md", contents)) == pages | {"examples/index.md"}
 
 
@@ -169,6 +174,22 @@ def test_modules_that_the_theory_of_a_package_names_exist(package: str) -> None:
     files = [f"/{path.relative_to(ROOT)}" for path in _python("raycdc")]
     assert named
     assert sorted(name for name in named if not any(file.endswith(f"/{name}") for file in files)) == []
+
+
+@pytest.mark.parametrize("page", ["CHANGELOG.md", "CONTRIBUTING.md"])
+def test_links_of_pages_beside_the_readme_lead_somewhere(page: str) -> None:
+    targets = [target for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text()) if "://" not in target]
+    assert [target for target in targets if not (ROOT / target).exists()] == []
+    made = re.findall(r"^make ([a-z-]+)", (ROOT / page).read_text(), re.MULTILINE)
+    assert set(made) <= set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def test_the_changelog_names_the_formats_that_are_written() -> None:
+    rows = re.findall(
+        r"^\| (manifest|record|sealed plan)[^|]*\| ([^|]+) \|", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
+    )
+    newest = {name: max(int(number) for number in re.findall(r"\d+", formats)) for name, formats in rows}
+    assert newest == {"manifest": CHANGE_VERSION, "record": COMMIT_VERSION, "sealed plan": PLAN_VERSION}
 
 
 @pytest.mark.parametrize("page", ["ARCHITECTURE.md", "raycdc/DECISIONS.md"])

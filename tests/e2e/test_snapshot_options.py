@@ -161,7 +161,7 @@ def changelog(server: DatabaseServer, database: str, state: Path) -> list[dict[s
 @pytest.mark.parametrize(
     ("snapshot", "text"),
     [
-        ({"key": {"shop.nope": "id"}}, "shop.nope is none of the captured tables"),
+        ({"key": {"shop.nope": "id"}}, "shop.nope is not one of the captured tables"),
         ({"filter": {"DB.orders": "UPPER(status) = 1"}}, "there is no column 'UPPER'"),
         ({"key": {"DB.orders": "nope"}}, "has no column 'nope'"),
         ({"columns": {"DB.orders": ["id", "nope"]}}, "has no column 'nope'"),

@@ -54,7 +54,7 @@ def test_a_default_that_is_no_value_of_its_type_is_named(delta: World) -> None:
     orders = delta.script.table("shop.orders")
     add_column(orders, Column("size", LogicalType(TypeKind.INT32), default="large"))
     delta.script.seal(final=True)
-    with pytest.raises(SinkError, match=r"shop\.orders: column size was added with a default that is no value"):
+    with pytest.raises(SinkError, match=r"shop\.orders: column size was added with a default that is not a value"):
         delta.loop().run()
 
 

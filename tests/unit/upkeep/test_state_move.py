@@ -68,7 +68,7 @@ def test_a_move_that_is_killed_is_made_again(tmp_path: Path, failpoint: str) -> 
         # Not even the mark is there: it is a first start, which the target refuses.
         assert code != ExitCode.DONE, said
     else:
-        assert (code, "a copy was begun at" in said) == (ExitCode.STATE, True), said
+        assert (code, "a copy that was begun at" in said) == (ExitCode.STATE, True), said
     config = configured(tmp_path, events=MORE)
     if failpoint in BEFORE_THE_BAR:
         assert run(config) == ExitCode.DONE
@@ -113,7 +113,7 @@ def test_a_move_that_a_driver_overtook_leaves_the_state_where_it_is(
     with pytest.raises(FencedError):
         move(there.place, StatePlace.of(tmp_path / "new"))
     assert CheckpointStore(there.place, create=False).generations.newest() == successor[0].generation()
-    with pytest.raises(StateError, match="a copy was begun"):
+    with pytest.raises(StateError, match="a copy that was begun"):
         CheckpointStore(tmp_path / "new", create=False)
 
 

@@ -7,6 +7,7 @@ no reader has anything, and nothing is on its way, it is as far as they have see
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 from raycdc.source.protocol.job_status import JobStatus, ReaderStatus
@@ -16,9 +17,10 @@ EPOCHS_MAX = 64
 
 
 class Lag:
-    """One per run. Not thread-safe."""
+    """One per run. Thread-safe: statuses come from the thread that watches, and commits from the epoch loop's."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._held_ms: int | None = None
         #: What had been seen of the source before this epoch was cut.
         self._seen: dict[int, int] = {}
@@ -29,6 +31,21 @@ class Lag:
 
     def look(self, status: JobStatus, now_ms: int) -> None:
         """A status of the source side, which is as old as its readers' last heartbeats."""
+        with self._lock:
+            self._look(status, now_ms)
+
+    def committed(self, epoch: int) -> None:
+        """The sink holds everything up to `epoch`."""
+        with self._lock:
+            for done in [number for number in self._seen if number <= epoch]:
+                self._hold(self._seen.pop(done))
+
+    def behind_ms(self, now_ms: int) -> int | None:
+        """Now minus the time up to which the source is in the sink; None while that is not known."""
+        with self._lock:
+            return None if self._held_ms is None else max(0, now_ms - self._held_ms)
+
+    def _look(self, status: JobStatus, now_ms: int) -> None:
         if status.generation != self._generation:
             # Another coordinator goes on from the last seal: what was seen since then is read again.
             self._generation, self._seen = status.generation, {}
@@ -44,15 +61,6 @@ class Lag:
                 del self._seen[min(self._seen)]
         else:
             self._hold(seen_ms)
-
-    def committed(self, epoch: int) -> None:
-        """The sink holds everything up to `epoch`."""
-        for done in [number for number in self._seen if number <= epoch]:
-            self._hold(self._seen.pop(done))
-
-    def behind_ms(self, now_ms: int) -> int | None:
-        """Now minus the time up to which the source is in the sink; None while that is not known."""
-        return None if self._held_ms is None else max(0, now_ms - self._held_ms)
 
     def _hold(self, seen_ms: int) -> None:
         self._held_ms = seen_ms if self._held_ms is None else max(seen_ms, self._held_ms)

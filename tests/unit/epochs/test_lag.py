@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+
 from raycdc.epochs.lag import Lag
 from raycdc.source.protocol.job_status import JobStatus, ReaderStatus, SealStatus
 from raycdc.source.protocol.metrics import LogMetrics, PartitionMetrics, ReaderMetrics
@@ -35,6 +38,28 @@ def test_rows_that_were_read_count_once_their_epoch_is_committed() -> None:
     assert lag.behind_ms(3000) == 1100
     lag.committed(5)
     assert lag.behind_ms(3000) == 100
+
+
+def test_a_status_that_comes_in_the_middle_of_a_commit_waits_for_it() -> None:
+    """Statuses are looked at in one thread, and epochs are committed in another."""
+    lag = Lag()
+    lag.look(status(900, sealed=3, committed=3, open_bytes=10), 1000)
+    looking = threading.Thread(target=lag.look, args=(status(1900, sealed=4, committed=3, open_bytes=10), 2000))
+
+    class Met(dict[int, int]):
+        def __iter__(self) -> Iterator[int]:
+            for number in super().__iter__():
+                if looking.ident is None:
+                    looking.start()
+                    looking.join(0.2)  # Without end where it waits, as it should.
+                yield number
+
+    lag._seen = Met(lag._seen)
+    lag.committed(4)
+    looking.join()
+    assert lag.behind_ms(1000) == 100
+    lag.committed(5)
+    assert lag.behind_ms(2000) == 100
 
 
 def test_a_new_coordinator_reads_again_what_was_not_sealed() -> None:

@@ -145,3 +145,44 @@ def test_every_command_of_the_readme_and_the_manual_does_what_it_says(stage: Sta
         if command.startswith("raycdc state move"):
             text = stage.configuration.read_text()
             stage.configuration.write_text(text.replace("[source]", 'state = "other/shop"\n\n[source]', 1))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("stage", [False], indirect=True, ids=["forked"])
+def test_restoring_is_as_the_manual_says_where_the_target_went_on(stage: Stage) -> None:
+    def run(expected: int) -> str:
+        code, said = stage.type("raycdc run shop.toml --until caught-up")
+        assert code == expected, said
+        return said
+
+    run(0)
+    assert stage.type("raycdc state backup shop.toml backup/shop-1126")[0] == 0
+    stage.server.execute("INSERT INTO orders VALUES (3, '2026-01-01', 'new', 2)", database="shop")
+    run(0)
+    shutil.rmtree(stage.folder / "state" / "shop")
+    assert stage.type("cp -a backup/shop-1126 state/shop")[0] == 0
+    run(5)
+    assert stage.has(3)
+    # The last row of the page's table: no copy fits.
+    text = stage.configuration.read_text()
+    anew = 'state = "new/shop"\non_existing = "replace"\n\n[source]'
+    stage.configuration.write_text(text.replace("[source]", anew, 1))
+    run(0)
+    assert stage.type("raycdc verify shop.toml")[0] == 0
+    # And the target alone is lost.
+    shutil.rmtree(stage.folder / "lake")
+    run(5)
+    for table in ("orders", "item_1"):
+        assert stage.type(f"raycdc tables resnapshot shop.toml shop.{table}")[0] == 0
+    run(0)
+    assert stage.type("raycdc verify shop.toml")[0] == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("stage", [True], indirect=True, ids=["literally"])
+def test_python_of_the_readme_prints_every_batch(stage: Stage) -> None:
+    program = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)[0]
+    (stage.folder / "loop.py").write_text(program)
+    code, said = stage.type("python loop.py")
+    assert code == 0, said
+    assert {"shop.orders 2", "shop.item_1 1"} <= set(said.splitlines())

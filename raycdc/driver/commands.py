@@ -40,7 +40,7 @@ from raycdc.model import TableId
 from raycdc.source.parking import Asked, with_requests
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.stream_state import stream_of
-from raycdc.source.table_commands import Command, CommandRules, as_it_is, judged
+from raycdc.source.table_commands import Command, CommandRules, as_it_is, judged, taken_back
 from raycdc.source.table_requests import acting, ask_all, judge_rows, requests_of, stream_state
 
 #: Why no rows are read again for a sink of one's own.
@@ -203,8 +203,11 @@ class CommandDesk:
         if command.is_of_rows and self._is_by_hand:
             return command.refused(NO_SINK)
         record = self._store.last_commit()
-        state = as_it_is(with_requests(stream, requests_of(self._store)), record)
+        requests = requests_of(self._store)
+        state = as_it_is(with_requests(stream, requests), record)
         try:
+            if (answer := taken_back(command, as_it_is(stream, record), state, requests)) is not None:
+                return answer
             return judged(command, state, record, rules, self._document)
         except ConfigError as error:
             return command.refused(str(error))

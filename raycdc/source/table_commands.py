@@ -27,7 +27,7 @@ from raycdc.errors import ConfigError, SourceError
 from raycdc.model import TableId
 from raycdc.model.selector import plain_table
 from raycdc.plugins import did_you_mean
-from raycdc.source.parking import Asked, TableRequest, can_be_resumed, with_refusals
+from raycdc.source.parking import Asked, Requests, TableRequest, can_be_resumed, with_refusals
 from raycdc.source.rows_by_key import RowsByKey, WhyNotByKey
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.backfill_request import RowsRequest
@@ -219,6 +219,19 @@ def judged(
     done = f"goes on, and is read anew, because {why}" if why else action.done
     text = f"{table} {done}" + _said_of(together, left_behind(shared, together))
     return Asked(command.id, str(action), table, tuple(sorted(together)), text, anew=anew)
+
+
+def taken_back(command: Command, before: StreamState, state: StreamState, requests: Requests) -> Asked | None:
+    """The answer to who resumes a table whose pause was asked for and has not begun: it takes that back, and nothing
+    else becomes of the table. None for any other command. `state` is `before` with all that was asked for.
+    """
+    if command.action is not TableAction.RESUME:
+        return None
+    table = table_called(command.table, state)
+    if requests.tables.get(table) is not TableRequest.PAUSE or can_be_resumed(before.named(table)):
+        return None
+    text = f"{table} is not paused: that was asked for and had not begun, and is taken back"
+    return Asked(command.id, str(command.action), table, (table,), text)
 
 
 def _why_anew(table: str, state: StreamState, record: CommitRecord | None, rules: CommandRules) -> str:

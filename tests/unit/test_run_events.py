@@ -42,6 +42,7 @@ from raycdc.run_events import (
     event_to_json,
 )
 from raycdc.source.parking import Asked
+from raycdc.source.protocol.api import BackfillProgress
 from raycdc.source.table_life import LeftAt, Parked, Phase
 
 STOOD = StoodStill("chunk", "shop.b", "shop.b:3", 1, "waits for the server's answer", "SELECT …", 73.2)
@@ -97,6 +98,24 @@ TABLES = [
         "large_documents": 4,
     },
 ]
+BACKFILLED = Progress(
+    (TableFigures("shop.c", "stream", backfill=BackfillProgress(rows=120, chunks_done=1, chunks_total=4)),),
+    Lags(),
+    (),
+)
+OF_A_BACKFILL = {
+    "table": "shop.c",
+    "phase": "stream",
+    "chunks_done": 0,
+    "chunks_total": 0,
+    "rows": 0,
+    "lost_values": 0,
+    "rows_per_s": 0,
+    "backfill_rows": 120,
+    "backfill_chunks_done": 1,
+    "backfill_chunks_total": 4,
+    "backfill_percent": 25.0,
+}
 LAG_OF_PARTITIONS = {
     "current_fetch_event_time_lag_ms": 1,
     "current_emit_event_time_lag_ms": None,
@@ -117,6 +136,7 @@ LAG_OF_A_LOG = {
     "currentEmitEventTimeLag": 340,
     "sourceIdleTime": 2500,
 }
+NO_LAG = dict.fromkeys(LAG_OF_A_LOG)
 COMMIT = {"epoch": 1, "tables": {"shop.b": 10}, "rows": 10, "seconds": 0.12, "staging_s": 0.1, "commit_s": 0.02}
 
 
@@ -139,6 +159,10 @@ COMMIT = {"epoch": 1, "tables": {"shop.b": 10}, "rows": 10, "seconds": 0.12, "st
                     {"subtask": 0, "pid": 12, "splits": ["binlog"], "seconds": {"decode": 0.5}, "sealing": {"files": 2}}
                 ],
             },
+        ),
+        (
+            BACKFILLED,
+            {"event": "progress", "tables": [OF_A_BACKFILL], "lag_ms": None, "lag": NO_LAG, "readers": []},
         ),
         (
             OF_PARTITIONS,

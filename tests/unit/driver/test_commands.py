@@ -201,6 +201,25 @@ def test_a_table_does_not_go_on_where_its_log_cannot_be_read_twice_at_a_time(sto
     assert (answer.refused, answer.text) == (False, "shop.a goes on from where it was left")
 
 
+def test_a_pause_that_has_not_begun_is_taken_back_and_the_answer_says_so(store: CheckpointStore) -> None:
+    """Given at rest: nothing was left anywhere that the table could go on from."""
+    desk = CommandDesk(store)
+    paused, resumed = Command.new(TableAction.PAUSE, A), Command.new(TableAction.RESUME, A)
+    answers = desk.take([paused, resumed], RULES)
+    assert [answer.text for answer in answers] == [
+        f"{A} is paused (its target keeps what it has)",
+        f"{A} is not paused: that was asked for and had not begun, and is taken back",
+    ]
+    assert not answers[1].refused
+    assert with_requests(newest(store), requests_of(store))[TableId.parse(A)] == newest(store)[TableId.parse(A)]
+    # Once it has begun, the table goes on.
+    desk.take([Command.new(TableAction.PAUSE, A)], RULES)
+    seal(store, with_requests(newest(store), requests_of(store)))
+    commit(store)
+    [answer] = desk.take([Command.new(TableAction.RESUME, A)], RULES)
+    assert answer.text.startswith(f"{A} goes on")
+
+
 def test_of_many_tables_some_are_named_and_the_one_that_was_probably_meant(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, pipeline="shop")
     store.generations.next()

@@ -29,7 +29,7 @@ from raycdc.control.beside import Control
 from raycdc.control.log_file import LogFile
 from raycdc.data_side import DataSide, bad_records
 from raycdc.driver.commands import CommandDesk
-from raycdc.driver.hand_over import HandedLauncher, HandOver, StateAsked, begins_in_process
+from raycdc.driver.hand_over import Beginning, HandedLauncher, HandOver, StateAsked
 from raycdc.driver.live_commands import LOOK_AT_STORE_S, LOOK_S, LiveCommands, command_rules
 from raycdc.driver.new_tables import NewTables
 from raycdc.driver.recoveries import Recoveries
@@ -293,17 +293,15 @@ class Pipeline:
         if self._stopped_early():
             return False
         spec = job_spec(config, store, settled, until=until, taker=taker)
-        in_process = begins_in_process(config, local=local)
-        waits = not (local or in_process)
+        begins = Beginning.of(config, local=local)
+        waits = begins is Beginning.ON_ENGINES
         reporter.starting("starting Ray and Spark" if waits else "starting")
-        spark = (
-            None
-            if local
-            else SparkThread(partial(new_session, config.spark, store.path, config.sink.type), at_once=waits)
-        )
-        if spark is not None:
+        spark = None
+        if begins is not Beginning.LOCAL:
+            session = partial(new_session, config.spark, store.path, config.sink.type)
+            spark = SparkThread(session, at_once=waits)
             run.stack.callback(spark.end)
-        if spark is not None and in_process:
+        if spark is not None and begins is Beginning.HERE:
             launcher: Launcher = handed_launcher(config, spec, store, spark, reporter=reporter)
         else:
             # In this thread: Ray's processes die with the thread that started them.

@@ -189,17 +189,16 @@ def _end_process(reporter: ProgressReporter, lost: ClusterLostError) -> None:
 
 
 class Processes:
-    """Tells the processes of the source side. The driver itself is none of them, while it reads before it hands over:
-    who waits for readers waits for those that may end without it.
+    """Tells the processes of the source side. One that is `hidden` is no reader: who waits for readers waits for those
+    that may end without the driver.
     """
 
-    def __init__(self, launcher: Launcher, tell: Callable[[int, Sequence[int]], None]) -> None:
-        self._handed = isinstance(launcher, HandedLauncher)
-        self._tell = tell
+    def __init__(self, tell: Callable[[int, Sequence[int]], None], *, hidden: int | None = None) -> None:
+        self._tell, self._hidden = tell, hidden
         self._told: tuple[int, tuple[int, ...]] | None = None
 
     def __call__(self, enumerator: int, readers: Sequence[int]) -> None:
-        shown = (enumerator, tuple(pid for pid in readers if not self._handed or pid != os.getpid()))
+        shown = (enumerator, tuple(pid for pid in readers if pid != self._hidden))
         if shown != self._told:
             self._told = shown
             self._tell(*shown)
@@ -210,13 +209,15 @@ def new_supervisor(
 ) -> Supervisor:
     """The supervisor of coordinator and readers, which starts them."""
     record = store.last_commit
+    # The driver reads by itself until it hands over.
+    hidden = os.getpid() if isinstance(launcher, HandedLauncher) else None
     return Supervisor(
         launcher,
         SupervisorSettings(
             limits=limits_of(config),
             next_generation=term.for_coordinator,
             committed=lambda: commit.epoch if (commit := record()) else 0,
-            on_processes=Processes(launcher, reporter.processes),
+            on_processes=Processes(reporter.processes, hidden=hidden),
             on_warning=reporter.warning,
             on_scaled=reporter.scaled,
         ),

@@ -15,7 +15,7 @@ from bisect import bisect_right, insort
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 
 from raycdc.control.history import Pace
 from raycdc.control.model import (
@@ -386,6 +386,11 @@ class Tables:
             names: Iterable[str] = [chosen.table] if chosen.table in self._figures else []
         else:
             names = islice(self._names, bisect_right(self._names, chosen.after), None)
+        if chosen.first:
+            # Of many tables few are in a phase that one wants to see first.
+            ahead = [name for name in names if self._figures[name].phase == chosen.first]
+            names = chain(ahead, (name for name in self._names if self._figures[name].phase != chosen.first))
+            return list(islice(names, chosen.limit)), None
         passing = (name for name in names if chosen.phase in ("", self._figures[name].phase) and name > chosen.after)
         if chosen.limit is None:
             return list(passing), None

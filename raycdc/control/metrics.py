@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
@@ -32,11 +31,8 @@ class Bounds:
 def exposition(status: Callable[[Chosen], Status], bounds: Bounds, accept: str, *, version: str) -> tuple[bytes, str]:
     """The page of one scrape, and its media type: what `accept` (the header) prefers of Prometheus' forms."""
     encode, media_type = choose_encoder(accept)
-    parked = status(Chosen(phase="parked", limit=bounds.tables))
-    others = status(Chosen(limit=bounds.tables))
-    names = {table.table for table in parked.tables}
-    tables = [*parked.tables, *(table for table in others.tables if table.table not in names)]
-    page = _Page(others, tuple(islice(tables, bounds.tables)), version)
+    now = status(Chosen(first="parked", limit=bounds.tables))
+    page = _Page(now, now.tables, version)
     return encode(page), media_type
 
 

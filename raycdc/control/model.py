@@ -228,13 +228,15 @@ class JobReport:
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """The tables that a status is to have, in the order of their names: all, or those of a name or phase; `limit` of
-    them behind the name `after`.
+    them behind the name `after`. Those in the phase `first` come before all others, and then nothing is said of what
+    would follow.
     """
 
     table: str = ""
     phase: str = ""
     after: str = ""
     limit: int | None = None
+    first: str = ""
 
 
 EVERY_TABLE = Chosen()

@@ -23,6 +23,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from enum import Enum
 from threading import Event, Lock
 from typing import Any, Protocol
 
@@ -67,6 +68,23 @@ def begins_in_process(config: PipelineConfig, *, local: bool) -> bool:
     if ray is not None and ray.is_initialized():
         return False
     return not any(map(needs_spark, config.transformed().all))
+
+
+class Beginning(Enum):
+    """How a run begins."""
+
+    #: Everything is in this process, from its beginning to its end.
+    LOCAL = "local"
+    #: In this process, which hands over to Ray and Spark.
+    HERE = "here"
+    #: Once Ray and Spark are up.
+    ON_ENGINES = "on engines"
+
+    @classmethod
+    def of(cls, config: PipelineConfig, *, local: bool) -> Beginning:
+        if local:
+            return cls.LOCAL
+        return cls.HERE if begins_in_process(config, local=local) else cls.ON_ENGINES
 
 
 class Engine(Protocol):

@@ -167,6 +167,7 @@ def test_of_so_many_tables_there_are_figures_and_first_of_those_that_are_parked(
         "shop.d": 1,
     }
     assert figures["raycdc_tables", "stream"] == 3, "all of them are counted"
+    assert scene.asked == 1, "one status is made of a scrape"
     assert all("shop." not in label for _, label in Scene(MetricsOptions(address="[::1]:1", tables_max=0)).figures())
 
 

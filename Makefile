@@ -1,6 +1,6 @@
 # The tasks of this project. `make test` is what CI runs; `make check` is a synonym for people who look for it.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test demo test check test-fast test-kill test-takeover test-elastic test-balance test-simulation test-drivers test-races test-sinks test-stores test-leaks test-verify test-monitoring test-deploy test-spark-elsewhere test-blackbox test-stories test-demos test-mutants test-mongodb-peer docs test-docs fuzz lint types imports format bench clean
+.PHONY: help setup setup-test demo test check test-fast test-kill test-takeover test-elastic test-balance test-simulation test-drivers test-races test-sinks test-stores test-leaks test-verify test-monitoring test-page test-deploy test-spark-elsewhere test-blackbox test-stories test-demos test-mutants test-mongodb-peer docs test-docs fuzz lint types imports format bench clean
 SHELL := /bin/bash
 BIN := .venv/bin
 PYTEST := $(BIN)/python .ci/leaves-nothing $(BIN)/python -m pytest
@@ -106,6 +106,10 @@ test-mongodb-peer: setup-test ## MongoDB's tests on SecantusDB, a server of its 
 	RAYCDC_TEST_MONGODB_URI=secantusdb $(PYTEST) $(SEVERAL) -m "not long" $(wildcard tests/kill/test_mongodb*.py \
 		tests/e2e/test_mongodb*.py tests/e2e/test_lookups.py tests/integration/*/test_mongodb*.py \
 		tests/integration/connectors/mongodb/test_*.py tests/integration/lookup/test_*.py)
+
+test-page: ## The page of a run in a headless Chromium: its figures, buttons, keyboard, contrast; pictures in build/page (needs apt)
+	@.ci/setup browser
+	$(PYTEST) -m long tests/e2e/test_page.py
 
 docs: setup ## The manual as a site in build/site, which needs no network to be read (links are checked)
 	@.ci/docs

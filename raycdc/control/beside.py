@@ -90,9 +90,7 @@ class Control:
         if not options.enabled:
             tenure.announce(Door(problem="control.enabled is false in its configuration."))
             return
-        threshold = Threshold(
-            options, tenure.store.path / "private", tenure.announce, warn, self._show_page, self._config.file
-        )
+        threshold = Threshold(options, tenure.store, tenure.announce, warn, self._show_page, self._config.file)
         self._door = ControlDoor(threshold, self._collector, self._history, CommandDesk(tenure.store))
 
     def open(self, warn: Callable[[str], None]) -> None:

@@ -1,5 +1,6 @@
 """What a run was like lately, for charts: a sample every second, every ten and every two minutes, each kept for so long
-that a day costs less than a megabyte; and its newest epochs.
+that a day costs less than a megabyte; its newest epochs, and changes of
+schemas.
 
 Nothing is done for a row: it is fed with the events of a run, which come a few times a second at most.
 """
@@ -17,12 +18,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-from raycdc.run_events import Committed, RunEvent
+from raycdc.run_events import Committed, RunEvent, SchemaChanged
 
 #: The seconds of a sample, and how many are kept: five minutes, an hour, a day.
 STEPS = ((1, 300), (10, 360), (120, 720))
-#: So many epochs are kept, with their largest tables.
+#: So many epochs are kept, with their largest tables, and so many changes of schemas.
 EPOCHS_MAX = 300
+CHANGES_MAX = 200
 TABLES_OF_EPOCH_MAX = 3
 
 
@@ -59,6 +61,17 @@ class EpochReport:
     commit_seconds: Annotated[float, Field(description="How long the sink took to record it.")]
     tables: Annotated[int, Field(description="Tables that it has rows of.")]
     largest: Annotated[tuple[tuple[str, int], ...], Field(description="Those with most rows.")]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeReport:
+    """A change of a table's schema that this run brought to its target."""
+
+    at_ms: int
+    epoch: int
+    table: str
+    target: str
+    changes: Annotated[tuple[str, ...], Field(description="In words, with names of columns and no value.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +175,7 @@ class History:
         self._committed = _CommitRate(clock())
         self._epochs: deque[EpochReport] = deque(maxlen=EPOCHS_MAX)
         self._epochs_count = 0
+        self._changes: deque[ChangeReport] = deque(maxlen=CHANGES_MAX)
 
     def __repr__(self) -> str:
         return f"History({self._epochs_count} epochs)"
@@ -171,6 +185,11 @@ class History:
         now_s = self._clock()
         if isinstance(event, Committed):
             self._commit(event, now_s=now_s)
+        elif isinstance(event, SchemaChanged):
+            with self._lock:
+                self._changes.append(
+                    ChangeReport(self._wall_ms(), event.epoch, event.table, event.target, event.changes)
+                )
         if now_s - self._sampled_s < STEPS[0][0]:
             return
         self._sampled_s = now_s
@@ -206,3 +225,8 @@ class History:
         with self._lock:
             new = min(max(0, self._epochs_count - count), len(self._epochs))
             return self._epochs_count, tuple(islice(self._epochs, len(self._epochs) - new, None))
+
+    def changes(self) -> tuple[ChangeReport, ...]:
+        """The newest changes of schemas, oldest first."""
+        with self._lock:
+            return tuple(self._changes)

@@ -17,6 +17,15 @@ _CHOOSING = [
     {"name": name, "in": "query", "required": False, "schema": _TEXT} for name in ("table", "phase", "limit", "after")
 ]
 _CODE = {"type": "object", "properties": {"code": _TEXT}}
+_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "table": _TEXT,
+        "version": _TEXT,
+        "columns": {"type": "array", "items": {"type": "object"}},
+        "primary_key": {"type": "array", "items": _TEXT},
+    },
+}
 _VERIFICATION = {
     "type": "object",
     "properties": {
@@ -91,6 +100,12 @@ def description() -> JsonSchemaValue:
             "/v1/events": {"get": {"summary": "The events of the run, as they come.", "responses": events}},
             "/v1/look": {"get": {"summary": "What the page shows, every second.", "responses": events}},
             "/v1/links": {"post": _operation("The code of a new link to the page.", _CODE)},
+            "/v1/schema": {
+                "get": {
+                    **_operation("The columns of a table.", _SCHEMA),
+                    "parameters": [{"name": "table", "in": "query", "required": True, "schema": _TEXT}],
+                }
+            },
             "/v1/verifications": {"post": _operation("Compare a table beside the run.", _VERIFICATION, 202)},
             "/v1/verifications/{id}": {
                 "get": {

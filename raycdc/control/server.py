@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from raycdc.checkpoint.door import Door
 from raycdc.checkpoint.folder import private_file
+from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config.control import ControlOptions, PageAccess
 from raycdc.control.collect import Collector
 from raycdc.control.history import History
@@ -37,10 +38,12 @@ OPENS_AFTER_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """What a door needs of its run. `private` is the folder for its token, `announce` tells others where it is."""
+    """What a door needs of its run. `store` is the state, in whose private folder its token goes; `announce` tells
+    others where it is.
+    """
 
     options: ControlOptions
-    private: Path
+    store: CheckpointStore
     announce: Callable[[Door], None]
     warn: Callable[[str], None]
     #: Hears where the page is, if it is wanted: its address, and a code that lets a browser in.
@@ -92,6 +95,7 @@ class ControlDoor:
         from raycdc.control.events import EventHub
         from raycdc.control.page.feed import Feed
         from raycdc.control.page.routes import Page
+        from raycdc.control.page.schemas import Schemas
         from raycdc.control.page.sessions import Sessions
         from raycdc.control.page.verifications import Verifications
 
@@ -106,7 +110,8 @@ class ControlDoor:
         if options.page is not PageAccess.OFF:
             sessions = Sessions(token, reads_only=options.page is PageAccess.READ_ONLY)
             verifications = None if config is None else Verifications.of(config)
-            page = Page(sessions, Feed(self._collector, self._history), verifications)
+            schemas = Schemas(self._threshold.store)
+            page = Page(sessions, Feed(self._collector, self._history), schemas, verifications)
             self._page = page
         app = application(
             Answers(self._collector.status, self._commands, self._events),
@@ -120,7 +125,7 @@ class ControlDoor:
         return listening, app
 
     def _write(self, token: str) -> str:
-        path = private_file(self._threshold.private, token)
+        path = private_file(self._threshold.store.path / "private", token)
         self._token_file = path
         return path.name
 

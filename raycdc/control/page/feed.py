@@ -26,6 +26,8 @@ EVERY_S = 1.0
 SHARED_FOR_S = 0.9
 #: Parked tables that are shown apart from the others, and splits of each reader.
 PARKED_MAX = SPLITS_MAX = 50
+#: Changes of schemas in each look.
+CHANGES_MAX = 30
 
 
 @dataclass(slots=True)
@@ -94,6 +96,7 @@ class Feed:
             splits=shared.splits,
             series=series,
             epochs=epochs,
+            changes=self._history.changes()[-CHANGES_MAX:],
         )
 
     def _now(self) -> _Shared:

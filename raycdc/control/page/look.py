@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from raycdc.control.history import EpochReport, Series
+from raycdc.control.history import ChangeReport, EpochReport, Series
 from raycdc.control.model import Status, TableReport
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class Look:
     splits: tuple[HeldSplits, ...]
     series: Annotated[tuple[Series, ...], Field(description="Samples since the look before; all in the first.")]
     epochs: Annotated[tuple[EpochReport, ...], Field(description="In the same way.")]
+    changes: Annotated[tuple[ChangeReport, ...], Field(description="Of schemas, the newest last.")]
 
     def to_json(self) -> bytes:
         """The document, in UTF-8, in one line."""

@@ -8,6 +8,8 @@
 | ``GET /v1/look`` | `raycdc.control.page.look.Look`, every second, as server-sent events; ``?contains=``, \
 ``phase=``, ``sort=``, ``descending=1``, ``offset=`` and ``limit=`` choose its tables, ``table=`` one more | \
 the token, or who was let in |
+| ``GET /v1/schema?table=…`` | the columns of a table (`raycdc.control.page.schemas`) | the same |
+| ``POST /v1/verifications`` | compares a table (`raycdc.control.page.verifications`) | the same, who may act |
 | ``POST /v1/links`` | the code of a new link; with ``{"read_only": true}`` of one to look alone | the token |
 """
 
@@ -21,6 +23,7 @@ from starlette.routing import Route
 
 from raycdc.control.page.feed import Feed
 from raycdc.control.page.look import May
+from raycdc.control.page.schemas import Schemas
 from raycdc.control.page.sessions import SESSION_GOOD_FOR_S, Session, Sessions
 from raycdc.control.page.verifications import Verifications
 from raycdc.control.requests import HEADERS, error, json_body
@@ -50,10 +53,13 @@ SESSION = "raycdc.session"
 class Page:
     """What the page's paths answer with."""
 
-    def __init__(self, sessions: Sessions, feed: Feed, verifications: Verifications | None = None) -> None:
+    def __init__(
+        self, sessions: Sessions, feed: Feed, schemas: Schemas, verifications: Verifications | None = None
+    ) -> None:
         """Without `verifications` nothing is compared: the run has no file that says what."""
         self._sessions = sessions
         self._feed = feed
+        self._schemas = schemas
         self._verifications = verifications
         self._files = {path.name: path.read_bytes() for path in STATIC.iterdir() if path.suffix in _TYPES}
 
@@ -73,6 +79,7 @@ class Page:
             Route("/page/{name}", self._file),
             Route("/v1/look", self._look),
             Route("/v1/links", self._link, methods=["POST"]),
+            *self._schemas.routes(),
             *(() if self._verifications is None else self._verifications.routes()),
         ]
 

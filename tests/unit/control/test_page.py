@@ -22,10 +22,11 @@ from raycdc.control.history import STEPS, History
 from raycdc.control.page.feed import Feed
 from raycdc.control.page.look import May
 from raycdc.control.page.routes import STATIC, Page
+from raycdc.control.page.schemas import Schemas
 from raycdc.control.page.sessions import CODE_GOOD_FOR_S, SESSION_GOOD_FOR_S, SESSIONS_MAX, Sessions
 from raycdc.control.page.verifications import Verifications
 from raycdc.driver.commands import CommandDesk
-from raycdc.run_events import Committed, Lags, Progress, RunEvent, Started, TableFigures
+from raycdc.run_events import Committed, Lags, Progress, RunEvent, SchemaChanged, Started, TableFigures
 from raycdc.testing.servers.process import wait_until
 
 HOST = "127.0.0.1:8087"
@@ -64,8 +65,9 @@ class Door:
         self.collector = Collector(about, **clock)  # type: ignore[arg-type]
         self.history = History(self.collector.pace, **clock)  # type: ignore[arg-type]
         self.sessions = Sessions(TOKEN, reads_only=self.reads_only, clock=lambda: self.now_s)
-        self.desk = CommandDesk(CheckpointStore(self.path / "state", pipeline="shop"))
-        self.page = Page(self.sessions, Feed(self.collector, self.history), self.verifications)
+        store = CheckpointStore(self.path / "state", pipeline="shop")
+        self.desk = CommandDesk(store)
+        self.page = Page(self.sessions, Feed(self.collector, self.history), Schemas(store), self.verifications)
         answers = Answers(self.collector.status, self.desk, EventHub())
         self.application = application(answers, Guarding(TOKEN, frozenset({HOST})), self.page)
 
@@ -385,6 +387,14 @@ def test_history_is_bounded_and_a_look_has_what_is_new(door: Door) -> None:
     later = feed.look(Wanted(), MAY, seen)
     assert [len(series.at_ms) for series in later.series] == [1, 0, 0]
     assert [epoch.epoch for epoch in later.epochs] == [4000]
+    door.tell(*(SchemaChanged("shop.a", "shop.a", number, ("column v added",)) for number in range(500)))
+    changes = feed.look(Wanted(), MAY).changes
+    assert (len(changes), changes[-1].epoch, changes[-1].changes) == (30, 499, ("column v added",))
+
+
+def test_a_table_of_which_the_state_knows_nothing_has_no_columns(door: Door) -> None:
+    assert door.ask("/v1/schema?table=shop.a", None, BEARER).code == 404
+    assert door.ask("/v1/schema?table=shop.a").code == 401
 
 
 def test_nothing_is_made_while_nobody_looks(door: Door) -> None:

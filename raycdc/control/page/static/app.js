@@ -9,6 +9,7 @@ import { History } from "./history.js";
 import { showMessages } from "./messages.js";
 import { showAttention, showFigures, showFlow, showHead } from "./overview.js";
 import { showReaders } from "./readers.js";
+import { showChanges } from "./schemas.js";
 import { codeOfAddress, hasKey, logIn, logOut } from "./session.js";
 import { Tables } from "./tables.js";
 import { listenToTheme } from "./theme.js";
@@ -57,6 +58,7 @@ function show(look) {
   epochs.show();
   tables.show(look);
   showReaders(look);
+  showChanges(look, openTable);
   showMessages(look);
   if (look.table) dialog.show(look.table, look);
   tellOfPhases(look);
@@ -73,8 +75,7 @@ function tellOfPhases(look) {
 
 function openTable(name) {
   const table = tables.reports.get(name) ?? last.parked.find((each) => each.table === name);
-  if (!table) return;
-  dialog.open(table, last);
+  dialog.open(name, last, table);
   follow();
 }
 

@@ -2,6 +2,7 @@
 
 import { Actions } from "./actions.js";
 import { byId, element, put } from "./dom.js";
+import { Columns } from "./schemas.js";
 import { wayOut } from "./overview.js";
 import { commitText, progressText } from "./tables.js";
 import { clock, counted, duration, number, phaseClass, size } from "./words.js";
@@ -11,17 +12,20 @@ export class TableDialog {
     this.dialog = byId("table-dialog");
     this.name = null;
     this.actions = new Actions();
+    this.columns = new Columns();
     this.dialog.addEventListener("close", () => { this.name = null; });
     // A click beside it closes it, as people expect.
     this.dialog.addEventListener("click", (event) => { if (event.target === this.dialog) this.dialog.close(); });
   }
 
-  open(table, look) {
-    this.name = table.table;
-    put(byId("table-dialog-title"), table.table);
+  /** Open the window of the table that is called so; `table` is what is known of it already, if it is. */
+  open(name, look, table) {
+    this.name = name;
+    put(byId("table-dialog-title"), name);
     this.particulars = element("dl", { class: "particulars" });
-    put(byId("table-dialog-body"), this.actions.place, this.particulars);
-    this.show(table, look);
+    put(byId("table-dialog-body"), this.actions.place, this.particulars, this.columns.place);
+    this.columns.of(name);
+    if (table) this.show(table, look);
     this.dialog.showModal();
   }
 

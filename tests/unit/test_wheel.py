@@ -34,3 +34,25 @@ def test_the_wheel_has_all_that_the_package_has_in_a_checkout(inside: set[str]) 
 
 def test_the_wheel_has_nothing_else(inside: set[str]) -> None:
     assert {name.partition("/")[0] for name in inside} == {"raycdc", f"raycdc-{__version__}.dist-info"}
+
+
+#: Runs a program as where no extra is installed.
+PLAIN = """
+import sys
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in sys.argv[1].split():
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Nothing())
+import raycdc.cli.demo, raycdc.cli.trial
+from raycdc.testing.trials import KINDS, SOURCES
+from raycdc.testing.trials.targets import FolderTarget
+print(FolderTarget is not None, len(KINDS) > len(SOURCES) > 3)
+"""
+EXTRAS = "adbc_driver_manager adbc_driver_postgresql pymongo bson pymongoarrow confluent_kafka pyiceberg sqlalchemy"
+
+
+def test_the_demo_and_trial_servers_need_no_extra_of_another_kind(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PLAIN, f"{EXTRAS} moto flask psutil pytest hypothesis plotly"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("True True\n", "")

@@ -20,9 +20,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import adbc_driver_manager
-import adbc_driver_postgresql.dbapi as postgresql
-
 from raycdc.spark.artifacts import fetch
 from raycdc.testing.cache import build_once
 from raycdc.testing.servers.certificates import write_certificates
@@ -86,6 +83,9 @@ class PostgresServer(PrivateServer):
 
     def connect(self, database: str = "postgres") -> Any:
         """A new ADBC connection in autocommit mode. The caller closes it."""
+        # Of an extra: other servers do without.
+        import adbc_driver_postgresql.dbapi as postgresql
+
         return postgresql.connect(
             f"postgresql://{self.user}:{self.password}@{self.host}:{self.port}/{database}", autocommit=True
         )
@@ -139,6 +139,8 @@ class PostgresServer(PrivateServer):
         )
 
     def _is_ready(self) -> bool:
+        import adbc_driver_manager
+
         if b"ready to accept connections" not in self.error_log.read_bytes():
             return False
         try:

@@ -16,11 +16,13 @@ from raycdc.checkpoint.record_bases import COMMIT_VERSION
 from raycdc.checkpoint.sealed_state import CHANGE_VERSION
 from raycdc.cli.app import app
 from raycdc.cli.explain import LINES, LISTED, MANUAL, WEBHOOK, print_page, topics
+from raycdc.cli.pages import GENERATED_PAGES
 from raycdc.cli.plan_file import VERSION as PLAN_VERSION
 from raycdc.config import config_from_dict, load_config
 from raycdc.errors import ExitCode
 from tests.manual_commands import ELSEWHERE, ENDLESS, PAGES_ELSEWHERE, PLAYED, shown_commands
 
+COMMANDS = typer.main.get_command(app)
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 PAGES = {ROOT / "README.md": README} | {path: path.read_text() for path in sorted(MANUAL.glob("*.md"))}
@@ -95,7 +97,7 @@ def inline_commands() -> list[str]:
 
 @pytest.mark.parametrize("command", [each for each in commands() if each.startswith("raycdc ")] + inline_commands())
 def test_a_command_that_is_shown_exists_with_its_options(command: str) -> None:
-    current: object = typer.main.get_command(app)
+    current: object = COMMANDS
     words = command.split()[1:]
     while words and hasattr(current, "commands") and not words[0].startswith("-"):
         known: dict[str, object] = current.commands
@@ -146,6 +148,11 @@ def test_every_command_that_is_shown_is_played_or_has_a_reason_why_not() -> None
         for file in re.findall(r"tests/[\w/]+\.py", why)
     }
     assert [file for file in named if not (ROOT / file).exists()] == []
+
+
+@pytest.mark.parametrize("page", GENERATED_PAGES)
+def test_a_generated_page_is_as_the_code_says(page: str) -> None:
+    assert (MANUAL / f"{page}.md").read_text() == GENERATED_PAGES[page](), "run python -m raycdc.cli.pages"
 
 
 def test_each_page_is_in_the_contents_of_the_site() -> None:

@@ -21,8 +21,10 @@ from raycdc.notify.outbox import FILE_NAME, Limits, Outbox, Receiver, Sent
 from raycdc.notify.webhook import Webhook
 from raycdc.run_events import CaughtUp, Failed, Listener, RunEvent, Started, Stopped
 
-#: How often the source is asked how long it keeps its log, where somebody wants to be told.
+#: How often the source is asked how long it keeps its log, where somebody wants to be told; and in the first minute,
+#: while there is no answer: before the first epoch there is no place to ask about.
 ROOM_EVERY_S = 60.0
+FIRST_ROOM_EVERY_S = 5.0
 
 
 def receiver_of(options: NotifyOptions) -> Receiver:
@@ -135,13 +137,16 @@ class Notifier:
         self._watches = True
 
         def watch() -> None:
+            first_s, kept_s = ROOM_EVERY_S, None
             while True:
                 # A source that is away is told of by those who need it.
                 with suppress(RaycdcError):
                     kept_s = self._log_kept_s()
                     with self._lock:
                         self._put(self._news.room(kept_s, at_ms=_now_ms()))
-                if self._closed.wait(ROOM_EVERY_S):
+                pause_s = FIRST_ROOM_EVERY_S if kept_s is None and first_s > 0 else ROOM_EVERY_S
+                first_s -= pause_s
+                if self._closed.wait(pause_s):
                     return
 
         threading.Thread(target=watch, name="notify room", daemon=True).start()

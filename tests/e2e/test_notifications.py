@@ -16,12 +16,14 @@ from typing import Any
 
 import pytest
 
+from raycdc.clients.mysql import query
 from raycdc.control.lines import check_line
 from raycdc.notify.messages import check_body
 from raycdc.notify.outbox import FILE_NAME
 from raycdc.testing.forked_commands import completed
 from raycdc.testing.jobs import Job, catch_up
 from raycdc.testing.servers import MariaDbServer
+from tests.e2e.test_bad_rows import ROUTES, fill
 
 pytestmark = pytest.mark.server
 
@@ -192,6 +194,27 @@ def test_each_notification_by_its_own_fault(mariadb: MariaDbServer, tmp_path: Pa
     for value in ("planted-value", "4711", "geheim", SECRET):
         assert value not in sent
         assert value not in failed.story()
+
+
+def test_rows_left_out_and_a_log_that_is_soon_deleted(mariadb: MariaDbServer, tmp_path: Path, hook: Hook) -> None:
+    fill(mariadb)
+    job = Job(tmp_path, mariadb, "odd", ("texts", "raws"), local=True, sections=ROUTES + section(end_wait='"60s"'))
+    job.pipeline = 'on_bad_record = "skip"'
+    catch_up(job)
+    # Every tenth of forty.
+    assert hook.of("rows_left_out") == [{"table": "odd.raws", "rows": 4}]
+    with mariadb.connect() as connection:
+        ((_, before),) = query(connection, "SHOW GLOBAL VARIABLES LIKE 'binlog_expire_logs_seconds'")
+    mariadb.execute("SET GLOBAL binlog_expire_logs_seconds = 3600")
+    try:
+        run = job.start()
+        run.wait_for(has(hook, "retention_at_risk"))
+        assert run.interrupt() == 130, run.story()
+    finally:
+        mariadb.execute(f"SET GLOBAL binlog_expire_logs_seconds = {before}")
+    assert 0 < hook.of("retention_at_risk")[0]["headroom_seconds"] <= 3600
+    # They are the same as before, so nobody hears of them again.
+    assert len(hook.of("rows_left_out")) == 1
 
 
 def test_a_receiver_that_hangs_or_is_away_holds_up_neither_rows_nor_the_end(

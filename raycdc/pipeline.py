@@ -140,7 +140,7 @@ class Pipeline:
         control = Control(self.config, notifier.listen, local=local, show_page=show_page)
         reporter = ProgressReporter(control.listen, driver_pid=os.getpid())
         reporter.on_status.append(control.heard)
-        reporter.on_exit.append(notifier.failed)
+        reporter.on_exit.append(notifier.failed_at_once)
         notifier.open(reporter.warning, lambda: None if (room := control.log_room()) is None else room.kept_s)
         reporter.on_moved.append(control.moved)
         start = Start(self.config, local, self._has_sink)

@@ -23,7 +23,7 @@ lags; readers; `bottleneck`: `pace`, while `source.rows_per_second` or `bytes_pe
 (`raycdc.waiting.stages`), `table`, `split`, `reader`, `doing`, `note`, `seconds`, `text` |
 | `moving` | it goes on | the same, as it was told of last |
 | `parked` | a table is not followed (told at each start) | `table`, `phase`, `again`, `reason`, `position`, `ts_ms` |
-| `table_phase` | a table is in another phase | `table`, `from` (empty: new), `to` |
+| `table_phase` | a table is in another phase | `table`, `from`, `to` |
 | `snapshot_done` | a table's snapshot is in the sink | `table`, `rows` |
 | `snapshots_done` | no table is in its snapshot any more | `tables`: how many this run finished |
 | `schema_changed` | an epoch with a change of a table's schema is in the sink | `table`, `target`, `epoch`, `changes` |
@@ -272,14 +272,14 @@ class NewTable:
 
 @dataclass(frozen=True, slots=True)
 class TableMoved:
-    """A table is in another phase than before (empty: nobody knew it)."""
+    """A table is in another phase than before."""
 
     table: str
     before: str
     after: str
 
     def __str__(self) -> str:
-        return f"{self.table}: {self.before or 'new'} → {self.after}"
+        return f"{self.table}: {self.before} → {self.after}"
 
 
 @dataclass(frozen=True, slots=True)

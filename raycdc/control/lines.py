@@ -214,7 +214,7 @@ class NewTableLine(_Line):
 
 
 #: The key `from` is a word of Python.
-_From = TypedDict("_From", {"from": Annotated[str, Field(description="The phase before; empty: nobody knew it.")]})
+_From = TypedDict("_From", {"from": Annotated[str, Field(description="The phase before.")]})
 
 
 class TablePhaseLine(_Line, _From):

@@ -96,7 +96,10 @@ def take(
     if not standby:
         lease = store.lease(_Pause(store, reporter, stopping, at_most_s=SILENT_S))
         stack.callback(lease.release)
-        last = _newest_holder(store)
+        last = None
+        # Only words hang on it: what a start needs of the state it reads itself, and complains of.
+        with suppress(StateError):
+            last = _newest_holder(store)
         tenure = Tenure(store, DriverTerm(store), lambda: lease, last)
     else:
         term, before = _waited(store, reporter, stopping)

@@ -49,27 +49,33 @@ class TableLives:
                 continue
             self._phases[name] = phase
             amount = now.progress.amount
-            if before is not None or amount is not None:
-                self._tell(TableMoved(name, before or "", phase))
+            # A table that nobody knew is told of as a new one (`NewTables`), and a first start would tell of all.
+            if before is not None:
+                self._tell(TableMoved(name, before, phase))
             if phase == _FOLLOWED and before in (None, _NEW, SNAPSHOT) and amount is not None:
                 self._waiting[name] = _holding(status), amount.rows
             elif phase == SNAPSHOT:
                 # It begins again before the news of the last one was out.
                 self._waiting.pop(name, None)
-        self._tell_held(lambda epoch: epoch <= status.committed or _is_idle(status), all_done=_all_done(status))
+        idle = _is_idle(status)
+        self._tell_held(lambda epoch: idle or epoch <= status.committed, lambda: self._all_done(status))
 
     def ended(self) -> None:
         """The run has committed everything, and there is no status any more."""
-        self._tell_held(lambda _: True, all_done=SNAPSHOT not in self._phases.values())
+        self._tell_held(lambda _: True, lambda: SNAPSHOT not in self._phases.values())
 
-    def _tell_held(self, held: Callable[[int], bool], *, all_done: bool) -> None:
+    def _tell_held(self, held: Callable[[int], bool], all_done: Callable[[], bool]) -> None:
         for name in sorted(name for name, (epoch, _) in self._waiting.items() if held(epoch)):
             _, rows = self._waiting.pop(name)
             self._done += 1
             self._tell(SnapshotDone(name, rows))
-        if self._done and not self._waiting and all_done:
+        if self._done and not self._waiting and all_done():
             done, self._done = self._done, 0
             self._tell(SnapshotsDone(done))
+
+    def _all_done(self, status: JobStatus) -> bool:
+        """Looked at after snapshots were done only: it takes the longer the more tables there are."""
+        return not status.counts.in_snapshot and SNAPSHOT not in self._phases.values()
 
 
 def _is_idle(status: JobStatus) -> bool:
@@ -81,12 +87,6 @@ def _is_idle(status: JobStatus) -> bool:
 def _holding(status: JobStatus) -> int:
     """The epoch that surely has what was read by now: the one behind what is sealed, or being sealed."""
     return (status.sealed if status.sealing is None else status.sealing.epoch) + 1
-
-
-def _all_done(status: JobStatus) -> bool:
-    return not status.counts.in_snapshot and not any(
-        table.progress.phase == SNAPSHOT for table in status.tables.values()
-    )
 
 
 def phases_of(last: Manifest | None) -> dict[str, str]:

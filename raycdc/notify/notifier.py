@@ -25,6 +25,8 @@ from raycdc.run_events import CaughtUp, Failed, Listener, RunEvent, Started, Sto
 #: while there is no answer: before the first epoch there is no place to ask about.
 ROOM_EVERY_S = 60.0
 FIRST_ROOM_EVERY_S = 5.0
+#: A process whose Ray is lost is ended by Ray about so soon, with another exit code.
+AT_ONCE_S = 1.0
 
 
 def receiver_of(options: NotifyOptions) -> Receiver:
@@ -89,9 +91,13 @@ class Notifier:
             with self._lock:
                 end = Stopped() if stopped else CaughtUp()
                 self._put(self._news.heard(end, now_s=time.monotonic(), at_ms=_now_ms()))
-        self._close(self._longest_s)
+        self._close(float("inf"))
 
-    def failed(self, error: BaseException) -> None:
+    def failed_at_once(self, error: RaycdcError) -> None:
+        """The process ends with `error` in a moment, whatever it does: it waits for a second at most."""
+        self.failed(error, wait_s=AT_ONCE_S)
+
+    def failed(self, error: BaseException, *, wait_s: float = float("inf")) -> None:
         """The run ends with `error`. An interrupt is none, and waits for nobody."""
         if not isinstance(error, Exception):
             self._close(0.0)
@@ -100,11 +106,7 @@ class Notifier:
         if self._addressees and not self._closed.is_set():
             with self._lock:
                 self._put(self._news.ended(Failed.of(error), int(code), at_ms=_now_ms()))
-        self._close(self._longest_s)
-
-    @property
-    def _longest_s(self) -> float:
-        return max((each.outbox.limits.end_s for each in self._addressees), default=0.0)
+        self._close(wait_s)
 
     def _close(self, wait_s: float) -> None:
         if self._closed.is_set():

@@ -24,23 +24,23 @@ def test_a_snapshot_is_done_when_the_epoch_that_may_have_its_last_chunk_is_in_th
     lives.heard(None)
     lives.heard(status(sealed=1, committed=1, a="snapshot", b="snapshot"))
     lives.heard(status(sealed=2, committed=1, sealing=3, a="stream", b="snapshot"))
-    assert told[2:] == [TableMoved("shop.a", "snapshot", "stream")]
+    assert told == [TableMoved("shop.a", "snapshot", "stream")]
     lives.heard(status(sealed=3, committed=3, sealing=4, a="stream", b="snapshot"))
-    assert told[3:] == []
+    assert told[1:] == []
     lives.heard(status(sealed=4, committed=4, sealing=5, a="stream", b="stream"))
-    assert told[3:] == [TableMoved("shop.b", "snapshot", "stream"), SnapshotDone("shop.a", 10)]
+    assert told[1:] == [TableMoved("shop.b", "snapshot", "stream"), SnapshotDone("shop.a", 10)]
     lives.heard(status(sealed=5, committed=5, a="stream", b="stream"))
     lives.heard(status(sealed=6, committed=6, a="stream", b="stream"))
-    assert told[5:] == [SnapshotDone("shop.b", 10), SnapshotsDone(2)]
+    assert told[3:] == [SnapshotDone("shop.b", 10), SnapshotsDone(2)]
 
 
 def test_a_table_that_the_state_had_is_not_told_of_again_and_one_too_quick_to_be_seen_is() -> None:
     told: list[Told] = []
     lives = TableLives({"shop.a": "stream"}, told.append)
     lives.heard(status(sealed=1, committed=0, a="stream", b="stream"))
-    assert told == [TableMoved("shop.b", "", "stream")]
+    assert told == []
     lives.ended()
-    assert told[1:] == [SnapshotDone("shop.b", 10), SnapshotsDone(1)]
+    assert told == [SnapshotDone("shop.b", 10), SnapshotsDone(1)]
 
 
 def test_a_table_that_begins_again_in_between_is_not_done() -> None:

@@ -257,9 +257,22 @@ def check_tables(config: PipelineConfig, schemas: Mapping[TableId, TableSchema])
 def told_of_state(config: PipelineConfig, store: CheckpointStore) -> list[str]:
     """The effect of a changed configuration on the state at the next run, or the reason why a run would not begin."""
     try:
-        return told(require_fitting(config, store))
+        return [*told(require_fitting(config, store)), *_not_read_twice(config, store)]
     except ConfigError as refused:
         return [f"{REFUSED} {problem}" for problem in refused.problems]
+
+
+def _not_read_twice(config: PipelineConfig, store: CheckpointStore) -> list[str]:
+    """The tables that are to go on from where they were left, where the log can be read once at a time alone."""
+    stream = stream_of(store.last_manifest())
+    if stream is None or not (why := config.source.why_read_once):
+        return []
+    resuming = with_requests(stream, requests_of(store)).catching_up
+    return [
+        f"{table} does not go on from where it was left: a run parks it, because {why} Then: raycdc tables resume "
+        f"CONFIG {table}"
+        for table in sorted(resuming, key=str)
+    ]
 
 
 def check_changelog(config: PipelineConfig, source: Source[Any], *, local: bool = False) -> list[CheckResult]:

@@ -15,10 +15,13 @@ from typing import Any, cast
 
 import pytest
 
+from raycdc.checkpoint.configured import read_configured
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.opaque import EnumeratorState, SealedSplit
 from raycdc.checkpoint.store import CheckpointStore
+from raycdc.cli.check import told_of_state
 from raycdc.cli.tables import table_list
+from raycdc.config import config_from_dict
 from raycdc.connectors.kafka.enumerator import KafkaEnumerator
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.connectors.kafka.split import PartitionState
@@ -34,6 +37,7 @@ from raycdc.source.snapshot.snapshot_plan import EnumeratorDialect
 from raycdc.source.snapshot.stream_state import StreamState, stream_of
 from raycdc.source.split import STREAM_SPLIT_ID, StreamSplit
 from raycdc.source.table_life import AsOf, Behind, CatchingUp, InSnapshot, Live, Parked, TableState
+from raycdc.source.table_requests import ask
 from tests.unit.source.enumerator_context import KeptContext
 
 STATES = Path(__file__).parent.parent / "states"
@@ -166,6 +170,29 @@ def test_a_stored_table_that_is_paused_goes_on_and_one_that_goes_on_is_paused(st
     assert going_on.ordinal > parked.left.ordinal
     assert going_on.schema != parked.schema
     assert read_again(after, documents_of(store, state)) == after
+
+
+@pytest.mark.parametrize("store", [PAUSED], indirect=True)
+@pytest.mark.parametrize(("server_id", "is_told"), [("5400", True), ("5400-5499", False)])
+def test_a_plan_foresees_that_a_table_cannot_go_on_beside_its_log(
+    store: CheckpointStore, server_id: str, is_told: bool
+) -> None:
+    state = stream_of(store.last_manifest())
+    assert state is not None
+    (paused,), (resuming,) = state.parked, state.catching_up
+    source = {"type": "mysql", "host": "h", "user": "u", "password": "p", "tables": [rf"{resuming.db}\..*"]}
+    kept = read_configured(store)
+    assert kept is not None
+    sink = {"type": kept["sink.type"], "write": kept["sink.write"], "path": kept["sink.path"]}
+    pipeline = {"name": kept["pipeline.name"], "state": str(store.path)}
+    config = config_from_dict({"pipeline": pipeline, "source": source | {"server_id": server_id}, "sink": sink})
+
+    def told() -> list[str]:
+        return [text.partition(" does not go on")[0] for text in told_of_state(config, store) if "a run parks" in text]
+
+    assert told() == ([str(resuming)] if is_told else [])
+    ask(store, [str(paused)], TableRequest.RESUME)
+    assert told() == (sorted([str(resuming), str(paused)]) if is_told else [])
 
 
 @pytest.mark.parametrize("store", [*LOGS, PAUSED], indirect=True)

@@ -159,6 +159,11 @@ def _notes(status: Status) -> Iterator[str]:
             place = f" at {parked.place.partition('   ')[0]}" if parked.place else ""
             again = "begins again with a new snapshot" if parked.again else f"is {table.phase}{place}"
             yield _indented(f"{table.table} {again}: {parked.reason}")
+        if (away := table.resuming) is not None:
+            tried = (
+                f"try {away.tries}, for {duration_text(max(0, away.until_ms - status.at_ms))} more, then it is parked"
+            )
+            yield _indented(f"{table.table} goes on as soon as the log can be read ({tried}): {away.error}")
         if table.backfill is not None:
             yield _indented(f"{table.table}: {counted(table.backfill.rows_done, 'row')} read again by a backfill")
         if table.rows_left_out:

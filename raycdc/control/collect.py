@@ -31,6 +31,7 @@ from raycdc.control.model import (
     Note,
     ParkedReport,
     ReaderReport,
+    ResumingReport,
     Run,
     SnapshotReport,
     Status,
@@ -278,7 +279,14 @@ class Collector:
             rows_left_out=figures.bad_rows,
             values_lost=figures.lost_values,
             backfill=_backfill(figures, speeds, now_s),
+            resuming=self._resuming() if figures.phase == "resuming" else None,
         )
+
+    def _resuming(self) -> ResumingReport | None:
+        """What holds up the tables that go on; there is one second reading for all of them."""
+        readers = () if self._job is None else self._job.readers
+        away = next((reader.metrics.beside for reader in readers if reader.metrics.beside is not None), None)
+        return None if away is None else ResumingReport(away.tries, away.text, self._wall_ms() + 1000 * away.left_s)
 
 
 class Journal:

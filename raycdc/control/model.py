@@ -74,6 +74,15 @@ class BackfillReport:
 
 
 @dataclass(frozen=True, slots=True)
+class ResumingReport:
+    """Why a table that goes on does not get further: the second reading of the log is away, and is tried again."""
+
+    tries: Annotated[int, Field(description="How often it was tried since anything came.")]
+    error: str
+    until_ms: Annotated[int, Field(description="Until when it is tried; then the table is parked, and may go on.")]
+
+
+@dataclass(frozen=True, slots=True)
 class TableReport:
     """One table."""
 
@@ -95,6 +104,9 @@ class TableReport:
     values_lost: Annotated[int | None, Field(description="Values that the target cannot hold, in all runs.")] = None
     asked: Annotated[str | None, Field(description="A request that acts at the next start.")] = None
     backfill: Annotated[BackfillReport | None, Field(description="None while none goes on.")] = None
+    resuming: Annotated[
+        ResumingReport | None, Field(description="Of a table that goes on: what holds it up, if anything does.")
+    ] = None
 
 
 def backfill_report(progress: BackfillProgress, *, chunks_per_s: float | None = None) -> BackfillReport:

@@ -65,14 +65,26 @@ class HandOffWait:
 
 
 @dataclass(frozen=True, slots=True)
+class BesideTrouble:
+    """The second reading of a log (`raycdc.source.snapshot.reading_beside`) is away, as `text` says, and is opened
+    again: how often that was tried, and for how many seconds it is still tried before its tables are parked.
+    """
+
+    tries: int
+    text: str
+    left_s: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReaderMetrics:
-    """The figures of one reader: of the log if it reads that, and of partitions if it is a reader of such; and its
-    chunks that wait for the log.
+    """The figures of one reader: of the log if it reads that, and of partitions if it is a reader of such; its chunks
+    that wait for the log; and the trouble of the second reading, while there is some.
     """
 
     log: LogMetrics | None = None
     partitions: PartitionMetrics | None = None
     waits: tuple[HandOffWait, ...] = ()
+    beside: BesideTrouble | None = None
 
 
 @dataclass(frozen=True, slots=True)

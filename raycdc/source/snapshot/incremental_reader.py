@@ -103,7 +103,9 @@ class IncrementalReader(SourceReaderBase):
         # The log is seen up to the commit of its last event, or further where it said that it has nothing else.
         times = [log.seen_ms, None if self._log_source is None else self._log_source.seen_ms]
         seen_ms = max((time_ms for time_ms in times if time_ms is not None), default=None)
-        return ReaderMetrics(replace(log, fetch_lag_ms=self._fetched_lag_ms, seen_ms=seen_ms), waits=self._chunks.waits)
+        log = replace(log, fetch_lag_ms=self._fetched_lag_ms, seen_ms=seen_ms)
+        beside = None if self._beside is None else self._beside.trouble
+        return ReaderMetrics(log, waits=self._chunks.waits, beside=beside)
 
     @property
     def seal_state(self) -> SealState:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from raycdc.errors import LogLostError, RaycdcError, SourceError
+from raycdc.source.protocol.metrics import BesideTrouble
 from raycdc.source.reader.context import ReaderContext
 from raycdc.source.snapshot.catch_up import WayOut
 from raycdc.source.snapshot.log_reader import LogReader
@@ -38,9 +39,19 @@ class ReadingBeside:
         self._pauses = Pauses(policy)
         #: When it is opened again; None: it is open, or there is nothing to read.
         self._due_s: float | None = None
+        #: How often it was away since its last unit, with what, and until when it is opened again.
+        self._away: tuple[int, str, float] | None = None
 
     def __repr__(self) -> str:
         return f"ReadingBeside({self._log.catch_up!r}, open={self._source is not None}, due_s={self._due_s})"
+
+    @property
+    def trouble(self) -> BesideTrouble | None:
+        """It is away, and is opened again; None where it is not, or never was since its last unit."""
+        if self._away is None:
+            return None
+        tries, text, until_s = self._away
+        return BesideTrouble(tries, text, max(0, round(until_s - self._context.now_s())))
 
     def close(self) -> None:
         """Nothing more is read."""
@@ -50,7 +61,7 @@ class ReadingBeside:
 
     def open(self, split: StreamSplit | None) -> None:
         """Read from where `split` says; None: there is nothing to read. Nothing is open."""
-        self._pauses = Pauses(self._policy)
+        self._pauses, self._away = Pauses(self._policy), None
         if split is not None:
             self._open(split)
 
@@ -70,7 +81,7 @@ class ReadingBeside:
             return True
         if unit is None:
             return False
-        self._pauses = Pauses(self._policy)
+        self._pauses, self._away = Pauses(self._policy), None
         log.on_unit_beside(unit, now_s=now_s)
         return True
 
@@ -102,12 +113,15 @@ class ReadingBeside:
                 raise error
             pause_s = self._pauses.failed(now_s)
             if pause_s is not None:
+                tries, _, until_s = self._away or (0, "", now_s + self._policy.patience_s)
+                self._away = tries + 1, reason, until_s
                 self.close()
                 catch_up.read_again()
                 self._due_s = now_s + pause_s
                 self._context.availability.at(self._due_s)
                 return
             reason = f"its log could not be read for {self._policy.patience_s / 60:.0f} minutes: {reason}"
+        self._away = None
         way_out = WayOut.RESNAPSHOT
         if isinstance(error, LogLostError):
             way_out = WayOut.BY_ITSELF if self._lost_begin_again else way_out

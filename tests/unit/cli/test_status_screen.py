@@ -14,6 +14,7 @@ from raycdc.control.model import (
     Commit,
     JobReport,
     ReaderReport,
+    ResumingReport,
     Run,
     SnapshotReport,
     Status,
@@ -48,6 +49,16 @@ def test_names_are_whole_on_eighty_columns() -> None:
     assert lines[2].split() == ["table", "phase", "rows", "behind", "last", "commit"]
     assert lines[3] == "shop.orders  stream  300,000  514 ms  11.8 s ago, 299,999 rows"
     assert lines[4].startswith("shop.people  stream")
+
+
+def test_a_table_that_goes_on_says_why_it_gets_no_further() -> None:
+    resuming = ResumingReport(4, "The connection was lost.", NOW_MS + 250_000)
+    lines = shown(replace(STREAM, phase="resuming", resuming=resuming), width=200)
+    [told] = [line for line in lines if "goes on as soon as" in line]
+    assert told.strip() == (
+        "shop.orders goes on as soon as the log can be read (try 4, for 4 min more, then it is parked): The connection "
+        "was lost."
+    )
 
 
 def test_columns_are_there_while_a_table_needs_them() -> None:

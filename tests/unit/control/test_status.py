@@ -13,7 +13,7 @@ from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.client import ServerInfo
 from raycdc.connectors.mysql.room import log_room
 from raycdc.control.collect import NOTES_MAX, About, Collector
-from raycdc.control.model import VERSION, BackfillReport, Chosen, Status
+from raycdc.control.model import VERSION, BackfillReport, Chosen, ResumingReport, Status
 from raycdc.control.rates import Speed
 from raycdc.control.stages import Stages
 from raycdc.errors import StateError
@@ -21,7 +21,7 @@ from raycdc.run_events import Committed, Lags, Progress, Started, TableFigures, 
 from raycdc.source.connector import LogRoom
 from raycdc.source.protocol.api import BackfillProgress
 from raycdc.source.protocol.job_status import JobStatus, ReaderStatus
-from raycdc.source.protocol.metrics import ProcessMetrics
+from raycdc.source.protocol.metrics import BesideTrouble, ProcessMetrics, ReaderMetrics
 from raycdc.source.table_life import Parked, Phase
 
 PARKED = Parked("f1", True, 2, Phase.PARKED, "its key changed", Position.from_json({}), ts_ms=5)
@@ -128,6 +128,20 @@ def test_a_backfill_says_how_far_it_is_and_how_long_it_takes() -> None:
     assert heard(None) is None
     # The next one begins anew.
     assert heard(BackfillProgress(0, 2)) == BackfillReport(0, 2, 0, percent=0.0)
+
+
+def test_a_table_that_goes_on_says_what_holds_up_the_second_reading_of_its_log() -> None:
+    about = About("shop", "delta ./lake", False, targets=lambda table: (table,))
+    collector = Collector(about, wall_ms=lambda: 1000)
+    collector.listen(Progress((TableFigures("shop.a", "resuming"), TableFigures("shop.b", "stream")), Lags(), ()))
+
+    def heard(beside: BesideTrouble | None) -> list[ResumingReport | None]:
+        reader = ReaderStatus(0, 1, 10, "state", metrics=ReaderMetrics(beside=beside))
+        collector.heard(JobStatus(1, 0, 0, readers=(reader,)))
+        return [table.resuming for table in collector.status().tables]
+
+    assert heard(None) == [None, None]
+    assert heard(BesideTrouble(3, "it was lost.", 250)) == [ResumingReport(3, "it was lost.", 251_000), None]
 
 
 def test_a_status_has_the_tables_that_are_chosen_and_makes_no_others(monkeypatch: pytest.MonkeyPatch) -> None:

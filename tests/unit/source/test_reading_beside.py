@@ -9,6 +9,7 @@ import pytest
 
 from raycdc.errors import LogLostError, RaycdcError, SchemaError, SourceError, SourceUnavailableError
 from raycdc.source.protocol.api import ReaderOutput
+from raycdc.source.protocol.metrics import BesideTrouble
 from raycdc.source.reader.availability import Availability
 from raycdc.source.reader.context import ReaderContext
 from raycdc.source.snapshot.log_unit import LogPlace, LogUnit, Progress, TransactionPart, Transactions
@@ -21,6 +22,7 @@ from tests.unit.source.test_catch_up import BESIDE, HERE, TABLE, Resumed, rows_a
 
 POLICY = Policy(first_s=1.0, longest_s=4.0, jitter=0.0, patience_s=120.0)
 LOST = SourceUnavailableError("The connection was lost. If this repeats, ask.")
+REASON = "The connection was lost."
 
 
 class Second:
@@ -114,6 +116,16 @@ def test_the_pauses_grow_and_begin_again_with_a_unit() -> None:
     assert (beside.at(3.1), beside.availability.due_s) == ([False], 4.0)
     assert beside.at(4.0) == [True]
     assert beside.rows == [20, 30]
+
+
+def test_a_reading_that_is_away_says_how_often_it_was_tried_with_what_and_for_how_long_it_still_is() -> None:
+    beside = Beside(LOST, LOST, [whole(20)])
+    left_s = round(POLICY.patience_s)
+    assert beside.reading.trouble == BesideTrouble(1, REASON, left_s)
+    beside.at(1.0)
+    assert beside.reading.trouble == BesideTrouble(2, REASON, left_s - 1)
+    assert beside.at(3.0) == [True]
+    assert beside.reading.trouble is None
 
 
 def test_tables_of_which_nothing_came_for_too_long_are_parked_with_their_place_and_the_log_goes_on() -> None:

@@ -1,6 +1,6 @@
 # The tasks of this project. `make test` is what CI runs; `make check` is a synonym for people who look for it.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test demo test check test-fast test-kill test-takeover test-elastic test-balance test-simulation test-drivers test-races test-sinks test-stores test-leaks test-verify test-monitoring test-page test-deploy test-spark-elsewhere test-blackbox test-stories test-demos test-mutants test-mongodb-peer docs test-docs fuzz lint types imports format bench clean
+.PHONY: help setup setup-test demo test check test-fast test-kill test-takeover test-elastic test-balance test-simulation test-drivers test-races test-sinks test-stores test-leaks test-certificates test-verify test-monitoring test-page test-deploy test-spark-elsewhere test-blackbox test-stories test-demos test-mutants test-mongodb-peer docs test-docs fuzz lint types imports format bench clean
 SHELL := /bin/bash
 BIN := .venv/bin
 PYTEST := $(BIN)/python .ci/leaves-nothing $(BIN)/python -m pytest
@@ -71,6 +71,9 @@ test-stores: ## Object stores: clients that race at S3Mock, moto, Azurite (needs
 
 test-leaks: setup-test ## The sweep for secrets and values of rows over processes, Ray, Spark, logs and files
 	$(PYTEST) tests/e2e/test_nothing_leaks.py tests/integration/test_secrets_in_refusals.py
+
+test-certificates: setup-test ## Good, foreign, expired and misnamed certificates against every client, through check and run
+	$(PYTEST) tests/integration/test_certificates.py
 
 test-verify: setup-test ## verify finds what was planted among 5 million rows, and raises no alarm in 100 comparisons under load
 	$(PYTEST) -n 2 --dist worksteal tests/e2e/test_verify.py tests/e2e/test_verify_places.py tests/e2e/test_verify_wanted.py

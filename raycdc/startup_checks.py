@@ -407,12 +407,12 @@ def _sink_store(config: PipelineConfig) -> CheckResult:
     place = place_of(config.sink.store)
     assert isinstance(place, ObjectPlace), place
     # Only here, because it loads the library of stores.
-    from raycdc.stores.object_store import ObjectStore, client_of
+    from raycdc.stores.object_store import ObjectStore
     from raycdc.stores.probe import probe
 
     try:
         settings = config.storage.settings()
-        probe(ObjectStore(place, client=client_of(place, settings, tries_for_s=STORE_TRIES_FOR_S)))
+        probe(ObjectStore(place, settings, tries_for_s=STORE_TRIES_FOR_S))
     except StoreError as error:
         fix = "" if "[storage]" in str(error) else "Look at sink.path and [storage]."
         return CheckResult("sink store", str(error), fix, error=SinkError)

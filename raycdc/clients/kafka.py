@@ -13,6 +13,7 @@ from typing import TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
+from raycdc.config.references import Renewed, newest
 from raycdc.errors import ConfigError
 from raycdc.source.checks import CheckResult, readable_on_the_way
 
@@ -27,9 +28,38 @@ Properties = Mapping[str, str | int | float]
 _RECONNECTS: Properties = {"reconnect.backoff.ms": 1000, "reconnect.backoff.max.ms": 10_000}
 
 
-def admin_client(properties: Properties, *, section: str) -> AdminClient:
+#: The broker does not know the account, or its password is another one.
+REFUSED_ACCOUNT = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})
+
+
+class Admin(AdminClient):
+    """A client for questions, which keeps what librdkafka tells of brokers that it could not talk to."""
+
+    def __init__(self, properties: Properties, *, section: str) -> None:
+        self.properties = properties
+        #: Of the configuration.
+        self.section = section
+        #: Set by who asked. An account that is refused later may have another password now.
+        self.was_let_in = False
+        self._refusals: dict[str, KafkaError] = {}
+        # Its annotation knows no callbacks.
+        super().__init__({**renewed(properties), "error_cb": self._heard})  # type: ignore[dict-item]
+
+    def refusals(self) -> list[KafkaError]:
+        """For each broker that was told of since the client was made its last refusal: of TLS, or of the account."""
+        self.poll(0)
+        return list(self._refusals.values())
+
+    def _heard(self, error: KafkaError) -> None:
+        if error.code() in REFUSED_ACCOUNT and renew_account(self, self.properties) and self.was_let_in:
+            return
+        if error.code() == KafkaError._SSL or error.code() in REFUSED_ACCOUNT:
+            self._refusals[error.str().partition(": ")[0]] = error
+
+
+def admin_client(properties: Properties, *, section: str) -> Admin:
     """A client for questions. `ConfigError` at ``{section}.properties`` for what librdkafka refuses."""
-    return _made(lambda: AdminClient(dict(properties)), section)
+    return _made(lambda: Admin(properties, section=section), section)
 
 
 def consumer_client(
@@ -44,12 +74,28 @@ def consumer_client(
     """
     heard = {} if on_error is None else {"error_cb": on_error}
     paced = _spaced(properties) if lasting else dict(properties)
-    return _made(lambda: Consumer({**paced, **heard}, logger=None), section)
+    return _made(lambda: Consumer({**renewed(paced), **heard}, logger=None), section)
 
 
 def producer_client(properties: Properties, *, section: str) -> Producer:
     """A producer, whose log goes to librdkafka's own. Errors as of `admin_client`."""
-    return _made(lambda: Producer(dict(properties), logger=None), section)
+    return _made(lambda: Producer(renewed(properties), logger=None), section)
+
+
+def renewed(properties: Properties) -> dict[str, str | int | float]:
+    """`properties` as their references give them now (`raycdc.config.references`)."""
+    return {name: newest(value) if isinstance(value, str) else value for name, value in properties.items()}
+
+
+def renew_account(client: Consumer | AdminClient, properties: Properties) -> bool:
+    """Let new connections of `client` log in with the password as it is now, if that may change; librdkafka connects
+    again by itself. Whether it may.
+    """
+    if not isinstance(properties.get("sasl.password"), Renewed):
+        return False
+    now = renewed(properties)
+    client.set_sasl_credentials(str(now.get("sasl.username", "")), str(now["sasl.password"]))
+    return True
 
 
 def messages_in_the_open(bootstrap_servers: str, properties: Properties, *, section: str) -> list[CheckResult]:

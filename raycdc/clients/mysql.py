@@ -19,7 +19,10 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import CR, ER
 
+from raycdc.certificate_faults import Opening, TlsServer, certificate_fault
+from raycdc.clients.logins import LOGINS, READ_AGAIN
 from raycdc.clients.mysql_passwords import plugins
+from raycdc.config.references import newest
 from raycdc.config.tls import TlsMode, is_loopback
 from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
 from raycdc.transform.hidden_texts import without_literals
@@ -97,6 +100,7 @@ def _connected(settings: MySqlSettings) -> Connection[Any]:
     except SourceError:
         close_quietly(connection)
         raise
+    LOGINS.let_in(settings.address, settings.user)
     return connection
 
 
@@ -110,7 +114,7 @@ def _opened(settings: MySqlSettings) -> Connection[Any]:
             unix_socket=settings.unix_socket,
             user=settings.user,
             # pymysql would encode text as latin-1; servers store the hash of the UTF-8 bytes.
-            password=settings.password.encode("utf-8"),
+            password=newest(settings.password).encode("utf-8"),
             charset="utf8mb4",
             autocommit=True,
             connect_timeout=settings.connect_timeout_s,
@@ -275,6 +279,8 @@ def translate(settings: MySqlSettings, cause: BaseException) -> SourceError:
     code, text = _code_and_text(cause)
     who = f"{settings.user!r}@{settings.address}"
     match code:
+        case ER.ACCESS_DENIED_ERROR | 1698 if LOGINS.may_change(settings.address, settings.user, settings.password):
+            return SourceUnavailableError(f"{settings.address} refused user {settings.user!r}: {text}. {READ_AGAIN}.")
         case ER.ACCESS_DENIED_ERROR | 1698:  # ER_ACCESS_DENIED_NO_PASSWORD_ERROR
             return SourceError(
                 f"{settings.address} refused user {settings.user!r}: {text}. "
@@ -397,8 +403,22 @@ def _tls_context(settings: MySqlSettings) -> ssl.SSLContext:
 
 
 def _tls_message(settings: MySqlSettings, cause: BaseException) -> str:
+    mode = settings.effective_tls_mode
+    begins = f"No TLS connection to {settings.address} with source.tls.mode = {str(mode)!r}: "
+    if mode is not TlsMode.REQUIRED and not settings.unix_socket:
+        shown = TlsServer(
+            settings.host,
+            settings.port,
+            ca_key="source.tls.ca",
+            host_key="source.host",
+            ca=settings.tls_ca,
+            checks_name=mode is TlsMode.VERIFY_IDENTITY,
+            opening=Opening.MYSQL,
+        )
+        if fault := certificate_fault(shown):
+            return begins + fault
     return (
-        f"No TLS connection to {settings.address} with source.tls.mode = {str(settings.effective_tls_mode)!r}: "
+        f"{begins}"
         f"{_code_and_text(cause)[1]}. Name the server's CA in source.tls.ca, or choose another source.tls.mode "
         f"(disabled, required, verify-ca, verify-identity)."
     )

@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Protocol
 from urllib.parse import quote as percent
 
+from raycdc.certificate_faults import Opening, TlsServer, certificate_fault
+from raycdc.config.references import newest
 from raycdc.config.tls import TlsMode, is_loopback
 
 _SSL_MODES = {
@@ -50,10 +52,30 @@ def connection_url(account: Account, *, application_name: str, options: str) -> 
     elif sends_no_password_as_it_is(account):
         # Whoever stands in between may ask for it.
         parameters["require_auth"] = "!password"
-    user = f"{percent(account.user, safe='')}:{percent(account.password, safe='')}"
+    user = f"{percent(account.user, safe='')}:{percent(newest(account.password), safe='')}"
     host = f"[{account.host}]" if ":" in account.host else account.host
     text = "&".join(f"{key}={percent(value, safe='')}" for key, value in parameters.items())
     return f"postgresql://{user}@{host}:{account.port}/{percent(account.database, safe='')}?{text}"
+
+
+def certificate_words(account: Account, text: str, *, section: str) -> str:
+    """What is wrong with the server's certificate, and the cure, where `text` is libpq's refusal of one; else empty.
+    Asks the server once more. `section` is that of the configuration.
+    """
+    mode = account.tls_mode.resolved(account.host)
+    if ("SSL error" not in text and "certificate" not in text) or mode in (TlsMode.DISABLED, TlsMode.REQUIRED):
+        return ""
+    return certificate_fault(
+        TlsServer(
+            account.host,
+            account.port,
+            ca_key=f"{section}.tls.ca",
+            host_key=f"{section}.url",
+            ca=account.tls_ca,
+            checks_name=mode is TlsMode.VERIFY_IDENTITY,
+            opening=Opening.POSTGRESQL,
+        )
+    )
 
 
 def sends_no_password_as_it_is(account: Account) -> bool:

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -19,10 +19,13 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     PlainSerializer,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
 )
 from pydantic.config import JsonDict
 from pydantic_core import CoreSchema, core_schema
 
+from raycdc.config.references import Renewed
 from raycdc.config.toml import TomlTable, TomlValue
 from raycdc.model.selector import check_pattern
 from raycdc.stores.url import check_local_path, check_place
@@ -43,7 +46,9 @@ class Options(BaseModel):
 
 
 class Secret:
-    """A text that never shows itself: ``repr`` and ``str`` are ``***``, pickling keeps it."""
+    """A text that never shows itself: ``repr`` and ``str`` are ``***``, pickling keeps it, and how it is read again
+    (`raycdc.config.references.newest`).
+    """
 
     __slots__ = ("_text",)
 
@@ -68,10 +73,17 @@ class Secret:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
-        from_text = core_schema.no_info_after_validator_function(cls, core_schema.str_schema(strict=True))
-        from_either = core_schema.no_info_before_validator_function(
-            lambda value: value.reveal() if isinstance(value, cls) else value, from_text
-        )
+        text = core_schema.str_schema(strict=True)
+        from_text = core_schema.no_info_after_validator_function(cls, text)
+
+        def made(value: Any, checked: Callable[[Any], str]) -> Secret:
+            """The very text: pydantic would make a plain one of a `Renewed`."""
+            if isinstance(value, cls):
+                return value
+            plain = checked(value)
+            return cls(value if isinstance(value, Renewed) else plain)
+
+        from_either = core_schema.no_info_wrap_validator_function(made, text)
         return core_schema.json_or_python_schema(
             json_schema=from_text, python_schema=from_either, serialization=core_schema.to_string_ser_schema()
         )
@@ -195,7 +207,19 @@ FilePath = Annotated[str, AfterValidator(check_local_path), LocalPath()]
 
 def flattened_texts(table: TomlTable) -> dict[str, str]:
     """Dotted names and texts, as Spark and Kafka want their settings, of what TOML reads as nested and typed."""
-    return {key: str(v).lower() if isinstance(v, bool) else str(v) for key, v in _flattened(table).items()}
+    return {
+        key: v if isinstance(v, str) else str(v).lower() if isinstance(v, bool) else str(v)
+        for key, v in _flattened(table).items()
+    }
+
+
+def _kept(value: str, checked: ValidatorFunctionWrapHandler) -> str:
+    plain: str = checked(value)
+    return value if isinstance(value, Renewed) else plain
+
+
+#: A text that may be a secret among others: it stays a `Renewed`.
+KeptText = Annotated[str, WrapValidator(_kept)]
 
 
 def _flattened(table: TomlTable, prefix: str = "") -> dict[str, TomlValue]:

@@ -1,24 +1,112 @@
-"""``${env:NAME}``, ``${env:NAME:-default}`` and ``${file:PATH}`` in any text of the configuration.
+"""References in any text of the configuration, by which secrets stand outside of it.
 
-``$${`` stands for a literal ``${``. Paths are relative to the working directory, as everywhere in the configuration.
-The text behind a reference is never shown in a message.
+| reference | is |
+|---|---|
+| ``${env:NAME}``, ``${env:NAME:-default}`` | a variable of the environment |
+| ``${file:PATH}`` | the text of a file, relative to the working directory |
+| ``${command:WORDS}`` | what a command prints; no shell reads the words |
+| ``${plugin:NAME ARGUMENT}`` | what a function answers to ``ARGUMENT``: an entry point of `PLUGINS`, or \
+``module:function`` |
+
+``$${`` stands for a literal ``${``. The text behind a reference is never shown in a message. All but the environment
+may say something else later: a text that was made of such a reference is a `Renewed`, and `newest` reads it again,
+which every client does before it logs in. So a password is changed without a restart.
 """
 
 from __future__ import annotations
 
+import importlib
+import json
+import os
 import re
-from collections.abc import Mapping
+import shlex
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 #: Tables and lists inside of each other; no option has more than a few.
 DEPTH_MAX = 32
 #: The largest file of a secret or certificate.
 FILE_BYTES_MAX = 1 << 20
 
+#: How long a command or function may take, and for how long its answer is used again: epochs log in more often.
+ANSWER_TIMEOUT_S = 30.0
+KEPT_S = 5.0
+#: Entry points of packages: functions of one text that answer with another.
+PLUGINS = "raycdc.secrets"
+
 _REFERENCE = re.compile(r"\$\$\{|\$\{(\w*):([^}]*)\}")
 
+#: Those whose text may change while a process runs.
+_CHANGING = ("file", "command", "plugin")
+
 Place = tuple[str | int, ...]
+
+
+class Renewed(str):
+    """A text as the references of `template` gave it when the configuration was read. Picklable.
+
+    Where it goes it is a text like any other; `newest` knows how it is read again.
+    """
+
+    template: str
+
+    def __new__(cls, text: str, template: str = "") -> Self:
+        made = super().__new__(cls, text)
+        made.template = template
+        return made
+
+
+def newest(text: str) -> str:
+    """`text` as its references give it now; where they cannot be read (on another machine, or in this moment), as they
+    gave it last in this process. Any other text is itself. May block: see `ANSWER_TIMEOUT_S`. Thread-safe.
+    """
+    if not isinstance(text, Renewed):
+        return text
+    resolver = Resolver(os.environ)
+    read = resolver.resolve(text.template)
+    if resolver.problems or not isinstance(read, str):
+        return _LAST.get(text.template, str(text))
+    _LAST[text.template] = str(read)
+    return str(read)
+
+
+def as_private(text: str) -> str:
+    """`text` as it is now, and how it is read again, for the private file of a task (`from_private`)."""
+    return json.dumps([newest(text), text.template if isinstance(text, Renewed) else ""])
+
+
+def from_private(content: str) -> str:
+    """The text of `as_private`."""
+    text, template = json.loads(content)
+    return Renewed(text, template) if template else str(text)
+
+
+#: What each template was in this process.
+_LAST: dict[str, str] = {}
+
+
+class _Answers:
+    """Answers of commands and functions, each kept for `KEPT_S`: several connections are opened at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[tuple[str, str], tuple[float, str]] = {}
+
+    def get(self, kind: str, argument: str, ask: Callable[[str], str]) -> str:
+        with self._lock:
+            now = time.monotonic()
+            found = self._kept.get((kind, argument))
+            if found is None or now - found[0] > KEPT_S:
+                found = self._kept[kind, argument] = (now, ask(argument))
+            return found[1]
+
+
+_ANSWERS = _Answers()
 
 
 class Resolver:
@@ -36,7 +124,8 @@ class Resolver:
             return None
         match value:
             case str():
-                return self._text(_REFERENCE.sub(lambda matched: self._replace(matched, place), value), place)
+                text = self._text(_REFERENCE.sub(lambda matched: self._replace(matched, place), value), place)
+                return Renewed(text, value) if may_change(value) else text
             case dict():
                 return {key: self.resolve(item, (*place, key)) for key, item in value.items()}
             case list():
@@ -67,9 +156,25 @@ class Resolver:
                 return self._environment_variable(argument, place)
             case "file":
                 return self._file(argument, place)
+            case "command":
+                return self._answer(kind, argument, _printed, place)
+            case "plugin":
+                return self._answer(kind, argument, _answered, place)
             case _:
-                self._problem(place, f"{matched[0]} is no reference; known are ${{env:NAME}} and ${{file:PATH}}")
+                self._problem(
+                    place,
+                    f"{matched[0]} is no reference; known are ${{env:NAME}}, ${{file:PATH}}, ${{command:WORDS}} and "
+                    "${plugin:NAME ARGUMENT}",
+                )
                 return ""
+
+    def _answer(self, kind: str, argument: str, ask: Callable[[str], str], place: Place) -> str:
+        try:
+            return _ANSWERS.get(kind, argument, ask)
+        except ValueError as cause:
+            # Its text is ours: that of a command or function may have the secret in it.
+            self._problem(place, f"${{{kind}:{argument.partition(' ')[0]} …}} {cause}")
+            return ""
 
     def _environment_variable(self, argument: str, place: Place) -> str:
         name, separator, default = argument.partition(":-")
@@ -100,9 +205,65 @@ class Resolver:
         self.problems.append(f"{show_place(place)}: {text}")
 
 
+def _printed(words: str) -> str:
+    """What a command prints, without its last line end. ValueError with what is wrong; its output is in no message."""
+    try:
+        asked = shlex.split(words)
+        if not asked:
+            raise ValueError("names no command")
+        done = subprocess.run(
+            asked, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=ANSWER_TIMEOUT_S, check=False
+        )
+    except OSError as cause:
+        raise ValueError(f"cannot be run: {cause.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"did not end within {ANSWER_TIMEOUT_S:g} s") from None
+    if done.returncode:
+        raise ValueError(f"ended with exit code {done.returncode}; its standard error says why")
+    return _one_text(done.stdout)
+
+
+def _answered(words: str) -> str:
+    """The answer of a function. ValueError with what is wrong, by the name of the error alone."""
+    name, _, argument = words.partition(" ")
+    try:
+        if ":" in name:
+            module, _, attribute = name.partition(":")
+            function = getattr(importlib.import_module(module), attribute)
+        else:
+            (point,) = entry_points(group=PLUGINS, name=name)
+            function = point.load()
+    except (ImportError, AttributeError) as cause:
+        raise ValueError(f"cannot be imported: {cause}") from None
+    except ValueError:
+        known = ", ".join(sorted({point.name for point in entry_points(group=PLUGINS)})) or "none"
+        raise ValueError(f"is neither one plug-in of the group {PLUGINS} ({known}) nor module:function") from None
+    try:
+        answer = function(argument.strip())
+    except Exception as cause:  # noqa: BLE001 - of others' code; its text may hold the secret
+        raise ValueError(f"failed with {type(cause).__name__}") from None
+    if not isinstance(answer, str):
+        raise ValueError(f"answered with {type(answer).__name__}, not with a text")  # noqa: TRY004 - as of all others
+    return _one_text(answer.encode())
+
+
+def _one_text(content: bytes) -> str:
+    if len(content) > FILE_BYTES_MAX:
+        raise ValueError(f"answered with more than {FILE_BYTES_MAX >> 20} MiB")
+    try:
+        return content.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise ValueError("answered with what is no UTF-8 text") from None
+
+
+def may_change(text: str) -> bool:
+    """Whether `text` holds a reference whose text may be another one later."""
+    return any(matched[1] in _CHANGING for matched in _REFERENCE.finditer(text))
+
+
 def has_reference(text: str) -> bool:
-    """Whether `text` holds ``${env:…}`` or ``${file:…}``."""
-    return any(matched[1] in ("env", "file") for matched in _REFERENCE.finditer(text))
+    """Whether `text` holds a reference."""
+    return any(matched[1] in ("env", *_CHANGING) for matched in _REFERENCE.finditer(text))
 
 
 def show_place(place: Place) -> str:

@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from raycdc.certificate_faults import CA_VARIABLE, TlsServer, endpoint, first_fault
 from raycdc.stores.api import Stored, StoreError, Taken, Version, Written
 from raycdc.stores.conditional import Answered, Unsure, settle
 from raycdc.stores.libraries import account_of
@@ -59,6 +60,7 @@ class ObjectStore:
         self._tries_for_s = tries_for_s
         #: Requests by operation, for whoever watches their cost; those that the library repeats count once.
         self.requests: Counter[str] = Counter()
+        self._endpoint = settings.endpoint if settings else ""
         self._client = client or client_of(place, settings or StorageSettings(), tries_for_s=tries_for_s)
 
     def __repr__(self) -> str:
@@ -180,7 +182,18 @@ class ObjectStore:
                 lasting=True,
             ) from cause
         except (OSError, _any_of_obstore()) as cause:
+            if fault := self._certificate_fault(cause):
+                raise StoreError(f"{place} cannot be {verb}: no TLS connection to {fault}", lasting=True) from cause
             raise StoreError(f"{place} cannot be {verb}: {shown(cause)}.") from cause
+
+    def _certificate_fault(self, cause: Exception) -> str:
+        """What is wrong with the certificate of an endpoint of one's own, where that is the library's error."""
+        if not self._endpoint.startswith("https://") or "InvalidCertificate" not in str(cause):
+            return ""
+        host, port = endpoint(self._endpoint, 443)
+        # The library's authorities are those of Python: the system's, or the file of the variable.
+        asked = TlsServer(host, port, ca_key=f"the variable {CA_VARIABLE}", host_key="storage.endpoint")
+        return first_fault([asked])
 
 
 def client_of(place: ObjectPlace, settings: StorageSettings, *, tries_for_s: float = TRIES_FOR_S) -> AnyClient:

@@ -97,6 +97,8 @@ def source_error(error: KafkaError, where: str) -> SourceError:
     """The error to raise for librdkafka's `error`."""
     kind = SourceUnavailableError if is_away(error) else SourceError
     fix = "Is the broker running and reachable?" if is_away(error) else "See the broker's log and ACLs."
+    if error.code() in (KafkaError._SSL, KafkaError._AUTHENTICATION):
+        return SourceError(f"Kafka at {where}: {error.str()}")
     return kind(f"Kafka at {where}: {error.str()} ({error.name()}). {fix}")
 
 

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
-from raycdc.clients.kafka import admin_client, consumer_client
+from raycdc.clients.kafka import REFUSED_ACCOUNT, admin_client, consumer_client, renew_account
 from raycdc.connectors.kafka.client import (
     GONE,
     TIMEOUT_S,
@@ -222,6 +222,9 @@ class KafkaPartitionReader:
                 f"{trouble.split_id or 'A topic'} does not exist any more at {self._config.bootstrap_servers}. "
                 "Take it out of source.topics, or start another pipeline for the new topic."
             )
+        if code in REFUSED_ACCOUNT and renew_account(self._consumer, self._config.properties):
+            self.interruptions += 1
+            return None
         if not is_away(trouble.error):
             raise source_error(trouble.error, self._config.bootstrap_servers)
         self.interruptions += 1  # Librdkafka connects again by itself, for as long as it takes.
@@ -229,6 +232,11 @@ class KafkaPartitionReader:
 
     def _on_error(self, error: KafkaError) -> None:
         """Librdkafka calls it within a fetch."""
+        if error.code() in REFUSED_ACCOUNT:
+            renew_account(self._consumer, self._config.properties)
+            stages.trouble(f"Kafka at {self._config.bootstrap_servers} refuses the account: {error.str()}")
+            if self._look_s is None:
+                self._look_s = time.monotonic() + AGAIN_EVERY_S
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
             if self._look_s is None:
                 self._look_s = time.monotonic() + AGAIN_EVERY_S

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from raycdc.config import Duration, Options, SourceConfig, flattened_texts, option
+from raycdc.config import Duration, KeptText, Options, SourceConfig, flattened_texts, option
 from raycdc.formats.options import FormatOptions
 from raycdc.model import TableId
 from raycdc.plugins import Plugin
@@ -139,7 +139,7 @@ class KafkaSourceConfig(SourceConfig):
         "row of each key, which is kept under pipeline.state. It is for tables with a key.",
     )
     alignment: AlignmentOptions = option(AlignmentOptions(), help="Keep partitions together in event time.")
-    properties: dict[str, str] = option(
+    properties: dict[str, KeptText] = option(
         {},
         help="Further properties of librdkafka: TLS, SASL and tuning.",
         example={"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512"},

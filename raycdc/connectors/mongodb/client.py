@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
 
 from pymongo import MongoClient
 from pymongo.errors import (
@@ -19,9 +21,13 @@ from pymongo.errors import (
 )
 from pymongo.uri_parser import parse_uri
 
+from raycdc.clients.logins import LOGINS, READ_AGAIN
+from raycdc.clients.mongodb_certificates import refused_certificates
+from raycdc.clients.mongodb_renewal import renew_account
 from raycdc.clients.mongodb_texts import untold
 from raycdc.clients.mongodb_tries import SELECTION_TIMEOUT_MS, spaced
 from raycdc.config import Secret
+from raycdc.config.references import newest
 from raycdc.connectors.mongodb.bson.documents import Document
 from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
 from raycdc.source.log_owner import LogOwner
@@ -40,6 +46,8 @@ UNAUTHORIZED = 13
 #: The owner of a log that a router tells: states have an empty name for it, which is another than any replica set's.
 MONGOS = "a mongos or no replica set"
 _AUTHENTICATION_FAILED = 18
+#: The address of each client, as the configuration has it.
+_SECRETS: WeakKeyDictionary[Client, Secret] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +75,13 @@ def connect(uri: Secret, *, place: str = "source.uri") -> Client:
     `place` is where the configuration has it.
     """
     try:
-        options = parse_uri(uri.reveal(), validate=True, warn=False)["options"]
+        text = newest(uri.reveal())
+        options = parse_uri(text, validate=True, warn=False)["options"]
         known = {name.lower() for name in options}
-        if "serverselectiontimeoutms" in known:
-            return MongoClient(uri.reveal(), appname="raycdc", event_listeners=spaced())
-        return MongoClient(
-            uri.reveal(),
-            appname="raycdc",
-            event_listeners=spaced(),
-            serverSelectionTimeoutMS=SELECTION_TIMEOUT_MS,
-        )
+        ours: Any = {} if "serverselectiontimeoutms" in known else {"serverSelectionTimeoutMS": SELECTION_TIMEOUT_MS}
+        client: Client = MongoClient(text, appname="raycdc", event_listeners=spaced(), **ours)
+        _SECRETS[client] = uri
+        return client
     except (InvalidURI, ConfigurationError, ValueError) as cause:
         # Not its text: it may quote the string, and that may hold the password.
         raise ConfigError(
@@ -111,9 +116,14 @@ def errors(client: Client, what: str = "", *, place: str = "source.uri") -> Iter
         note(what)
     try:
         yield
+        if client in _SECRETS:
+            LOGINS.let_in(address_of(client, place), place)
     except OperationFailure as cause:
         raise _refused(client, what, cause, place) from cause
     except (AutoReconnect, ConnectionFailure) as cause:
+        secret = _SECRETS[client].reveal() if client in _SECRETS else ""
+        if secret and (refused := refused_certificates(client, newest(secret), cause, place=place)):
+            raise SourceError(f"No TLS connection to {refused}") from cause
         where = address_of(client, place)
         advice = f" Check {place} and that the server is running." if _no_server(cause) else ""
         raise SourceUnavailableError(
@@ -137,6 +147,10 @@ def _refused(client: Client, what: str, cause: OperationFailure, place: str) -> 
     where = f"{address_of(client)}{what and f', {what}'}"
     if cause.code in _RETRYABLE_CODES or cause.has_error_label("RetryableError"):
         return SourceUnavailableError(f"{where}: {text} (code {cause.code})")
+    secret = _SECRETS[client].reveal() if client in _SECRETS else ""
+    if cause.code == _AUTHENTICATION_FAILED and LOGINS.may_change(address_of(client, place), place, secret):
+        renew_account(client, newest(secret))
+        return SourceUnavailableError(f"{where}: {text}. {READ_AGAIN}.")
     if cause.code == _AUTHENTICATION_FAILED:
         return SourceError(f"{where}: the user or the password of {place} is wrong, or its authSource: {text}")
     if cause.code == UNAUTHORIZED:

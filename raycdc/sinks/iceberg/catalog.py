@@ -9,8 +9,11 @@ The folder is that of Spark's and Flink's ``type = hadoop``: ``WAREHOUSE/DB/TABL
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
@@ -21,7 +24,10 @@ from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import update_table_metadata
+from requests.exceptions import SSLError
+from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
+from raycdc.certificate_faults import TlsServer, first_fault
 from raycdc.errors import SinkError
 from raycdc.sinks.iceberg.places import is_in_store, location_of, store_properties, sync_file, warehouse_of
 from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions
@@ -32,6 +38,11 @@ from raycdc.stores.settings import StorageSettings
 from raycdc.stores.url import ObjectPlace, place_of
 
 NO_SETTINGS = StorageSettings()
+#: Properties of TLS begin so, and this one names the authorities.
+_TLS = "ssl."
+_CA = "ssl.cabundle"
+_Property = str | dict[str, str | dict[str, str]]
+_CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
 
 def open_catalog(options: IcebergCatalogOptions, storage: StorageSettings = NO_SETTINGS) -> Catalog:
@@ -53,14 +64,47 @@ def open_catalog(options: IcebergCatalogOptions, storage: StorageSettings = NO_S
                 return load_catalog(options.name, **{**properties, **named, "type": "glue"})
             case _:
                 given = {**properties, **named, "type": "rest", "uri": options.uri.reveal()}
-                return load_catalog(options.name, **given)
+                return load_catalog(options.name, **with_tls(given))  # type: ignore[arg-type]  # its TLS is nested
     except StoreError as cause:
         raise SinkError(str(cause)) from cause
     except Exception as cause:  # whatever SQLAlchemy's driver, boto3 or the HTTP library raises
+        if isinstance(cause, SSLError) and (fault := _certificate_fault(options)):
+            raise SinkError(f"No TLS connection to the catalog at {fault}") from cause
         raise SinkError(
             f"The {options.type} catalog of the Iceberg sink cannot be opened ({type(cause).__name__}). Check "
             "sink.catalog.uri and properties."
         ) from cause
+
+
+def with_tls(properties: Mapping[str, str]) -> dict[str, _Property]:
+    """The properties of a REST catalog with those of TLS as pyiceberg wants them: ``ssl`` as nested tables."""
+    given: dict[str, _Property] = {key: value for key, value in properties.items() if not key.startswith(_TLS)}
+    tls = {key.removeprefix(_TLS): value for key, value in properties.items() if key.startswith(_TLS)}
+    client = {key.removeprefix("client."): value for key, value in tls.items() if key.startswith("client.")}
+    nested: dict[str, str | dict[str, str]] = {
+        key: value for key, value in tls.items() if not key.startswith("client.")
+    }
+    if client:
+        nested["client"] = client
+    return {**given, "ssl": nested} if nested else given
+
+
+def _certificate_fault(options: IcebergCatalogOptions) -> str:
+    """What is wrong with the certificate of a REST catalog's server."""
+    parts = urlsplit(options.uri.reveal())
+    # The HTTP library's authorities are its own, and a variable goes before what its session was told.
+    key = f'sink.catalog.properties."{_CA}"'
+    authorities = options.properties.get(_CA) or DEFAULT_CA_BUNDLE_PATH
+    if variable := next((name for name in _CA_VARIABLES if os.environ.get(name)), ""):
+        key, authorities = f"the variable {variable}, which goes before {key}", os.environ[variable]
+    server = TlsServer(
+        parts.hostname or "",
+        parts.port or 443,
+        ca_key=key,
+        host_key="sink.catalog.uri",
+        ca=authorities,
+    )
+    return first_fault([server])
 
 
 class _SyncedSqlCatalog(SqlCatalog):

@@ -15,9 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from pyarrow.fs import FileSystem
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
+from raycdc.certificate_faults import CA_VARIABLE
 from raycdc.checkpoint.disk import sync_folder
 from raycdc.checkpoint.folder import private_file
 from raycdc.errors import NameRefusedError, RoutesRefusedError, SinkError
@@ -61,6 +63,15 @@ class StoreFileIO(PyArrowFileIO):
     def parse_location(location: str, properties: Properties = EMPTY_DICT) -> tuple[str, str, str]:
         scheme, netloc, path = PyArrowFileIO.parse_location(location, properties)
         return scheme, netloc, path.replace(netloc, netloc.partition("@")[0], 1) if "@" in netloc else path
+
+    def _initialize_s3_fs(self, netloc: str | None) -> FileSystem:
+        """pyiceberg's, with the authorities that all other clients of the store believe."""
+        made = super()._initialize_s3_fs(netloc)
+        if not (authorities := os.environ.get(CA_VARIABLE)):
+            return made
+        make, (arguments,) = made.__reduce__()
+        again: FileSystem = make({**arguments, "tls_ca_file_path": authorities})
+        return again
 
 
 @dataclass(frozen=True, slots=True)

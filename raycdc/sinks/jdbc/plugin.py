@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from pydantic import field_validator
 
 from raycdc.config import Secret, SinkConfig, option
+from raycdc.config.references import from_private
 from raycdc.config.tls import TlsMode, TlsOptions
 from raycdc.errors import SinkError
 from raycdc.model.names import NAMES, NameRules
@@ -57,7 +58,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class TaskAddress:
-    """An address without its password, and the file that has it (empty: there is none)."""
+    """An address without its password, and the file that has it (empty: there is none), as `as_private` writes it."""
 
     address: Address
     password_file: str = ""
@@ -66,7 +67,7 @@ class TaskAddress:
         """The whole address, where the task runs. `SinkError` where the password's file is not there."""
         path = self.password_file
         try:
-            password = private_text(path) if path else ""
+            password = from_private(private_text(path)) if path else ""
         except OSError as cause:
             raise SinkError(
                 f"The password of the sink cannot be read from {path}: {cause.strerror}. Somebody removed it: "

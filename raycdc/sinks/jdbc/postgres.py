@@ -16,8 +16,9 @@ import adbc_driver_manager
 import adbc_driver_postgresql.dbapi as postgresql
 import pyarrow as pa
 
-from raycdc.clients.postgres import connection_url, quote, sends_no_password_as_it_is
-from raycdc.errors import SinkError
+from raycdc.clients.logins import LOGINS, READ_AGAIN
+from raycdc.clients.postgres import certificate_words, connection_url, quote, sends_no_password_as_it_is
+from raycdc.errors import SinkError, SinkUnavailableError
 from raycdc.model import Column, TableId
 from raycdc.model.types import wide_decimal
 from raycdc.sinks.jdbc import pool
@@ -36,6 +37,9 @@ from raycdc.waiting.stages import note_statement
 from raycdc.waiting.tries import TRIES
 
 _RECORD = f'"public"."{COMMIT_TABLE}"'
+
+#: Words of the server.
+_REFUSED = "password authentication failed"
 
 _CREATE_RECORD = f"""
 CREATE TABLE IF NOT EXISTS {_RECORD} (
@@ -154,16 +158,23 @@ class PostgresDatabase:
             # The commit of another driver while we waited for its lock must be seen.
             r"-c client_encoding=UTF8 -c default_transaction_isolation=read\ committed"
         )
+        server = f"{address.host}:{address.port}"
         try:
-            return postgresql.connect(connection_url(address, application_name="raycdc", options=options))
+            connection = postgresql.connect(connection_url(address, application_name="raycdc", options=options))
         except adbc_driver_manager.Error as cause:
             words = _words(cause)
+            if _REFUSED in words and LOGINS.may_change(server, address.user, address.password):
+                raise SinkUnavailableError(f"{address}: {words}. {READ_AGAIN}.") from cause
             if 'database "' in words and words.endswith("does not exist"):
                 words += f". Create it: CREATE DATABASE {quote(address.database)};"
             if sends_no_password_as_it_is(address) and "cleartext password" in words:
                 asked = f"{address} asks for the password as it is, without TLS; it was not sent. Set sink.tls.mode."
                 raise SinkError(asked) from None
+            if fault := certificate_words(address, str(cause), section="sink"):
+                words = f"{words}. {fault}"
             raise postgres_unreached(str(cause))(f"{address} cannot be reached: {words}") from cause
+        LOGINS.let_in(server, address.user)
+        return connection
 
 
 class PostgresDialect:

@@ -33,6 +33,7 @@ from typing import ClassVar, Literal
 import pyarrow as pa
 
 from raycdc.checkpoint.folder import private_file
+from raycdc.config.references import as_private
 from raycdc.errors import ColumnsRefusedError, ConfigError, SinkError, TableRefusedError
 from raycdc.model import META_COLUMNS, TableId
 from raycdc.sinks.api import CHANGELOG, UPSERT, SinkContext, TargetShape
@@ -67,6 +68,7 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
         self._address = config.address()
         #: Where tasks read the password; nobody else may.
         self._password_file: Path | None = None
+        self._written = ""
         #: Whether snapshot rows of a target may be appended; asked while another thread may be committing to it.
         self._appendable: dict[TableId, bool] = {}
         #: Whether the server has the commit table: `open` makes it.
@@ -79,7 +81,8 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
         self._connect(context)
         self._database.prepare()
         if self._address.password:
-            self._password_file = private_file(Path(context.private or tempfile.gettempdir()), self._address.password)
+            self._written = as_private(self._address.password)
+            self._password_file = private_file(Path(context.private or tempfile.gettempdir()), self._written)
 
     def look(self, context: SinkContext) -> None:
         self._connect(context)
@@ -189,10 +192,20 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
             self._context.table_input(work, inputs),
             target=str(work.target),
             prefix=f"{stage_prefix(work.target, self._context.app_id)}{work.epoch:010d}_",
-            address=self._address.for_tasks(str(self._password_file or "")),
+            address=self._address.for_tasks(self._told()),
             mode=mode,
             origins=Origins.of(work) if mode == "merge" else None,
         )
+
+    def _told(self) -> str:
+        """The file with the password as it is now, which tasks on other machines cannot read for themselves."""
+        if (file := self._password_file) is None:
+            return ""
+        password = as_private(self._address.password)
+        if password != self._written:
+            private_file(file.parent, password).replace(file)
+            self._written = password
+        return str(file)
 
     def _record(self, target: TableId) -> Held | None:
         with self._database.session() as session:

@@ -50,7 +50,7 @@ def check_sink(config: KafkaSinkConfig, tables: Sequence[TableId], *, pipeline: 
     try:
         there = list_topics(admin, config.bootstrap_servers, timeout_s=TIMEOUT_S).topics
     except KafkaException as cause:
-        text = f"Kafka at {config.bootstrap_servers} cannot be reached: {cause.args[0].str()}."
+        text = f"Kafka at {config.bootstrap_servers} cannot be reached: {cause.args[0].str().rstrip('.')}."
         return [*findings, CheckResult("sink", text, "Correct sink.bootstrap_servers and sink.properties.")]
     findings.append(CheckResult("sink", f"Connected to Kafka at {config.bootstrap_servers}.", ok=True))
     kept = _record(config, admin, pipeline)

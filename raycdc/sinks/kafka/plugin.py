@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import JsonValue, field_validator
 
-from raycdc.config import SinkConfig, Size, appends_only, flattened_texts, option
+from raycdc.config import KeptText, SinkConfig, Size, appends_only, flattened_texts, option
 from raycdc.errors import ConfigError
 from raycdc.formats.plugins import load_format
 from raycdc.model import TableId
@@ -43,7 +43,9 @@ class KafkaSinkConfig(SinkConfig):
         help="So many bytes of an epoch get a task and a transaction of their own, in topics with several partitions.",
         unit="size",
     )
-    properties: dict[str, str] = option({}, help="Further properties of librdkafka: TLS, SASL and tuning.", repr=False)
+    properties: dict[str, KeptText] = option(
+        {}, help="Further properties of librdkafka: TLS, SASL and tuning.", repr=False
+    )
 
     @field_validator("write", mode="before")
     @classmethod

@@ -32,7 +32,7 @@ class Topics:
         try:
             list_topics(self._admin, servers, timeout_s=TIMEOUT_S)
         except KafkaException as cause:
-            text = f"Kafka at {servers} cannot be reached: {cause.args[0]}"
+            text = f"Kafka at {servers} cannot be reached: {cause.args[0].str()} ({cause.args[0].name()})"
             if is_away(cause.args[0]):
                 raise SinkUnavailableError(text) from cause
             raise SinkError(text) from cause

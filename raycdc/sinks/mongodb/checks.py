@@ -53,7 +53,8 @@ def _user(server: Server, config: MongoDbSinkConfig, tables: Sequence[TableId]) 
     except OperationFailure as cause:
         return [CheckResult("sink", f"MongoDB at {server.where}: {server.text_of(cause)}.", _FIX_URI)]
     except PyMongoError as cause:
-        text = f"MongoDB at {server.where} cannot be reached: {server.text_of(cause)[:300]}."
+        told = server.refused(cause) or server.text_of(cause).partition(", Timeout: ")[0][:300]
+        text = f"MongoDB at {server.where} cannot be reached: {told.rstrip('.')}."
         return [CheckResult("sink", text, _FIX_URI)]
     finally:
         server.close()

@@ -30,9 +30,12 @@ from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import ReadPreference
 from pymongo.write_concern import WriteConcern
 
+from raycdc.clients.logins import LOGINS, READ_AGAIN
+from raycdc.clients.mongodb_certificates import refused_certificates
 from raycdc.clients.mongodb_texts import denied_database, untold
 from raycdc.clients.mongodb_tries import SELECTION_TIMEOUT_MS, spaced
 from raycdc.config.mongodb_uri import parse_mongodb_uri
+from raycdc.config.references import newest
 from raycdc.errors import (
     KeyRefusedError,
     NameRefusedError,
@@ -121,6 +124,7 @@ class Server:
     """
 
     def __init__(self, uri: str, record: str) -> None:
+        #: As it was first; the driver's clients are made of it as it is then (`raycdc.config.references`).
         self.uri = uri
         self.record = record
         try:
@@ -153,7 +157,7 @@ class Server:
         theirs: Any = {} if _SELECTION in self.uri.lower() else {"serverSelectionTimeoutMS": SELECTION_TIMEOUT_MS}
         try:
             return pymongo.MongoClient(
-                self.uri,
+                newest(self.uri),
                 appname="raycdc",
                 tz_aware=True,
                 w="majority",
@@ -183,8 +187,26 @@ class Server:
         """The driver's errors as `SinkError` about `what`, without any secret."""
         try:
             yield
+            LOGINS.let_in(self.where, "sink.uri")
         except PyMongoError as cause:
+            if isinstance(cause, ConnectionFailure) and (refused := self.refused(cause)):
+                raise SinkError(f"{what}: {refused}") from None
+            if self._was_let_in(cause):
+                text = f"{what}: MongoDB at {self.where}: {self.text_of(cause)}. {READ_AGAIN}."
+                self.close()  # The next client is made of the address as it is then.
+                raise SinkUnavailableError(text) from None
             raise _refusal(cause)(f"{what}: MongoDB at {self.where}: {self.text_of(cause)}") from None
+
+    def _was_let_in(self, cause: PyMongoError) -> bool:
+        """Whether the account is refused that was let in before, and the address may name another password now."""
+        if getattr(cause, "code", None) != _AUTHENTICATION_FAILED:
+            return False
+        return LOGINS.may_change(self.where, "sink.uri", self.uri)
+
+    def refused(self, cause: PyMongoError) -> str:
+        """The certificate that the driver refuses, and the cure; empty for any other error."""
+        words = refused_certificates(self.client, newest(self.uri), cause, place="sink.uri")
+        return words and f"No TLS connection to {words}"
 
     def text_of(self, cause: BaseException) -> str:
         """The text of an error, without any secret and any value of a row."""
@@ -204,6 +226,8 @@ class Server:
             try:
                 return do(session)
             except ServerSelectionTimeoutError as cause:
+                if refused := self.refused(cause):
+                    raise SinkError(refused) from None
                 # Else the driver asks again for two minutes, and nobody is told that somebody is waited for.
                 raise SinkUnavailableError(f"MongoDB at {self.where}: {self.text_of(cause)}") from None
 
@@ -262,6 +286,7 @@ def _refusal(cause: PyMongoError) -> type[SinkError]:
 
 
 _EXISTS = 48
+_AUTHENTICATION_FAILED = 18
 #: Codes of the server's that concern one collection: a unique index, a validator, a key or document that is too large,
 #: a privilege that lacks, a name that cannot be.
 _OF_A_COLLECTION: dict[int, type[SinkError]] = {

@@ -32,6 +32,7 @@ import pyarrow.compute as pc
 from raycdc.bridge.reading import read_segment
 from raycdc.checkpoint.folder import private_file
 from raycdc.checkpoint.manifest import Segment
+from raycdc.config.references import as_private
 from raycdc.errors import ColumnsRefusedError, SinkError
 from raycdc.model import META_COLUMNS, RowKind, TableId
 from raycdc.sinks.api import CHANGELOG, UPSERT, SinkContext, TargetShape
@@ -92,7 +93,8 @@ class MongoDbSink(ExactlyOnceSink[MongoDbSteps]):
         with self._server.named("sink.uri"):
             self._commits.prepare()
         if self._server.secret:
-            self._uri_file = private_file(Path(context.private or tempfile.gettempdir()), self._server.uri)
+            told = as_private(self._server.uri)
+            self._uri_file = private_file(Path(context.private or tempfile.gettempdir()), told)
             self._address = replace(self._address, uri="", uri_file=str(self._uri_file))
 
     def look(self, context: SinkContext) -> None:

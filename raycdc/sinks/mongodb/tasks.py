@@ -12,6 +12,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from raycdc.config.references import from_private
 from raycdc.errors import SinkError
 from raycdc.private_texts import private_text
 from raycdc.sinks.mongodb.commits import Commits
@@ -75,7 +76,7 @@ class ServerAddress:
     record: str
 
     def open(self) -> Server:
-        return Server(self.uri or _read(self.uri_file), self.record)
+        return Server(self.uri or from_private(_read(self.uri_file)), self.record)
 
 
 @dataclass(frozen=True, slots=True)

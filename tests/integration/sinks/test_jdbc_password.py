@@ -12,6 +12,7 @@ from raycdc.bridge import run_in_process
 from raycdc.checkpoint.folder import private_file
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.checkpoint.term import DriverTerm
+from raycdc.config.references import from_private
 from raycdc.errors import SinkError
 from raycdc.sinks.jdbc.staging import StagedTable
 from raycdc.sinks.jdbc.tasks import Load
@@ -38,7 +39,7 @@ def test_tasks_are_told_where_it_is(
     world.loop(sink).run()
     world.check()
     (held,) = (tmp_path / "private").glob("private-*")
-    assert (held.stat().st_mode & 0o777, held.read_text()) == (0o600, password)
+    assert (held.stat().st_mode & 0o777, from_private(held.read_text())) == (0o600, password)
     # By its place: private servers' accounts and databases are called as their passwords are.
     assert {(task.address.address.password, task.address.password_file) for task in told} == {("", str(held))}
     sink.close()

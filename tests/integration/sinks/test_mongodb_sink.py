@@ -12,6 +12,7 @@ import pytest
 
 from raycdc.bridge import StageTask, run_in_process
 from raycdc.config import Secret
+from raycdc.config.references import from_private
 from raycdc.errors import FencedError, RaycdcError, SinkError, SinkUnavailableError
 from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
@@ -457,7 +458,7 @@ def test_tasks_are_told_where_an_address_with_secrets_is(
     parts.loop(sink).run()
     parts.check()
     (held,) = (tmp_path / "private").glob("private-*")
-    assert (held.stat().st_mode & 0o777, held.read_text()) == (0o600, uri)
+    assert (held.stat().st_mode & 0o777, from_private(held.read_text())) == (0o600, uri)
     assert [task.address for task in told] == [ServerAddress("", str(held), HOME)] * 3
     assert b"gehe1m" not in pickle.dumps(told)
     sink.close()

@@ -269,7 +269,8 @@ def test_what_a_reference_names_must_exist(tmp_path: Path) -> None:
         "source.tables[1]: the environment variable NOPE is not set (export NOPE=...)"
     )
     assert problem(source={"host": "${vault:x}"}) == (
-        "source.host: ${vault:x} is no reference; known are ${env:NAME} and ${file:PATH}"
+        "source.host: ${vault:x} is no reference; known are ${env:NAME}, ${file:PATH}, ${command:WORDS} and "
+        "${plugin:NAME ARGUMENT}"
     )
 
 

@@ -1,0 +1,199 @@
+"""What is wrong with the certificate that a server shows, in words, and how to mend it: for whoever was refused by TLS.
+
+Libraries say it in words of their own (librdkafka and libpq hardly say anything), so the server is asked once more, by
+Python's TLS: once with the checks of the connection that failed, and, if these fail, once without, to read the
+certificate. Nothing but the beginning of TLS is sent, so no password. This never decides whether a connection is made.
+
+Sources: OpenSSL, ``x509_vfy.h`` (the numbers); PostgreSQL manual, "SSL Session Encryption" (SSLRequest); MySQL manual,
+"Protocol::SSLRequest".
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+
+#: Names a file with authorities in place of the system's, to OpenSSL and to the clients of object stores.
+CA_VARIABLE = "SSL_CERT_FILE"
+#: For each of the two connections.
+_TIMEOUT_S = 5.0
+_EXPIRED, _NOT_YET_VALID, _REVOKED = 10, 9, 23
+_OTHER_NAME = (62, 64)
+#: Signed by nobody who is trusted: also a signature that another key of the same name made (7).
+_UNKNOWN_SIGNER = (2, 7, 18, 19, 20, 21, 24, 27)
+_NAMES_MAX = 6
+_POSTGRES_REQUEST = struct.pack(">II", 8, 80877103)
+#: Protocol 4.1, secure connection and TLS.
+_MYSQL_FLAGS = 0x200 | 0x8000 | 0x800
+_MYSQL_REQUEST = struct.pack("<IIB23x", _MYSQL_FLAGS, 1 << 24, 45)
+
+
+class Opening(Enum):
+    """How a connection turns to TLS: at once, or after words of the protocol."""
+
+    AT_ONCE = "at once"
+    POSTGRESQL = "postgresql"
+    MYSQL = "mysql"
+
+
+@dataclass(frozen=True, slots=True)
+class TlsServer:
+    """A server as a client with these settings meets it. `ca`: file or folder of authorities; None: the system's.
+    `ca_key` is where the configuration names it, and `host_key` where it has the host, for advice.
+    """
+
+    host: str
+    port: int
+    ca_key: str
+    host_key: str
+    ca: str | None = None
+    checks_name: bool = True
+    opening: Opening = Opening.AT_ONCE
+
+
+def certificate_fault(server: TlsServer) -> str:
+    """One or two sentences on the certificate and the cure; empty where nothing is found to be wrong with it, or the
+    server cannot be asked. Blocks for ten seconds at most, raises nothing.
+    """
+    try:
+        context = ssl.create_default_context()
+        if server.ca is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            is_folder = Path(server.ca).is_dir()
+            context.load_verify_locations(**({"capath": server.ca} if is_folder else {"cafile": server.ca}))
+    except (OSError, ssl.SSLError) as cause:
+        return f"{server.ca_key}: {server.ca!r} holds no certificates that can be used ({cause})."
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context.check_hostname = server.checks_name
+    try:
+        _certificate(server, context)
+    except ssl.SSLCertVerificationError as cause:
+        unchecked = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        unchecked.check_hostname, unchecked.verify_mode = False, ssl.CERT_NONE
+        with suppress(OSError, ValueError, ImportError):
+            return _told(server, cause, _certificate(server, unchecked))
+        return f"Its certificate is refused: {cause.verify_message}."
+    except (OSError, ValueError):
+        return ""
+    return ""
+
+
+def first_fault(servers: Iterable[TlsServer]) -> str:
+    """The fault of the first of `servers` that has one, with its address."""
+    for server in servers:
+        if fault := certificate_fault(server):
+            return f"{server.host}:{server.port}: {fault}"
+    return ""
+
+
+def _told(server: TlsServer, cause: ssl.SSLCertVerificationError, certificate: Certificate) -> str:
+    code, names = cause.verify_code, _names(certificate)
+    if code == _EXPIRED:
+        # OpenSSL checks each certificate of the chain: this is the server's own, or one of its authority's.
+        ended = certificate.not_valid_after_utc
+        return (
+            f"Its certificate (for {names}) has expired: it was valid until {ended:%Y-%m-%d %H:%M} UTC. Renew it on "
+            "the server; if that day is not over, the certificate of its authority has expired, or the clock here is "
+            "wrong."
+        )
+    if code == _NOT_YET_VALID:
+        begins = certificate.not_valid_before_utc
+        return f"Its certificate is valid from {begins:%Y-%m-%d %H:%M} UTC on. Compare the clocks of both machines."
+    if code == _REVOKED:
+        return "Its certificate has been revoked. Give the server another one."
+    if code in _OTHER_NAME:
+        return (
+            f"Its certificate is for {names}, and not for {server.host}. Write one of these names in "
+            f"{server.host_key}, or give the server a certificate for {server.host}."
+        )
+    if code in _UNKNOWN_SIGNER:
+        signer = _signer(certificate)
+        if server.ca is None:
+            return (
+                f"Its certificate is signed by {signer}, which this machine does not trust. Name the file with the "
+                f"certificate of that authority in {server.ca_key}."
+            )
+        return (
+            f"Its certificate is signed by {signer}, and by no authority in {server.ca}. Name the file with the "
+            f"certificate of that authority in {server.ca_key}."
+        )
+    return f"Its certificate (for {names}) is refused: {cause.verify_message}."
+
+
+def _certificate(server: TlsServer, context: ssl.SSLContext) -> Certificate:
+    """The certificate that the server shows under the checks of `context`."""
+    from cryptography.x509 import load_der_x509_certificate
+
+    with socket.create_connection((server.host, server.port), _TIMEOUT_S) as plain:
+        _ask_for_tls(plain, server.opening)
+        with context.wrap_socket(plain, server_hostname=server.host) as wrapped:
+            shown = wrapped.getpeercert(binary_form=True)
+    if not shown:
+        raise ValueError("no certificate was shown")
+    return load_der_x509_certificate(shown)
+
+
+def _ask_for_tls(plain: socket.socket, opening: Opening) -> None:
+    """`OSError` or ValueError where the server does not turn to TLS."""
+    if opening is Opening.POSTGRESQL:
+        plain.sendall(_POSTGRES_REQUEST)
+        if plain.recv(1) != b"S":
+            raise ValueError("no TLS")
+    elif opening is Opening.MYSQL:
+        header = _exactly(plain, 4)
+        _exactly(plain, int.from_bytes(header[:3], "little"))
+        plain.sendall(struct.pack("<I", len(_MYSQL_REQUEST))[:3] + b"\x01" + _MYSQL_REQUEST)
+
+
+def _exactly(plain: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        more = plain.recv(count - len(data))
+        if not more:
+            raise ValueError("the server left")
+        data += more
+    return data
+
+
+def _names(certificate: Certificate) -> str:
+    """The names for which it is, a few of them; their characters are those of others."""
+    from cryptography.x509 import DNSName, ExtensionNotFound, IPAddress, SubjectAlternativeName
+    from cryptography.x509.oid import NameOID
+
+    try:
+        found = certificate.extensions.get_extension_for_class(SubjectAlternativeName).value
+        names = [*found.get_values_for_type(DNSName), *map(str, found.get_values_for_type(IPAddress))]
+    except ExtensionNotFound:
+        names = [str(one.value) for one in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    shown = [ascii(name)[1:-1] for name in names[:_NAMES_MAX]]
+    return ", ".join(shown) + (f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else "") or "no name"
+
+
+def _signer(certificate: Certificate) -> str:
+    """Its issuer, or the words that it is its own."""
+    if certificate.issuer == certificate.subject:
+        return "itself"
+    return ascii(certificate.issuer.rfc4514_string())
+
+
+def endpoint(address: str, port: int) -> tuple[str, int]:
+    """Host and port of ``host``, ``host:port``, ``[v6]:port`` or ``scheme://host:port``; `port` where there is none."""
+    text = address.strip().rpartition("://")[2].partition("/")[0]
+    host, _, digits = text.rpartition(":")
+    with suppress(ValueError):
+        if not host:
+            return text, port
+        if ip_address(text).version:
+            return text, port
+    return (host.strip("[]"), int(digits)) if host and digits.isdigit() else (text.strip("[]"), port)

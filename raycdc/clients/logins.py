@@ -1,0 +1,38 @@
+"""Accounts as which this process has logged in: one that is refused later may be given another password just now.
+
+Whoever changes a password changes it at two places, one after the other: at the server, and where the configuration
+takes it from. In between the server refuses the account. Where the password is read again at each try
+(`raycdc.config.references.newest`), that is waited for like a server that is away; an account that was never let in is
+refused at once.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from raycdc.config.references import Renewed
+
+#: Said to whoever waits.
+READ_AGAIN = "It was right before: the password is read again at each try"
+
+
+class Logins:
+    """See the module's docstring. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._let_in: set[tuple[str, str]] = set()
+
+    def let_in(self, server: str, user: str) -> None:
+        """The `server` took the account."""
+        with self._lock:
+            self._let_in.add((server, user))
+
+    def may_change(self, server: str, user: str, secret: str) -> bool:
+        """Whether a refusal of the account, which logged in with `secret`, may pass."""
+        with self._lock:
+            return isinstance(secret, Renewed) and (server, user) in self._let_in
+
+
+#: Of this process.
+LOGINS = Logins()

@@ -1,0 +1,104 @@
+"""Secrets by reference to what may say something else later: read, refused without being told, and read again."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+
+from raycdc.config import Secret, config_from_dict, references
+from raycdc.config.references import Renewed, Resolver, newest
+from raycdc.config.toml import TomlTable
+from raycdc.errors import ConfigError
+
+SAID = "S3cret-of-a-vault"
+
+
+def vault(argument: str) -> str:
+    """A plug-in, as in the manual."""
+    if argument != "cdc/password":
+        raise LookupError(SAID)
+    return SAID
+
+
+def number(_: str) -> int:
+    return 7
+
+
+def configured(password: str) -> TomlTable:
+    source = {"type": "mysql", "host": "db1", "user": "cdc", "password": password, "tables": ["shop.orders"]}
+    return {"pipeline": {"name": "p"}, "source": source, "sink": {"type": "console"}}
+
+
+def password_of(text: str) -> Secret:
+    secret: Secret = config_from_dict(configured(text)).source.password  # type: ignore[attr-defined]
+    return secret
+
+
+def test_a_file_is_read_again_also_where_the_secret_was_sent(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("first\n")
+    secret = password_of(f"${{file:{file}}}")
+    sent: Secret = pickle.loads(pickle.dumps(secret))
+    assert [newest(one.reveal()) for one in (secret, sent)] == ["first", "first"]
+    file.write_text("second\n")
+    assert [newest(one.reveal()) for one in (secret, sent)] == ["second", "second"]
+    file.unlink()
+    assert newest(sent.reveal()) == "second", "as it was last"
+    assert repr(secret) == "***"
+
+
+def test_what_a_command_prints_and_a_function_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(references, "KEPT_S", 0.0)
+    monkeypatch.setenv("SAID", SAID)
+    command = f"{sys.executable} -c 'import os; print(os.environ[\"SAID\"])'"
+    assert newest(password_of(f"${{command:{command}}}").reveal()) == SAID
+    secret = password_of(f"${{plugin:{__name__}:vault cdc/password}}")
+    assert newest(secret.reveal()) == SAID
+    assert password_of("${env:SAID}").reveal() == SAID
+
+
+@pytest.mark.parametrize(
+    ("reference", "told"),
+    [
+        (f"${{command:{sys.executable} -c 'print(1/0)'}}", "ended with exit code 1; its standard error says why"),
+        ("${command:/no/such/command}", "cannot be run: No such file or directory"),
+        ("${command:}", "names no command"),
+        (f"${{plugin:{__name__}:vault else}}", "failed with LookupError"),
+        (f"${{plugin:{__name__}:number}}", "answered with int, not with a text"),
+        (f"${{plugin:{__name__}:nobody}}", "cannot be imported"),
+        ("${plugin:nobody x}", "is neither one plug-in of the group raycdc.secrets (none) nor module:function"),
+        ("${vault:x}", "is no reference; known are ${env:NAME}, ${file:PATH}, ${command:WORDS}"),
+    ],
+)
+def test_one_that_cannot_be_read_is_refused_without_its_text(reference: str, told: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        password_of(reference)
+    assert "source.password: " in str(refused.value)
+    assert told in str(refused.value)
+    assert SAID not in str(refused.value)
+
+
+def test_properties_of_librdkafka_stay_renewed(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("first")
+    section = {
+        "type": "kafka",
+        "bootstrap_servers": "k:9092",
+        "topics": ["t"],
+        "format": {"type": "maxwell-json"},
+        "properties": {"sasl": {"password": f"${{file:{file}}}", "username": "cdc"}, "ssl.key.password": "x"},
+    }
+    source = config_from_dict({**configured("x"), "source": section}).source
+    properties: dict[str, str] = source.properties  # type: ignore[attr-defined]
+    file.write_text("second")
+    assert newest(properties["sasl.password"]) == "second"
+    assert [type(properties[name]) for name in ("sasl.username", "ssl.key.password")] == [str, str]
+
+
+def test_a_text_of_the_environment_alone_is_a_plain_one() -> None:
+    resolver = Resolver({"A": "b"})
+    assert type(resolver.resolve("${env:A}")) is str
+    assert isinstance(resolver.resolve("${file:/dev/null}"), Renewed)

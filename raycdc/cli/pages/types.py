@@ -22,6 +22,8 @@ from raycdc.cli.pages.formats import is_written
 from raycdc.cli.pages.markdown import code, table
 from raycdc.config.mongodb_types import parse_type, type_names
 from raycdc.connectors.mysql.values.types import MySqlColumn, TypeOptions, column_types
+from raycdc.formats.decoding.sql_types import parse_type as declared
+from raycdc.formats.decoding.sql_types import type_words
 from raycdc.formats.plugins import load_format
 from raycdc.model import META_FIELDS, Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.types import wide_decimal
@@ -44,6 +46,12 @@ _JSON = """## As JSON
 How one value looks in `jsonl` and in the messages of the formats that can be written. A value that is NULL is `null`
 everywhere, and there are no numbers for NaN and infinities: `jsonl` has null, `maxwell-json` and `debezium-json` have
 their names as text."""
+
+_KAFKA = """## Topics whose columns are given
+
+Messages of Kafka have the types of their format where that says any, else whole numbers, doubles, texts, booleans and
+JSON. `columns = "…"` of a format (`raycdc explain formats`) takes the words below, in the spellings of MySQL, Spark and
+Flink, with the parameters that those have; from there on they are as the same types above."""
 
 _NOTES = """Where more digits than 38 are text in lakes, databases have an exact number. A key of a MySQL target has the
 length of the source's column, up to 768; where that is not known, the table is refused by name. A moment that is no
@@ -98,6 +106,14 @@ _SAMPLES: Mapping[TypeKind, object] = {
 }
 
 
+#: Of types that MongoDB alone has.
+_OWN_SAMPLES = {
+    "objectId": "64f0c1d2e3a4b5c6d7e8f901",
+    "binData(4)": "c0ffee00-0000-4000-8000-000000000001",
+    "decimal128": "9.50",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class _Source:
     """A type as its source spells it, and what it is from there on."""
@@ -109,6 +125,7 @@ class _Source:
 def types_page() -> str:
     """The whole page."""
     mysql, mongodb = list(_mysql_types()), [_Source(name, parse_type(name)) for name in type_names()]
+    topics = [_Source(word, declared(word)) for word in type_words()]
     parts = [
         _BEGIN,
         "## MySQL and MariaDB",
@@ -124,7 +141,10 @@ def types_page() -> str:
         "### MongoDB's into databases",
         _databases("MongoDB", mongodb),
         _JSON,
-        _texts(mysql),
+        _texts("MySQL, MariaDB", mysql),
+        _texts("MongoDB", mongodb),
+        _KAFKA,
+        _lakes("a word of `columns`", topics),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -184,10 +204,10 @@ def _database_cells(logical: LogicalType) -> tuple[str, ...]:
     return (postgres_type(logical), mysql_type(logical, key=False), key, form_of(logical).bson)
 
 
-def _texts(sources: Sequence[_Source]) -> str:
+def _texts(title: str, sources: Sequence[_Source]) -> str:
     written = [plugin.type for plugin in list_plugins() if plugin.group is PluginGroup.FORMATS and _is_ours(plugin)]
     rows = ((s.name, (_in_lines(s.type), *(_in_message(s.type, name) for name in written))) for s in sources)
-    return table(("MySQL, MariaDB", "jsonl", *written), _merged(rows))
+    return table((title, "jsonl", *written), _merged(rows))
 
 
 def _is_ours(plugin: PluginListing) -> bool:
@@ -220,7 +240,7 @@ def _value(text: bytes) -> str:
 
 def _sample(logical: LogicalType) -> pa.Array:
     """An array with one value of the type."""
-    value = _SAMPLES.get(logical.kind, 7)
+    value = _OWN_SAMPLES.get(logical.native) or _SAMPLES.get(logical.kind, 7)
     if logical.kind in (TypeKind.DATETIME, TypeKind.TIMESTAMP):
         value = (_AT if logical.fsp else _AT.replace(microsecond=0)).replace(tzinfo=None)
     elif (wide := wide_decimal(logical)) is not None:

@@ -62,6 +62,11 @@ _KEY = re.compile(r"\s*(?:CONSTRAINT\s+\S+\s+)?PRIMARY\s+KEY\s*\(([^)]*)\)\s*(?:
 _INLINE_KEY = re.compile(r"\bPRIMARY\s+KEY\b", re.IGNORECASE)
 
 
+def type_words() -> tuple[str, ...]:
+    """Every word that names a type; DECIMAL, BIT and others take parameters behind it."""
+    return tuple(dict.fromkeys((*_INTEGERS, "decimal", "numeric", "bit", *_SIMPLE, *_MOMENTS)))
+
+
 def parse_type(text: str, *, tiny_boolean: bool = False) -> LogicalType:
     """The logical type of ``decimal(10,2) unsigned``, ``TIMESTAMP(3)``, ``ARRAY<INT>`` … SchemaError if unknown.
 

@@ -170,7 +170,7 @@ def test_a_paused_table_whose_log_is_purged_is_parked_by_name_and_read_anew_when
     lake_equals_source(job, "b")
     table = listed(job)["purged.a"]
     assert table["phase"] == "parked"
-    assert "purged.a cannot go on from where it was left, because" in table["reason"]
+    assert "purged.a cannot go on from where it was left: " in table["reason"]
     assert "is purged on" in table["reason"]
     assert table["reason"].endswith("Read it anew with: raycdc tables resnapshot CONFIG purged.a")
     tables_command(job, "resnapshot", "purged.a")

@@ -210,7 +210,7 @@ class CatchUp:
         if not self.in_transaction:
             self.seal()
         for table in sorted(self.tables, key=str):
-            text = f"{table} cannot go on from where it was left, because {reason} {way_out.value.format(table)}"
+            text = f"{table} cannot go on from where it was left: {reason} {way_out.value.format(table)}"
             parking = Parking(
                 text,
                 cursor.position,

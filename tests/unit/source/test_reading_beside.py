@@ -137,7 +137,7 @@ def test_tables_of_which_nothing_came_for_too_long_are_parked_with_their_place_a
     parked = beside.log.state().parked[TABLE]
     assert parked.left == LeftAt(3, 20)
     assert parked.reason.startswith(
-        f"{TABLE} cannot go on from where it was left, because its log could not be read for 2 minutes: The connection "
+        f"{TABLE} cannot go on from where it was left: its log could not be read for 2 minutes: The connection "
         "was lost. Let it go on with: "
     )
     assert beside.log.wants_seal

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import TypedDict
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -85,7 +85,7 @@ class LogWatch:
         #: Files of the pipeline's last commit before the first look that were not there then: whoever made that commit
         #: may have died before it looked for them itself.
         self.lost: list[str] = []
-        #: Commits of a store that were just read, and will be looked at.
+        #: Commits that were just read, and will be looked at.
         self._read: dict[int, list[str]] = {}
 
     def is_another(self) -> bool:
@@ -150,9 +150,8 @@ class LogWatch:
         return entries
 
     def _history(self, table: DeltaTable, count: int | None) -> list[_Entry]:
-        if isinstance(self._path, Path):
-            return [self._entry(commit["version"], cast("CommitInfo", commit)) for commit in table.history(count)]
-        # delta-rs' history keeps all threads of the process waiting while it asks a store (deltalake 1.6).
+        # delta-rs' history takes most of a look's time, and keeps all threads of the process waiting (deltalake 1.6);
+        # files of commits are read for what they added anyway.
         newest, entries = table.version(), []
         for version in range(newest, -1 if count is None else max(-1, newest - count), -1):
             try:

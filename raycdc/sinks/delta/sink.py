@@ -154,7 +154,10 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
     def _may_append(self, target: TableId) -> bool:
         if target not in self._appendable:
             handle = self._handle(target)
-            self._appendable[target] = handle.refresh() and handle.ownership.created_by_us
+            there = handle.refresh()
+            self._appendable[target] = there and handle.ownership.created_by_us
+            # Opening a table is most of the work of a small one.
+            self._partitions[target] = handle.partition_columns if there else []
         return self._appendable[target]
 
     def _partition_by(self, work: TableWork) -> list[str]:

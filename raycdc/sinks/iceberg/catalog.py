@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,10 +19,11 @@ from urllib.parse import urlsplit
 from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.io import FileIO
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
-from pyiceberg.serializers import FromInputFile, ToOutputFile
+from pyiceberg.serializers import Compressor, ToOutputFile
 from pyiceberg.table import CommitTableResponse, Table
-from pyiceberg.table.metadata import TableMetadata, new_table_metadata
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import update_table_metadata
 from requests.exceptions import SSLError
@@ -43,6 +45,8 @@ _TLS = "ssl."
 _CA = "ssl.cabundle"
 _Property = str | dict[str, str | dict[str, str]]
 _CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+#: Tables whose newest metadata are kept as they were parsed.
+_PARSED_MAX = 64
 
 
 def open_catalog(options: IcebergCatalogOptions, storage: StorageSettings = NO_SETTINGS) -> Catalog:
@@ -117,7 +121,9 @@ class _SyncedSqlCatalog(SqlCatalog):
 
 
 class HadoopCatalog(MetastoreCatalog):
-    """See the module's docstring. Holds no state: every call looks at the folder. May be used by several threads."""
+    """See the module's docstring. Every call looks at the folder; metadata that is what it was is not parsed again,
+    because that takes seconds where there are thousands of snapshots. May be used by several threads.
+    """
 
     def __init__(
         self, name: str, warehouse: Path | str, storage: StorageSettings = NO_SETTINGS, **properties: str
@@ -129,6 +135,8 @@ class HadoopCatalog(MetastoreCatalog):
         self._versions: Versions = (
             StoreVersions(ObjectStore(place, storage)) if isinstance(place, ObjectPlace) else FolderVersions(Path(root))
         )
+        #: Of a table the metadata that was parsed last, by the digest of its bytes. Nobody changes a parsed one.
+        self._parsed: dict[str, tuple[bytes, TableMetadata]] = {}
         #: One for all tables, so that connections are kept.
         self._io = self._load_file_io(location=location_of(root))
 
@@ -138,7 +146,7 @@ class HadoopCatalog(MetastoreCatalog):
         if found is None:
             raise NoSuchTableError(f"There is no Iceberg table in {self._root}/{folder}")
         location = self._location(found[1])
-        metadata = FromInputFile.table_metadata(self._io.new_input(location))
+        metadata = self._read(folder, self._io, location)
         return Table(Catalog.identifier_to_tuple(identifier), metadata, location, self._io, self)
 
     def create_table(
@@ -173,7 +181,7 @@ class HadoopCatalog(MetastoreCatalog):
         if found is None:
             raise NoSuchTableError(f"There is no Iceberg table in {self._root}/{folder}")
         version, name = found
-        current = FromInputFile.table_metadata(table.io.new_input(self._location(name)))
+        current = self._read(folder, table.io, self._location(name))
         for requirement in requirements:
             requirement.validate(current)
         changed = update_table_metadata(current, updates, metadata_location=self._location(name))
@@ -200,6 +208,21 @@ class HadoopCatalog(MetastoreCatalog):
     def _metadata_folder(self, identifier: Any) -> str:
         namespace, name = self.identifier_to_database_and_table(identifier)
         return f"{self.identifier_to_database(namespace)}/{name}/metadata"
+
+    def _read(self, folder: str, io: FileIO, location: str) -> TableMetadata:
+        """The metadata of the file at `location`, as `pyiceberg.serializers.FromInputFile` reads them."""
+        with io.new_input(location).open() as raw, Compressor.get_compressor(location).stream_decompressor(raw) as file:
+            content = file.read()
+        digest = sha256(content).digest()
+        known = self._parsed.get(folder)
+        if known is not None and known[0] == digest:
+            return known[1]
+        metadata = TableMetadataUtil.parse_raw(content.decode())
+        # One that another thread put there meanwhile is as good, and one that is taken out is parsed again.
+        if folder not in self._parsed and len(self._parsed) >= _PARSED_MAX:
+            self._parsed.clear()
+        self._parsed[folder] = digest, metadata
+        return metadata
 
     def _location(self, name: str) -> str:
         return location_of(f"{self._root}/{name}")

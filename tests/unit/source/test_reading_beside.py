@@ -196,7 +196,7 @@ def test_tables_whose_log_is_purged_begin_again_where_the_configuration_says_so(
     beside = Beside(LogLostError("It is purged. Read it anew."), lost_begin_again=True)
     parked = beside.log.state().parked[TABLE]
     assert (parked.again, parked.left) == (True, None)
-    assert parked.reason.endswith("because It is purged. It is read anew, as pipeline.on_log_lost says.")
+    assert parked.reason.endswith("left: It is purged. It is read anew, as pipeline.on_log_lost says.")
 
 
 def test_a_reading_that_is_closed_for_a_while_still_joins_where_it_is_at_the_log() -> None:

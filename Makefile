@@ -82,9 +82,9 @@ test-verify: setup-test ## verify finds what was planted among 5 million rows, a
 test-monitoring: setup-test ## Each alert of examples/monitoring fires and clears by a real fault, in a real Prometheus (needs apt)
 	$(PYTEST) -m long tests/e2e/test_alerts.py
 
-test-deploy: ## The steps of the Dockerfile, and pipelines in what comes of them (needs root and apt)
+test-deploy: ## The wheel outside a checkout, the steps of the Dockerfile, two machines with ray start (needs root and apt)
 	@.ci/setup deploy
-	$(PYTEST) -m long tests/e2e/test_container.py
+	$(PYTEST) -m long tests/e2e/test_installed.py tests/e2e/test_container.py tests/e2e/test_two_machines.py
 
 test-spark-elsewhere: setup-test ## Spark with executors that share no disk with the driver (network namespaces: needs root)
 	$(PYTEST) tests/e2e/test_spark_elsewhere.py tests/integration/bridge

@@ -82,6 +82,37 @@ def test_rows_that_no_log_told_of_reach_a_lake_while_others_change(
     assert run.interrupt() in (0, 130)
 
 
+@pytest.mark.long
+def test_a_table_that_is_altered_while_some_of_its_rows_are_read_again(
+    mariadb: MariaDbServer, mariadb_database: str, tmp_path: Path
+) -> None:
+    """Chunks of both shapes reach the target in the shape that it has, and what they read is not lost or put back."""
+    make(mariadb, mariadb_database)
+    job = Job(tmp_path, mariadb, mariadb_database, ("a",), local=True, epoch_interval="200ms", chunk_rows=200)
+    catch_up(job)
+    mariadb.execute(UNLOGGED, "UPDATE a SET n = -1 WHERE id <= 2000", database=mariadb_database)
+    job.source = "rows_per_second = 200"
+    run = job.start()
+    run.wait_for_start()
+    tables_command(job, "resnapshot", f"{mariadb_database}.a", "--where", "n = -1", "--wait", "0")
+
+    def rows_again() -> set[int]:
+        """The numbers of rows that the run said it had read again."""
+        events = [event for event in list(run.events) if event["event"] == "progress"]
+        return {table.get("backfill_rows", 0) for event in events for table in event["tables"]}
+
+    assert run.wait_for(lambda: max(rows_again(), default=0) > 0), run.story()
+    changes = ("UPDATE a SET n = n + 1 WHERE id IN (1, 1999)", "UPDATE a SET name = 'both' WHERE id IN (1, 2000)")
+    mariadb.execute("ALTER TABLE a ADD COLUMN first INT NOT NULL DEFAULT 7 FIRST", *changes, database=mariadb_database)
+    assert max(rows_again()) < 2000, "it goes on"
+    mariadb.execute("ALTER TABLE a DROP COLUMN name", "DELETE FROM a WHERE id = 3", database=mariadb_database)
+    assert run.wait_for(lambda: commands(job)[-1]["state"] == "done"), run.story()
+    assert run.interrupt() in (0, 130), run.story()
+    job.source = ""
+    catch_up(job)
+    require_equal(job)
+
+
 def repaired(job: Job) -> str:
     """What ``raycdc verify --repair`` says."""
     words = ("verify", str(job.configuration()), "--repair")

@@ -36,7 +36,7 @@ from raycdc.driver.recoveries import Recoveries
 from raycdc.driver.start_patience import StartPatience
 from raycdc.driver.store_watch import watching_stores
 from raycdc.driver.succession import StoppedWaitingError, Tenure, take
-from raycdc.driver.table_lives import TableLives, phases_of
+from raycdc.driver.table_lives import TableLives, phases_at
 from raycdc.driver.watchdog import Watchdog
 from raycdc.epochs.epoch_loop import EpochLoop
 from raycdc.epochs.lost_rows import begin_again
@@ -358,7 +358,7 @@ class Pipeline:
         run.tenure.on_lost(lambda _: loop.stop())
         with naming_place(self.config, store):
             settle_corrected(self.config, store, loop.written)
-            recoveries = Recoveries(run.tenure.before, reporter.tell)
+            recoveries, phases = Recoveries(run.tenure.before, reporter.tell), phases_at(store, loop.committed)
             recoveries.began(loop.recover())
         settle_place(self.config, store)
         desk = CommandDesk(store)
@@ -370,7 +370,7 @@ class Pipeline:
         # The start has told of those that it asks for.
         known = None if last is None else known_tables(last) | requests_of(store).tables.keys()
         reporter.on_status.append(NewTables(known, reporter.tell).heard)
-        lives = TableLives(phases_of(last), reporter.tell)
+        lives = TableLives(phases, reporter.tell)
         reporter.on_status += [recoveries.heard, lives.heard]
         reporter.bad_rows(bad_rows(store, loop.committed))
         losses = RestartBudget()

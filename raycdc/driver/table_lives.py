@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from raycdc.checkpoint.manifest import Manifest
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.errors import StateError
 from raycdc.run_events import SnapshotDone, SnapshotsDone, TableMoved
 from raycdc.source.protocol.job_status import JobStatus
 from raycdc.source.snapshot.stream_state import stream_of
@@ -89,7 +91,20 @@ def _holding(status: JobStatus) -> int:
     return (status.sealed if status.sealing is None else status.sealing.epoch) + 1
 
 
-def phases_of(last: Manifest | None) -> dict[str, str]:
-    """The phase of each table that the newest epoch of a state knows."""
-    stream = stream_of(last)
+def phases_at(store: CheckpointStore, committed: int) -> dict[str, str]:
+    """The phase of each table that the epoch `committed`, the last one that is recorded, knows. What was sealed behind
+    it nobody was told of yet.
+    """
+    sealed = store.sealed_epochs()
+    if not committed or not sealed:
+        return {}
+    stream = stream_of(_manifest(store, committed if committed in sealed else sealed[-1]) or store.last_manifest())
     return {} if stream is None else {str(table): phase_word(stream[table]) for table in stream.tables}
+
+
+def _manifest(store: CheckpointStore, epoch: int) -> Manifest | None:
+    """None where it cannot be read: only words hang on it, and a start complains of what it needs itself."""
+    try:
+        return store.manifest(epoch)
+    except StateError:
+        return None

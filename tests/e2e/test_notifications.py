@@ -196,6 +196,19 @@ def test_each_notification_by_its_own_fault(mariadb: MariaDbServer, tmp_path: Pa
         assert value not in failed.story()
 
 
+def test_a_snapshot_whose_run_was_killed_at_its_commit_is_told_by_the_next_one(
+    mariadb: MariaDbServer, tmp_path: Path, hook: Hook
+) -> None:
+    job = job_of(mariadb, tmp_path, "cut", section(end_wait='"60s"'))
+    job.tables = ("good",)
+    # Where the epoch with the table's only chunk is sealed, and its target is made.
+    killed = job.start("--until", "caught-up", failpoints="before_schema=kill@1")
+    assert killed.wait() == -9, killed.story()
+    assert hook.of("snapshot_done") == []
+    catch_up(job)
+    assert hook.of("snapshot_done") == [{"table": "cut.good", "rows": 2}]
+
+
 def test_rows_left_out_and_a_log_that_is_soon_deleted(mariadb: MariaDbServer, tmp_path: Path, hook: Hook) -> None:
     fill(mariadb)
     job = Job(tmp_path, mariadb, "odd", ("texts", "raws"), local=True, sections=ROUTES + section(end_wait='"60s"'))

@@ -298,7 +298,7 @@ def test_a_reader_that_finds_its_record_pruned_reads_the_newer_one(
     [
         (Path.unlink, "is missing, and .*commits/0000000001.json is written as a change of it"),
         (lambda path: path.write_bytes(path.read_bytes()[:-9]), "cannot be used: it is not JSON"),
-        (lambda path: path.write_bytes(codec.encode({"version": 1})), "cannot be used: it is another one"),
+        (lambda path: path.write_bytes(codec.encode({"version": 1})), "cannot be used: its content is not that which"),
     ],
 )
 def test_a_base_that_is_of_no_use_is_named_and_found_by_state_check(

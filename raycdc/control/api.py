@@ -168,11 +168,22 @@ def _chosen(request: Request) -> Chosen:
     return Chosen(asked.get("table", ""), asked.get("phase", ""), asked.get("after", ""), number)
 
 
+def _is_text(value: str) -> bool:
+    """Whether UTF-8 can write it: JSON can name halves of characters."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _command(data: object) -> Command:
     """ValueError or TypeError for what is none."""
     if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):
         raise TypeError("it must be an object of texts")
     if data.keys() - {"action", "table", "id", "where"} or not data.get("table") or "action" not in data:
         raise ValueError("it has action and table, and may have an id, and a where")
+    if any("\0" in value or not _is_text(value) for value in data.values()):
+        raise ValueError("it has a character that no name has")
     action, table, where = TableAction(data["action"]), data["table"], data.get("where", "")
     return Command(data["id"], action, table, where) if "id" in data else Command.new(action, table, where=where)

@@ -36,6 +36,8 @@ async def json_body(request: Request, *, what: str, bytes_max: int) -> object | 
         found: object = json.loads(bytes(body))
     except ValueError as wrong:
         return error(400, f"{what} is JSON: {wrong}")
+    except RecursionError:
+        return error(400, f"{what} is JSON, which is not nested so deeply.")
     return found
 
 

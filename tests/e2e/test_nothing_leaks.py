@@ -16,8 +16,9 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,7 +38,10 @@ pytestmark = pytest.mark.server
 
 DATABASE = "sweep"
 BY_ENVIRONMENT = "S3cret-by-environment-7f1"
-BY_FILE = {name: f"S3cret-of-{name}-7f1" for name in ("sink", "mask", "state", "spark", "key", "uri", "hook")}
+BY_FILE = {
+    name: f"S3cret-of-{name}-7f1"
+    for name in ("sink", "mask", "state", "spark", "key", "uri", "hook", "control", "metrics")
+}
 BY_FILE["sweeper"] = SWEEPER_PASSWORD
 #: A key of notifications is base64.
 BY_FILE["notify"] = "S3cretOfNotify7f1S3cretOfNotify7"
@@ -71,6 +75,14 @@ end_wait = "1ms"
 [logging]
 file = "run.log"
 level = "debug"
+"""
+DOORS = """
+[control]
+port = %(control)s
+token = "${file:%(folder)s/control}"
+[metrics]
+address = "127.0.0.1:%(metrics)s"
+token = "${file:%(folder)s/metrics}"
 """
 SPARK = """
 [[transform]]
@@ -201,6 +213,51 @@ def spark_tells(port: int) -> str:
     return "".join(page(f"/{application['id']}/{name}") for name in ("environment", "sql?details=true&length=1000"))
 
 
+def with_doors(folder: Path) -> tuple[str, dict[str, int]]:
+    """The sections of both doors, and their ports."""
+    ports = {"control": free_port(), "metrics": free_port()}
+    return DOORS % {"folder": folder, **ports}, ports
+
+
+def doors_tell(run: Run, ports: Mapping[str, int]) -> str:
+    """All that the doors answer, to whoever has their tokens, to others, and to a browser that was let in."""
+
+    def answer(door: str, path: str, body: str | None = None, **headers: str) -> str:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{ports[door]}{path}", None if body is None else body.encode()
+        )
+        for name, value in headers.items():
+            request.add_header(name.replace("_", "-"), value)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as found:
+                stream = "event-stream" in found.headers.get("Content-Type", "")
+                text = found.readline() if stream else found.read()
+                return f"{found.headers}{text.decode()}"
+        except urllib.error.HTTPError as refused:
+            return f"{refused.code}{refused.headers}{refused.read().decode()}"
+
+    def is_open() -> bool:
+        try:
+            return bool(answer("control", "/") and answer("metrics", "/healthz"))
+        except OSError:
+            return False
+
+    assert run.wait_for(is_open), run.story()
+    bearer = {door: f"Bearer {BY_FILE[door]}" for door in ports}
+    asked = [answer("metrics", path, Authorization=bearer["metrics"]) for path in ("/metrics", "/healthz", "/readyz")]
+    paths = ("/v1/status", "/v1/tables", "/v1/commands", "/v1/openapi.json", "/v1/look?limit=10")
+    asked += [answer("control", path, Authorization=bearer["control"]) for path in paths]
+    assert all('"people"' in text or "people" in text for text in (asked[0], asked[3])), asked
+    wrong = {"code": "nobody", "action": "pause", "table": "no.such", "id": "x"}
+    asked += [answer("control", path, Authorization="Bearer wrong") for path in paths] + [answer("metrics", "/metrics")]
+    assert "401" in asked[-1]
+    for path in ("/page/login", "/v1/commands", "/v1/links"):
+        asked.append(
+            answer("control", path, json.dumps(wrong), Authorization=bearer["control"], Content_Type="application/json")
+        )
+    return "".join(asked)
+
+
 def caught_up(job: Job) -> None:
     """Events and files after a run that may have parked tables."""
     ended = job.start("--until", "caught-up", "--verbose")
@@ -208,8 +265,8 @@ def caught_up(job: Job) -> None:
     in_words(said(ended))
 
 
-def story(job: Job, server: MariaDbServer, bad: str, *, port: int = 0) -> None:
-    """`port`: of Spark's pages."""
+def story(job: Job, server: MariaDbServer, bad: str, *, ports: Mapping[str, int], port: int = 0) -> None:
+    """`ports`: of both doors; `port`: of Spark's pages."""
     if job.local:
         killed = job.start("--until", "caught-up", "--verbose", failpoints="before_commit=kill@1")
         assert killed.wait() == -9, killed.story()
@@ -217,7 +274,7 @@ def story(job: Job, server: MariaDbServer, bad: str, *, port: int = 0) -> None:
     live = job.start("--verbose")
     live.wait_for(lambda: len(list((job.state / "commits").glob("*.json"))) > 0)
     in_processes()
-    shown = spark_tells(port) if port else ""
+    shown = (spark_tells(port) if port else "") + doors_tell(live, ports)
     live.interrupt()
     in_words(said(live), shown)
     in_files(job)
@@ -265,9 +322,10 @@ def test_a_run_without_ray_into_postgresql(
         postgres.execute("GRANT ALL ON SCHEMA public TO sweeper", database=home)
         keys = f'url = "{postgres.url(home)}"\nuser = "sweeper"\npassword = "${{file:{secrets}/sink}}"\n'
         job = Swept(tmp_path, mariadb, DATABASE, ("people", "odd", "stated"), sink="jdbc", sink_keys=keys, local=True)
-        job.sections = SECTIONS % {"folder": secrets}
+        doors, ports = with_doors(secrets)
+        job.sections = SECTIONS % {"folder": secrets} + doors
         job.pipeline = f'on_bad_record = "park"\nstate_key = "${{file:{secrets}/state}}"'
-        story(job, mariadb, f"INSERT INTO odd VALUES ('{KEY}', '{VALUE}\\0')")
+        story(job, mariadb, f"INSERT INTO odd VALUES ('{KEY}', '{VALUE}\\0')", ports=ports)
 
 
 @pytest.mark.spark
@@ -277,9 +335,10 @@ def test_a_run_on_ray_and_spark_into_delta(mariadb: MariaDbServer, secrets: Path
     make(mariadb)
     job = Swept(tmp_path, mariadb, DATABASE, ("people", "odd", "stated"), readers=2)
     port = free_port()
-    job.sections = (SECTIONS + SPARK) % {"folder": secrets, "port": port}
+    doors, ports = with_doors(secrets)
+    job.sections = (SECTIONS + SPARK) % {"folder": secrets, "port": port} + doors
     job.pipeline = f'on_bad_record = "park"\nstate_key = "${{file:{secrets}/state}}"'
-    story(job, mariadb, f"INSERT INTO odd VALUES ('{KEY}', '{VALUE}')", port=port)
+    story(job, mariadb, f"INSERT INTO odd VALUES ('{KEY}', '{VALUE}')", ports=ports, port=port)
 
 
 def encrypted_key(kafka: KafkaServer, secrets: Path) -> Path:
@@ -335,7 +394,8 @@ def test_a_run_between_a_topic_and_a_collection(
         job = SweptClients(tmp_path, cast("DatabaseServer", kafka), database, (), local=local, source_keys=read)
         job.sink, job.sink_keys = ("mongodb", "kafka")[source == "mongodb"], written.split("\n", 2)[2]
         job.write = "changelog"
-        job.sections = (SECTIONS % {"folder": secrets}).replace("sweep.", f"{database}.")
+        doors, ports = with_doors(secrets)
+        job.sections = (SECTIONS % {"folder": secrets} + doors).replace("sweep.", f"{database}.")
         job.pipeline = f'state_key = "${{file:{secrets}/state}}"'
         killed = job.start("--until", "caught-up", "--verbose", failpoints="before_commit=kill@1")
         assert killed.wait() == -9, killed.story()
@@ -343,6 +403,7 @@ def test_a_run_between_a_topic_and_a_collection(
         target = partial(mongodb.find, database, "people") if source == "kafka" else partial(sent, kafka, database)
         assert live.wait_for(lambda: len(target()) == len(rows)), live.story()
         in_processes()
+        told = doors_tell(live, ports)
         live.interrupt()
-        in_words(said(killed), said(live), asked(job, ("tables", "list"), ("check",), ("plan",)))
+        in_words(said(killed), said(live), told, asked(job, ("tables", "list"), ("check",), ("plan",)))
         in_files(job)

@@ -85,7 +85,8 @@ class Door:
             "query_string": query.encode(), "root_path": "", "scheme": "http", "server": ("127.0.0.1", 8087),
             "headers": [(name.encode(), value.encode()) for name, value in given.items()],
         }  # fmt: skip
-        return asyncio.run(self._ask(scope, b"" if sent is None else json.dumps(sent).encode()))
+        body = sent if isinstance(sent, bytes) else b"" if sent is None else json.dumps(sent).encode()
+        return asyncio.run(self._ask(scope, body))
 
     async def _ask(self, scope: Any, body: bytes) -> Answer:
         messages: list[Message] = []
@@ -151,6 +152,22 @@ def test_the_token_lets_a_browser_in_and_nothing_else_does(door: Door) -> None:
     assert door.ask("/page/login", [TOKEN], OWN).code == 401
     assert door.ask("/page/login", {"code": TOKEN}, OWN | {"content-type": "text/plain"}).code == 415
     assert door.ask("/page/login", {"code": "x" * 5000}, OWN).code == 413
+
+
+@pytest.mark.parametrize("code", ["\ud800", "\0", "é" * 100, {"a": 1}, ["x"], None, 7])
+def test_a_code_that_is_no_text_of_anybody_lets_nobody_in(code: object, door: Door) -> None:
+    assert door.ask("/page/login", {"code": code}, OWN).code == 401
+
+
+@pytest.mark.parametrize("path", ["/page/login", "/v1/commands", "/v1/links"])
+def test_a_body_that_is_nested_without_end_is_refused(path: str, door: Door) -> None:
+    assert door.ask(path, b"[" * 4000, OWN | BEARER).code == 400
+
+
+def test_a_command_about_a_name_that_no_table_can_have_is_refused(door: Door) -> None:
+    for table in ("\ud800", "a\0b", "x" * 70_000):
+        assert door.ask("/v1/commands", {"action": "pause", "table": table}, OWN | BEARER).code in (400, 413)
+    assert door.desk.all() == []
 
 
 def test_both_the_cookie_and_the_key_are_needed(door: Door) -> None:

@@ -105,7 +105,7 @@ export function showFlow(look, committedRate) {
     {
       id: "writer", name: run?.local ? "Writer" : "Spark",
       lead: epoch ? counted(epoch.rows, "row") : "no epoch yet",
-      facts: epoch ? [`epoch ${epoch.epoch}, written in ${duration(1000 * epoch.staging_seconds)}`] : [],
+      facts: epoch ? [`epoch ${epoch.epoch}`, epoch.staging_seconds ? `written in ${duration(1000 * epoch.staging_seconds)}` : ""] : [],
       join: rateJoin(committedRate),
     },
     {

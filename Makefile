@@ -72,8 +72,8 @@ test-stores: ## Object stores: clients that race at S3Mock, moto, Azurite (needs
 test-leaks: setup-test ## The sweep for secrets and values of rows over processes, Ray, Spark, logs and files
 	$(PYTEST) tests/e2e/test_nothing_leaks.py tests/integration/test_secrets_in_refusals.py
 
-test-certificates: setup-test ## Good, foreign, expired and misnamed certificates against every client, through check and run
-	$(PYTEST) tests/integration/test_certificates.py
+test-certificates: setup-test ## Certificates of every kind against every client, passwords that change under a run, odd names through every sink
+	$(PYTEST) tests/integration/test_certificates.py tests/e2e/test_rotation.py tests/e2e/test_names_everywhere.py
 
 test-verify: setup-test ## verify finds what was planted among 5 million rows, and raises no alarm in 100 comparisons under load
 	$(PYTEST) -n 2 --dist worksteal tests/e2e/test_verify.py tests/e2e/test_verify_places.py tests/e2e/test_verify_wanted.py

@@ -67,6 +67,8 @@ class NameRules:
     topics: frozenset[str] = frozenset()
     one_case: bool = False
     escapes: bool = False
+    #: A table's name is made of parts between dots, none of which is empty.
+    parts: bool = False
 
     def no_column(self, name: str, *, is_key: bool = False) -> str:
         """Why no column can have this name; empty where one can. `is_key`: it alone tells rows apart."""
@@ -119,6 +121,8 @@ class NameRules:
                 why = f"ends with {name[-1]!r}"
             elif bytes_max and len(name.encode()) > bytes_max:
                 why = f"has more than {bytes_max} bytes"
+            if what == "table" and self.parts and name and not all(name.split(".")):
+                why = why or "has nothing before, behind or between its dots"
             if self.escapes and (escape := _ESCAPE.search(name)):
                 why = f"contains {escape[0]!r}, which is read as {unquote(escape[0])!r}"
             if why := why or self._too_long(name):
@@ -283,6 +287,8 @@ NAMES: Mapping[str, NameRules] = {
         table="$\0",
         table_first="system.",
         both_bytes_max=255,
+        # Every driver refuses such a collection (pymongo, `Collection`).
+        parts=True,
         # Its server's error 13297, DatabaseDifferCase.
         one_case=True,
     ),

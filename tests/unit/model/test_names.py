@@ -83,6 +83,9 @@ def test_every_name_becomes_one_that_the_target_can_hold_and_stays_that(store: s
         ("mongodb", "admin.t", "keeps for itself"),
         ("mongodb", "shop.system.t", "keeps for itself"),
         ("mongodb", "a b.t", "contains ' '"),
+        ("mongodb", "shop...", "has nothing before, behind or between its dots"),
+        ("mongodb", "shop..a", "has nothing before, behind or between its dots"),
+        ("mongodb", "shop.a.", "has nothing before, behind or between its dots"),
     ],
 )
 def test_a_tables_name_that_no_target_can_have_is_refused_with_a_way_out(store: str, table: str, part: str) -> None:

@@ -33,9 +33,12 @@ TABLES = ("good", "odd")
 
 
 class Hook:
-    """A receiver: `bodies` are those of the messages that it took, whose signatures are right."""
+    """A receiver: `bodies` are those of the messages that it took, each once, whose signatures are right; `posted` are
+    the ids of all.
+    """
 
     def __init__(self) -> None:
+        self.posted: list[str] = []
         self.bodies: list[dict[str, Any]] = []
         #: Answers before the good ones.
         self.answers: list[int] = []
@@ -56,7 +59,10 @@ class Hook:
         check_body(body)
         told = json.loads(body)
         assert told["id"] == headers["webhook-id"]
-        self.bodies.append(told)
+        # Whoever sends may have left before it heard that a message was taken.
+        if told["id"] not in self.posted:
+            self.bodies.append(told)
+        self.posted.append(told["id"])
         return 204
 
     def types(self) -> list[str]:
@@ -150,17 +156,18 @@ def test_each_notification_by_its_own_fault(mariadb: MariaDbServer, tmp_path: Pa
     assert "raycdc tables resnapshot" in parked["reason"] + parked["remedy"]
 
     # What was taken is remembered a moment later.
-    remembered, identity = job.state / FILE_NAME, hook.bodies[-1]["id"]
+    remembered = job.state / FILE_NAME
+    (identity,) = [body["id"] for body in hook.bodies if body["type"] == "table_parked"]
     run.wait_for(lambda: identity in remembered.read_text())
     run.kill()
-    before = len(hook.bodies)
+    before = len(hook.posted)
     run = job.start()
     run.wait_for(lambda: any(event["event"] == "recovered" for event in run.events))
     mariadb.execute("INSERT INTO good VALUES (3, 3, 'x')", database=database)
     run.wait_for(has(hook, "recovered"))
     assert [data["after"] for data in hook.of("recovered")] == ["killed"]
     # The table is still parked, which was told before.
-    assert "table_parked" not in hook.types()[before:]
+    assert identity not in hook.posted[before:]
     told = completed(
         ("tables", "resnapshot", str(job.configuration()), f"{database}.odd"), environment=os.environ, folder=job.folder
     )
@@ -174,7 +181,6 @@ def test_each_notification_by_its_own_fault(mariadb: MariaDbServer, tmp_path: Pa
     code = failed.wait()
     assert code != 0, failed.story()
     assert hook.of("ended_with_error")[-1]["exit_code"] == code
-    assert len({body["id"] for body in hook.bodies}) == len(hook.bodies)
     lines = log.read_text().splitlines()
     for line in lines:
         check_line(line)

@@ -25,6 +25,8 @@ STEPS = ((1, 300), (10, 360), (120, 720))
 #: So many epochs are kept, with their largest tables, and so many changes of schemas.
 EPOCHS_MAX = 300
 CHANGES_MAX = 200
+#: Epochs may be so far apart while rows flow.
+PATIENT_S = 5.0
 TABLES_OF_EPOCH_MAX = 3
 
 
@@ -116,8 +118,8 @@ class _Ring:
 
 
 class _CommitRate:
-    """Rows committed a second: those of the last second or more over the time that they took; after twice that time
-    without others it sinks.
+    """Rows committed a second: those of the last second or more over the time that they took; none after twice that
+    time without others.
     """
 
     def __init__(self, now_s: float) -> None:
@@ -135,7 +137,7 @@ class _CommitRate:
         if self._last is None:
             return None
         rows, took_s = self._last
-        return rows / max(took_s, now_s - self._at_s - took_s)
+        return rows / took_s if now_s - self._at_s <= max(2 * took_s, PATIENT_S) else 0.0
 
 
 def _summed_up(samples: list[_Sample]) -> _Sample:

@@ -409,6 +409,24 @@ def test_history_is_bounded_and_a_look_has_what_is_new(door: Door) -> None:
     assert (len(changes), changes[-1].epoch, changes[-1].changes) == (30, 499, ("column v added",))
 
 
+def test_rows_committed_a_second_are_none_when_no_epoch_has_come_for_long(door: Door) -> None:
+    for _ in range(10):
+        door.now_s += 4
+        door.tell(Committed(1, {"shop.a": 400}, 400, staging_s=0, commit_s=0))
+
+    def rate() -> float | None:
+        door.tell(progress(figures("shop.a")))
+        door.now_s += 1
+        door.tell(progress(figures("shop.a")))
+        return door.history.series((0, 0, 0))[0].committed_per_second[-1]
+
+    assert rate() == 100
+    door.now_s += 6
+    assert rate() == 100
+    door.now_s += 6
+    assert rate() == 0
+
+
 def test_a_table_of_which_the_state_knows_nothing_has_no_columns(door: Door) -> None:
     assert door.ask("/v1/schema?table=shop.a", None, BEARER).code == 404
     assert door.ask("/v1/schema?table=shop.a").code == 401

@@ -85,7 +85,7 @@ def job_spec(
             reader_timeout_s=options.reader_timeout.total_seconds(),
             progress_timeout_s=options.progress_timeout.total_seconds(),
             paced=bool(config.source.pace),
-            epochs_per_hour=options.early_epochs_per_hour,
+            epochs_per_hour=config.early_epochs_per_hour,
         ),
         until=until or config.until,
         parking=parks_of(options)(ParkReason.CHANGE),

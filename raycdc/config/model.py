@@ -134,7 +134,7 @@ class PipelineOptions(Options):
         help="Changes that wait while the sink is idle are committed at once, instead of after epoch_interval, as long "
         "as there are at most so many epochs an hour in the mean of ten minutes; under load, with none left, or while "
         "a snapshot is read, epoch_interval groups them. 0: never sooner. Default: "
-        f"{EPOCHS_PER_HOUR}, or 0 where epoch_interval is set.",
+        f"{EPOCHS_PER_HOUR}, or 0 where epoch_interval is set, and for an iceberg sink without expire_snapshots.",
         example=EPOCHS_PER_HOUR,
         ge=0,
     )
@@ -209,13 +209,6 @@ class PipelineOptions(Options):
         help="The reaction to a target table that this pipeline did not create. fail: it is refused. merge: it is "
         "taken over. replace: it is replaced.",
     )
-
-    @property
-    def early_epochs_per_hour(self) -> int:
-        """How many epochs an hour need not wait for ``epoch_interval``: who chose an interval gets that interval."""
-        if self.epochs_per_hour is not None:
-            return self.epochs_per_hour
-        return 0 if "epoch_interval" in self.model_fields_set else EPOCHS_PER_HOUR
 
     @property
     def schema_changes_left_out(self) -> frozenset[str]:
@@ -383,6 +376,11 @@ class SinkConfig(Options):
     def modules(self) -> tuple[str, ...]:
         """Packages that it needs beside those that its sink imports."""
         return ()
+
+    @property
+    def commits_grow(self) -> bool:
+        """Whether a commit costs more the more of them a target has had, so that none is made without need."""
+        return False
 
     def problems(self, pipeline: PipelineOptions, *, local: bool) -> Iterator[str]:
         """The parts of the configuration that the sink cannot carry out. `local` is a run without Spark.
@@ -579,6 +577,16 @@ class PipelineConfig:
     def masked(self) -> Masks:
         """The masks that readers apply."""
         return Masks([options.mask() for options in self.masks])
+
+    @property
+    def early_epochs_per_hour(self) -> int:
+        """How many epochs an hour need not wait for ``epoch_interval``: who chose an interval gets that interval, and a
+        target that minds each commit gets no more of them than were asked for.
+        """
+        pipeline = self.pipeline
+        if pipeline.epochs_per_hour is not None:
+            return pipeline.epochs_per_hour
+        return 0 if "epoch_interval" in pipeline.model_fields_set or self.sink.commits_grow else EPOCHS_PER_HOUR
 
     @property
     def state_key(self) -> StateKey | None:

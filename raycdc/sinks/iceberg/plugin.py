@@ -96,6 +96,10 @@ class IcebergSinkConfig(SinkConfig):
     def modules(self) -> tuple[str, ...]:
         return ("boto3",) if self.place().type == "glue" else ()
 
+    @property
+    def commits_grow(self) -> bool:
+        return self.expire_snapshots is None
+
     def no_layout(self, layout: TableLayout, schema: TableSchema) -> str:
         from raycdc.sinks.iceberg.layout import no_layout
 

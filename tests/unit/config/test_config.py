@@ -61,18 +61,20 @@ def problem(**sections: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("keys", "early"),
+    ("keys", "sink", "early"),
     [
-        ({}, 3600),
-        ({"epochs_per_hour": 60}, 60),
-        ({"epochs_per_hour": 0}, 0),
-        ({"epoch_interval": "2s"}, 0),
-        ({"epoch_interval": "30s", "epochs_per_hour": 60}, 60),
+        ({}, {}, 3600),
+        ({"epochs_per_hour": 60}, {}, 60),
+        ({"epochs_per_hour": 0}, {}, 0),
+        ({"epoch_interval": "2s"}, {}, 0),
+        ({"epoch_interval": "30s", "epochs_per_hour": 60}, {}, 60),
+        ({}, {"type": "iceberg"}, 0),
+        ({"epochs_per_hour": 60}, {"type": "iceberg"}, 60),
+        ({}, {"type": "iceberg", "expire_snapshots": "1d"}, 3600),
     ],
 )
-def test_who_sets_an_interval_gets_no_early_epochs_that_were_not_asked_for(keys: dict[str, Any], early: int) -> None:
-    pipeline = PipelineOptions.model_validate({"name": "shop", **keys})
-    assert pipeline.early_epochs_per_hour == early
+def test_early_epochs_are_those_that_nobody_minds(keys: dict[str, Any], sink: dict[str, Any], early: int) -> None:
+    assert config(pipeline=keys, sink=sink).early_epochs_per_hour == early
 
 
 def test_defaults_are_those_of_the_design() -> None:
@@ -80,7 +82,7 @@ def test_defaults_are_those_of_the_design() -> None:
     assert loaded.pipeline.state == "./state/shop"
     assert loaded.mode is Mode.CONTINUOUS
     assert loaded.pipeline.epoch_interval == timedelta(seconds=2)
-    assert loaded.pipeline.early_epochs_per_hour == 3600
+    assert loaded.early_epochs_per_hour == 3600
     assert loaded.pipeline.epoch_bytes_max == 256 << 20
     assert loaded.pipeline.schema_change == "lenient"
     assert (loaded.readers.min, loaded.readers.max) == (1, None)

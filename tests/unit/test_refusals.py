@@ -32,7 +32,7 @@ class Whose(Enum):
 CLASSES: dict[str, tuple[int, Whose]] = {
     "sinks/delta/upkeep.py": (1, Whose.START),
     "sinks/files/store_notes.py": (1, Whose.SINK),
-    "sinks/iceberg/catalog.py": (2, Whose.START),
+    "sinks/iceberg/catalog.py": (3, Whose.START),
     "sinks/iceberg/places.py": (3, Whose.START),
     "sinks/jdbc/database.py": (1, Whose.START),
     "sinks/jdbc/mysql.py": (1, Whose.SINK),
@@ -44,7 +44,7 @@ CLASSES: dict[str, tuple[int, Whose]] = {
     "sinks/kafka/tasks.py": (1, Whose.SINK),
     "sinks/kafka/topics.py": (2, Whose.SINK),
     "sinks/kafka/transactions.py": (3, Whose.SINK),
-    "sinks/mongodb/server.py": (2, Whose.SINK),
+    "sinks/mongodb/server.py": (4, Whose.SINK),
     "sinks/mongodb/sink.py": (1, Whose.START),
     "sinks/mongodb/tasks.py": (1, Whose.SINK),
     "sinks/record.py": (1, Whose.SINK),

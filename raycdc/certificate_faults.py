@@ -35,7 +35,8 @@ _UNKNOWN_SIGNER = (2, 7, 18, 19, 20, 21, 24, 27)
 _NAMES_MAX = 6
 _POSTGRES_REQUEST = struct.pack(">II", 8, 80877103)
 #: Protocol 4.1, secure connection and TLS.
-_MYSQL_FLAGS = 0x200 | 0x8000 | 0x800
+_MYSQL_TLS = 0x800
+_MYSQL_FLAGS = 0x200 | 0x8000 | _MYSQL_TLS
 _MYSQL_REQUEST = struct.pack("<IIB23x", _MYSQL_FLAGS, 1 << 24, 45)
 
 
@@ -152,7 +153,11 @@ def _ask_for_tls(plain: socket.socket, opening: Opening) -> None:
             raise ValueError("no TLS")
     elif opening is Opening.MYSQL:
         header = _exactly(plain, 4)
-        _exactly(plain, int.from_bytes(header[:3], "little"))
+        greeting = _exactly(plain, int.from_bytes(header[:3], "little"))
+        # Behind the server's version: thread, salt and filler, then the lower half of what it can.
+        at = greeting.index(0, 1) + 1 + 13
+        if not int.from_bytes(greeting[at : at + 2], "little") & _MYSQL_TLS:
+            raise ValueError("no TLS")  # It hears nothing of us.
         plain.sendall(struct.pack("<I", len(_MYSQL_REQUEST))[:3] + b"\x01" + _MYSQL_REQUEST)
 
 

@@ -17,8 +17,8 @@ from raycdc.run_events import TableFigures
 
 #: Of a core's time, for putting tables in order.
 SHARE_MAX = 0.05
-#: So many orders are remembered, the newest: each is of somebody who looks.
-ORDERS_MAX = 8
+#: So many orders are remembered, the newest: of each who may look, that of parked tables, and room for changes.
+ORDERS_MAX = 32
 #: What wants attention comes first.
 _PHASES = ("parked", "resuming", "snapshot", "pending", "new", "paused", "stream", "ended", "removed")
 _RANK = {phase: rank for rank, phase in enumerate(_PHASES)}

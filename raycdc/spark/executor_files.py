@@ -54,10 +54,10 @@ _OF_SINKS = {
 }
 #: An archive that no run began with for so long is removed when another is made.
 _UNUSED_S = 90 * 86_400
-#: What no task needs of them; of raycdc the rooms of commands, doors and benchmarks.
+#: What no task needs of them; of raycdc the rooms that no module of a user's function imports either.
 _LEFT_OUT = (
     "/tests/", "/include/", "/__pycache__/", "/numpy/_core/_simd.", "/raycdc/testing/", "/raycdc/cli/",
-    "/raycdc/control/", "/raycdc/notify/", "/raycdc/run_bench/", "/raycdc/split_bench/", "/raycdc/verify/",
+    "/raycdc/run_bench/", "/raycdc/split_bench/", "/raycdc/verify/",
 )  # fmt: skip
 #: The libraries that pyarrow has under three names; the one in the middle is asked for.
 _TWICE = re.compile(r"/pyarrow/libarrow_python\w*\.(so|dylib)(\.\d+\.\d+\.\d+)?$")

@@ -252,7 +252,7 @@ def test_values_that_a_merged_target_cannot_hold_are_left_out(kind: str, tmp_pat
         ("+I", 12), ("+I", 15), ("+I", 18), ("+U", 10), ("+U", 15)
     ]  # fmt: skip
     assert bad_rows(world.store, 2) == {"shop.s1": 5}
-    reason = "the value of column 'v' (binary) is no string, which shop.all has"
+    reason = "the value of column 'v' (binary) does not fit string, the type in shop.all"
     assert {letter["reason"] for letter in world.kept()} == {reason}
     assert f"{reason} (the row at " in world.warnings[0]
     assert list((tmp_path / "derived").iterdir()) == []

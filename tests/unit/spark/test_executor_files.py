@@ -41,7 +41,9 @@ def test_a_bare_python_has_all_that_tasks_import(sink: str, place: Path) -> None
         there = files / name
         there.parent.mkdir(parents=True, exist_ok=True)
         there.symlink_to(path)
-    words = f"import raycdc.spark.stage, raycdc.spark.executors, raycdc.bridge.flight, pandas, {OF_SINKS[sink]}{SAY}"
+    # The module of a user's function may begin with raycdc's pipeline.
+    modules = "raycdc.pipeline, raycdc.spark.stage, raycdc.spark.executors, raycdc.bridge.flight, pandas"
+    words = f"import {modules}, {OF_SINKS[sink]}{SAY}"
     code = f"import sys; sys.path.append({str(files)!r}); {words}"
     command = [sys.executable, "-I", "-S", "-X", f"pycache_prefix={place / 'compiled'}", "-c", code]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)

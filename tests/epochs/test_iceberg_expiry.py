@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pyiceberg.table import Table
+from pyiceberg.table.update import RemoveSnapshotsUpdate
 
 from raycdc.errors import SinkError
 from raycdc.sinks.iceberg import expiry
@@ -55,6 +56,24 @@ def test_commits_leave_out_old_snapshots_and_the_rows_stay(world: World) -> None
     metadata = table_of(world).metadata
     assert metadata.snapshot_log[-1].snapshot_id == metadata.current_snapshot_id
     assert len(metadata.snapshot_log) <= AT_ONCE + 2
+
+
+def test_each_snapshot_goes_by_an_update_of_its_own(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older REST catalogs refuse a whole commit that names two of them in one."""
+    sizes: list[int] = []
+    own = HadoopCatalog.commit_table
+
+    def commit_table(catalog: Any, table: Any, requirements: Any, updates: Any) -> Any:
+        sizes.extend(len(update.snapshot_ids) for update in updates if isinstance(update, RemoveSnapshotsUpdate))
+        return own(catalog, table, requirements, updates)
+
+    play(world, final=False)
+    world.restart()
+    monkeypatch.setattr(HadoopCatalog, "commit_table", commit_table)
+    for number in range(6):
+        change(world, number)
+    assert len(sizes) >= AT_ONCE
+    assert set(sizes) == {1}
 
 
 def test_snapshots_with_a_name_stay(world: World) -> None:

@@ -362,7 +362,8 @@ class IcebergTarget:
             staged.remove_properties(*moot)
         old = expired_by_now(metadata, self.expire_after_s)
         if old:
-            staged._apply((RemoveSnapshotsUpdate(snapshot_ids=old),))  # type: ignore[call-arg]
+            # Older REST catalogs of Iceberg's own making refuse a whole commit with an update that names more than one.
+            staged._apply(tuple(RemoveSnapshotsUpdate(snapshot_ids=[one]) for one in old))  # type: ignore[call-arg]
         # pyiceberg has no public name for these; the version is pinned.
         written = [*producer._written_manifests, *producer._written_manifest_lists]
         updates: tuple[TableUpdate, ...] = staged._updates

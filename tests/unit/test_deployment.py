@@ -86,6 +86,52 @@ def test_a_pod_has_no_privileges_and_says_what_it_needs(pod: Any) -> None:
         assert "livenessProbe" in container
 
 
+def test_only_who_asks_kubernetes_may_and_only_who_reads_has_the_password() -> None:
+    """Accounts, tokens and secrets of the cluster's pods; executors and the autoscaler are without privileges, too."""
+    (cluster,) = [document for _, document in ALL if document["kind"] == "RayCluster"]
+    (template,) = [
+        yaml.safe_load(settings(each)["executor.yaml"]) for _, each in ALL if "executor.yaml" in settings(each)
+    ]
+    of = {pod["metadata"]["labels"]["raycdc/part"]: pod["spec"] for pod in templates(cluster)}
+    of["executor"] = template["spec"]
+    accounts = {part: (spec["serviceAccountName"], spec["automountServiceAccountToken"]) for part, spec in of.items()}
+    assert accounts == {
+        "head": ("raycdc-head", True),
+        "readers": ("raycdc", False),
+        "driver": ("raycdc-driver", False),
+        "executor": ("raycdc", False),
+    }
+    made = {each["metadata"]["name"] for _, each in ALL if each["kind"] == "ServiceAccount"}
+    assert made == {name for name, _ in accounts.values()}
+    (bound,) = [each["subjects"] for _, each in ALL if each["kind"] == "RoleBinding"]
+    assert [each["name"] for each in bound] == ["raycdc-driver"]
+    mounted = {
+        (part, container["name"], mount["name"])
+        for part, spec in of.items()
+        for container in spec["containers"]
+        for mount in container["volumeMounts"]
+        if mount["name"] in {"secrets", "account"}
+    }
+    assert mounted == {
+        ("readers", "ray", "secrets"),
+        ("driver", "ray", "secrets"),
+        ("driver", "raycdc", "secrets"),
+        ("driver", "raycdc", "account"),
+    }
+    assert {part for part, spec in of.items() for each in spec["volumes"] if each["name"] == "secrets"} == {
+        "readers",
+        "driver",
+    }
+    nothing = of["head"]["containers"][0]["securityContext"]
+    autoscaler = cluster["spec"]["autoscalerOptions"]
+    assert autoscaler["securityContext"] == template["spec"]["containers"][0]["securityContext"] == nothing
+    for volumes, mounts in [
+        (of["head"]["volumes"], autoscaler["volumeMounts"]),
+        (template["spec"]["volumes"], template["spec"]["containers"][0]["volumeMounts"]),
+    ]:
+        assert {mount["name"] for mount in mounts} <= {volume["name"] for volume in volumes}
+
+
 def test_a_run_is_asked_at_the_doors_that_it_has() -> None:
     runs = [each for pod in PODS for each in pod["spec"]["containers"] if "run /etc" in " ".join(each.get("args", []))]
     assert len(runs) == len(MANIFESTS)

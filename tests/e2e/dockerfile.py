@@ -39,11 +39,13 @@ class Stage:
     def run(self, words: Sequence[str], *, writable: Sequence[str] = (), read_only: bool = True) -> str:
         """Run a command as a container with its user would, without privileges, and return what it wrote.
 
-        The root is `read_only`, and the folders `writable` are empty ones of memory. `AssertionError` where it fails.
+        The root is `read_only`, and the folders `writable` are empty ones of memory, in which nothing can be run but
+        after ``:exec``, as with Docker's ``--tmpfs``. `AssertionError` where it fails.
         """
         root = shlex.quote(str(self.root))
         steps = [f"mount --bind {root} {root}", _MOUNTS.format(root)]
-        steps += [f"mount -t tmpfs -o mode=1777 none {root}{folder}" for folder in writable]
+        for folder, _, may in (each.partition(":") for each in writable):
+            steps.append(f"mount -t tmpfs -o mode=1777,nosuid,nodev,{may or 'noexec'} none {root}{folder}")
         steps += [f"mount -o remount,bind,ro {root}"] if read_only else []
         user, _, group = self.user.partition(":")
         inside = ["setpriv", f"--reuid={user}", f"--regid={group or user}", "--clear-groups", "--no-new-privs"]

@@ -22,6 +22,8 @@ from raycdc.errors import StateError
 ANSWERS_S = 10.0
 #: A run says where its door is with its next sign of life, after its libraries are loaded.
 OPENS_WITHIN_S = RENEW_S + 3.0
+#: A door without a page has no such path.
+LINKS = "/v1/links"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +120,8 @@ class ControlClient:
         return Status.from_json(self._ask("/v1/status"))
 
     def page_link(self, *, reads_only: bool) -> str:
-        """A link that lets one browser in, within ten minutes."""
-        code = json.loads(self._ask("/v1/links", json.dumps({"read_only": reads_only})))["code"]
+        """A link that lets one browser in, within ten minutes. `StateError` where the run has no page, too."""
+        code = json.loads(self._ask(LINKS, json.dumps({"read_only": reads_only})))["code"]
         return page_link(self._url.geturl(), code)
 
     def _ask(self, path: str, body: str | None = None) -> bytes:
@@ -137,13 +139,18 @@ class ControlClient:
             ) from cause
         if answer.status < 300:
             return said
-        raise self._refused(answer.status, said)
+        raise self._refused(path, answer.status, said)
 
-    def _refused(self, code: int, said: bytes) -> StateError:
+    def _refused(self, path: str, code: int, said: bytes) -> StateError:
         if code == 401:
             return StateError(
                 f"{self._who} refuses the token that is in the state: the run may have just begun anew. Try again; "
                 "where control.token is set, it must be the one that the run was started with."
+            )
+        if (path, code) == (LINKS, 404):
+            return StateError(
+                f'{self._who} runs the pipeline without a page: it was started with control.page = "off". Set it to '
+                '"on" or "read-only" and start the run again; raycdc status shows the run without one.'
             )
         try:
             text = str(json.loads(said)["text"])

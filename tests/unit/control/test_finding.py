@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import replace
 from pathlib import Path
+from queue import Queue
 
 import pytest
 
@@ -12,8 +13,12 @@ from raycdc.checkpoint.door import VERSION, Door
 from raycdc.checkpoint.holder import Holder
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import ControlOptions
+from raycdc.config.control import PageAccess
 from raycdc.control.client import NoRun, find
-from raycdc.control.server import names_of
+from raycdc.control.collect import About, Collector
+from raycdc.control.history import History
+from raycdc.control.server import ControlDoor, Threshold, names_of
+from raycdc.driver.commands import CommandDesk
 from raycdc.errors import StateError
 
 
@@ -82,3 +87,21 @@ def test_the_names_of_a_door() -> None:
     }
     everywhere = names_of(ControlOptions(host="0.0.0.0"), "0.0.0.0", 8087)
     assert f"{socket.gethostname().lower()}:8087" in everywhere
+
+
+def test_a_run_without_a_page_says_so(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raycdc.control.server.OPENS_AFTER_S", 0.0)
+    told = Queue[Door]()
+    collector = Collector(About("shop", "jsonl out", True, targets=lambda table: (table,)))
+    threshold = Threshold(ControlOptions(page=PageAccess.OFF), store, told.put, warn=pytest.fail)
+    door = ControlDoor(threshold, collector, History(collector.pace), CommandDesk(store))
+    door.open()
+    try:
+        announced = told.get(timeout=60)
+        taken(store, replace(Holder.myself(), beat=3, door=announced))
+        run = find(store)
+        assert not isinstance(run, NoRun)
+        with pytest.raises(StateError, match=r'without a page: it was started with control\.page = "off"\. Set it to'):
+            run.page_link(reads_only=False)
+    finally:
+        door.close()

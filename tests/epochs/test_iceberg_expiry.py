@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import RemoveSnapshotsUpdate
 
 from raycdc.errors import SinkError
@@ -127,3 +132,13 @@ def test_young_snapshots_stay(world: World) -> None:
     metadata = table_of(world).metadata
     assert expiry.expired(metadata, before_ms=0) == []
     assert metadata.current_snapshot_id not in expiry.expired(metadata, before_ms=1 << 62)
+
+
+def test_a_table_that_was_replaced_and_has_no_rows_yet_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after Spark's CREATE OR REPLACE TABLE: older snapshots, none of them the current one, and no record."""
+    monkeypatch.setattr(expiry, "EXPIRED_LEAST", 1)
+    empty = new_table_metadata(Schema(), UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, "file:///lake", {})
+    old = Snapshot.model_validate({"snapshot-id": 1, "sequence-number": 1, "timestamp-ms": 1, "manifest-list": "x"})
+    replaced = empty.model_copy(update={"snapshots": [old]})
+    assert replaced.current_snapshot_id is None
+    assert expiry.expired(replaced, before_ms=1 << 62) == []

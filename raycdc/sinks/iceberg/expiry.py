@@ -33,6 +33,9 @@ def expired(metadata: TableMetadata, *, before_ms: int) -> list[int]:
     by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     needed = {*snapshots_of_records(metadata), metadata.current_snapshot_id}
     known = [_age(by_id[number]) for number in needed if number in by_id]
+    if not known:
+        # The table was replaced by somebody, and holds nothing yet.
+        return []
     named = {ref.snapshot_id for ref in metadata.refs.values()}
     old = [
         snapshot

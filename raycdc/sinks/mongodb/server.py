@@ -32,6 +32,7 @@ from pymongo.write_concern import WriteConcern
 
 from raycdc.clients.logins import LOGINS, READ_AGAIN
 from raycdc.clients.mongodb_certificates import refused_certificates
+from raycdc.clients.mongodb_renewal import renew_account
 from raycdc.clients.mongodb_texts import denied_database, untold
 from raycdc.clients.mongodb_tries import SELECTION_TIMEOUT_MS, spaced
 from raycdc.config.mongodb_uri import parse_mongodb_uri
@@ -193,7 +194,8 @@ class Server:
                 raise SinkError(f"{what}: {refused}") from None
             if self._was_let_in(cause):
                 text = f"{what}: MongoDB at {self.where}: {self.text_of(cause)}. {READ_AGAIN}."
-                self.close()  # The next client is made of the address as it is then.
+                # Not another client: other threads are in the middle of something with this one.
+                renew_account(self.client, newest(self.uri))
                 raise SinkUnavailableError(text) from None
             raise _refusal(cause)(f"{what}: MongoDB at {self.where}: {self.text_of(cause)}") from None
 

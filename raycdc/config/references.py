@@ -62,16 +62,18 @@ class Renewed(str):
 
 
 def newest(text: str) -> str:
-    """`text` as its references give it now; where they cannot be read (on another machine, or in this moment), as they
-    gave it last in this process. Any other text is itself. May block: see `ANSWER_TIMEOUT_S`. Thread-safe.
+    """`text` as its references give it now; as they gave it last in this process where they cannot be read (on another
+    machine, or in this moment), or where one is empty that was not (a file that is being written). Any other text is
+    itself. May block: see `ANSWER_TIMEOUT_S`. Thread-safe.
     """
     if not isinstance(text, Renewed):
         return text
     resolver = Resolver(os.environ)
     read = resolver.resolve(text.template)
-    if resolver.problems or not isinstance(read, str):
-        return _LAST.get(text.template, str(text))
-    _LAST[text.template] = str(read)
+    last, empty = _LAST.get(text.template, (str(text), frozenset()))
+    if resolver.problems or not isinstance(read, str) or (read != last and resolver.empty - empty):
+        return last
+    _LAST[text.template] = str(read), frozenset(resolver.empty)
     return str(read)
 
 
@@ -86,8 +88,8 @@ def from_private(content: str) -> str:
     return Renewed(text, template) if template else str(text)
 
 
-#: What each template was in this process.
-_LAST: dict[str, str] = {}
+#: What each template was in this process, and which of its references were empty.
+_LAST: dict[str, tuple[str, frozenset[str]]] = {}
 
 
 class _Answers:
@@ -110,12 +112,15 @@ _ANSWERS = _Answers()
 
 
 class Resolver:
-    """Resolves the references of one configuration; afterwards holds the `problems` and the `places` that had any."""
+    """Resolves the references of one configuration; afterwards holds the `problems`, the `places` that had any, and
+    the `empty` references of those that may change.
+    """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
         self.problems: list[str] = []
         self.places: set[Place] = set()
+        self.empty: set[str] = set()
 
     def resolve(self, value: Any, place: Place = ()) -> Any:
         """`value` with all references in its texts replaced; ones that cannot be become problems."""
@@ -150,6 +155,12 @@ class Resolver:
         if matched[0] == "$${":
             return "${"
         self.places.add(place)
+        text = self._said(matched, place)
+        if not text and matched[1] in _CHANGING:
+            self.empty.add(matched[0])
+        return text
+
+    def _said(self, matched: re.Match[str], place: Place) -> str:
         kind, argument = matched[1], matched[2]
         match kind:
             case "env":

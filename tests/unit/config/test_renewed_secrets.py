@@ -50,6 +50,19 @@ def test_a_file_is_read_again_also_where_the_secret_was_sent(tmp_path: Path) -> 
     assert repr(secret) == "***"
 
 
+def test_a_file_that_is_just_being_written_anew_is_as_it_was_last(tmp_path: Path) -> None:
+    """Emptied and then written, as `echo NEW > FILE` does: no login as nobody, and not kept as the last one."""
+    (file := tmp_path / "password").write_text("first")
+    (always := tmp_path / "suffix").write_text("")
+    plain = password_of(f"${{file:{file}}}").reveal()
+    within = password_of(f"cdc:${{file:{file}}}@db1${{file:{always}}}").reveal()
+    for said in ("first", "second", "third"):
+        file.write_text(said)
+        assert [newest(plain), newest(within)] == [said, f"cdc:{said}@db1"]
+        file.write_text("")
+        assert [newest(plain), newest(within)] == [said, f"cdc:{said}@db1"]
+
+
 def test_what_a_command_prints_and_a_function_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(references, "KEPT_S", 0.0)
     monkeypatch.setenv("SAID", SAID)

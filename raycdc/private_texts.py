@@ -8,6 +8,7 @@ and their process keeps it in memory alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 _sent: dict[str, str] = {}
@@ -19,10 +20,16 @@ def private_text(path: str) -> str:
 
 
 def all_private(folder: Path) -> dict[str, str]:
-    """The content of each private file of `folder`, by its path."""
+    """The content of each private file of `folder`, by its path; others may write there meanwhile."""
     if not folder.is_dir():
         return {}
-    return {str(path): path.read_text(encoding="utf-8") for path in folder.iterdir() if path.is_file()}
+    found: dict[str, str] = {}
+    for path in folder.iterdir():
+        # One that is written gets its name last, and is gone by the name that it had first.
+        with suppress(FileNotFoundError):
+            if path.is_file():
+                found[str(path)] = path.read_text(encoding="utf-8")
+    return found
 
 
 def take_private(texts: Mapping[str, str]) -> None:

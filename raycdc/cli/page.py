@@ -15,7 +15,7 @@ from raycdc.printable import printable_text
 
 def print_page_link(config: Path, *, reads_only: bool) -> int:
     """Print a new link on standard output, and what is to be known of it beside it. `StateError` where nobody runs the
-    pipeline.
+    pipeline, or the run has no page.
     """
 
     def say(text: str) -> None:
@@ -23,6 +23,11 @@ def print_page_link(config: Path, *, reads_only: bool) -> int:
 
     store = CheckpointStore(place_of_state(config), create=False)
     run = find_run(config, store, say)
+    if isinstance(run, NoRun) and run.runs:
+        raise StateError(
+            f"There is no page yet: {run.why}. Ask again in a moment; a run that was started with control.enabled = "
+            "false has no door, and no page."
+        )
     if isinstance(run, NoRun):
         raise StateError(
             f"There is no page, because the pipeline is not running: {run.why}. Start it with: raycdc run {config} "

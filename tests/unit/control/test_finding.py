@@ -12,6 +12,7 @@ import pytest
 from raycdc.checkpoint.door import VERSION, Door
 from raycdc.checkpoint.holder import Holder
 from raycdc.checkpoint.store import CheckpointStore
+from raycdc.cli.page import print_page_link
 from raycdc.config import ControlOptions
 from raycdc.config.control import PageAccess
 from raycdc.control.client import NoRun, find
@@ -45,6 +46,15 @@ def test_a_run_that_has_opened_no_door_yet(store: CheckpointStore) -> None:
     assert isinstance(found, NoRun)
     assert found.runs
     assert "process 7 on db9, which has the state, has opened no door yet" in found.why
+
+
+def test_a_run_that_has_opened_no_door_has_no_page_yet(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raycdc.cli.page.find_run", lambda config, store, wait: find(store, patience_s=0.0))
+    taken(store, ELSEWHERE)
+    config = Path(store.path).parent / "shop.toml"
+    config.write_text(f'[pipeline]\nname = "shop"\nstate = "{store.path}"\n')
+    with pytest.raises(StateError, match=r"no page yet: process 7 on db9, .* opened no door yet .*Ask again"):
+        print_page_link(config, reads_only=False)
 
 
 ELSEWHERE = Holder("db9", "another kernel", 7, beat=3)

@@ -122,10 +122,10 @@ class EpochRecovery:
 
     def _check_record(self) -> set[str] | None:
         """Compare what the targets hold with the record. A table that nobody follows owes nothing; one of several that
-        lacks what it had is parked, and so is one that is there and says that somebody changed it; where all others do,
-        they are not where they were: that is the sink's. Known rows lie in the state, wherever the targets are, and
-        each table's are its own alone. None where nothing is lacking and the record stays; else the targets that the
-        user has asked to begin again.
+        lacks what it had is parked, and so is a pipeline's only one that is there and says that somebody changed it;
+        where all others do, they are not where they were, or may not be asked: that is the sink's. Known rows lie in
+        the state, wherever the targets are, and each table's are its own alone. None where nothing is lacking and the
+        record stays; else the targets that the user has asked to begin again.
         """
         lacking = self._holdings.check_record(self._records.vectors, self._records.epoch, self._newest)
         if not lacking:
@@ -147,8 +147,8 @@ class EpochRecovery:
                     holds, anyway = self._writer.held_of_refused(target), followed.is_asked_for(source)
                     self._parked.park(target, targets[target], after, TargetGoneError(str(gone)), holds, anyway=anyway)
                 self._records.forget(name)
-            elif not (here or name in asked or isinstance(gone, TargetTouchedError)):
-                raise SinkError(str(gone))
+            elif not (here or name in asked or (isinstance(gone, TargetTouchedError) and len(owing) == 1)):
+                raise SinkError(str(gone))  # All at once have one cause, as a lost right, which a person mends once.
             else:
                 self._parked.park(name, targets[name], after, gone, held, anyway=name in asked)
         return set(map(str, asked))

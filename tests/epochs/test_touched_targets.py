@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -223,13 +224,9 @@ def test_rows_that_another_writer_takes_from_a_delta_table_are_noticed(
     assert story.parked.reason is (ParkReason.GONE if cause is restore_before else ParkReason.TOUCHED)
 
 
-@pytest.mark.parametrize("cause", [delete_rows, overwrite_rows])
-def test_the_only_table_of_a_pipeline_is_parked_when_others_took_rows_from_it(
-    cause: Callable[[Any], None], tmp_path: Path
-) -> None:
-    """It is there, and says so: its place is no other one, which would be the sink's trouble."""
-    config = tmp_path / "only.toml"
-    lake, state = tmp_path / "lake", tmp_path / "state"
+def of_generated_tables(root: Path, *tables: str) -> tuple[Path, Path, Path]:
+    """The configuration of a pipeline of such tables into Delta, its lake, and its state."""
+    config, lake, state = root / "only.toml", root / "lake", root / "state"
     config.write_text(
         f"""
 [pipeline]
@@ -237,7 +234,7 @@ name = "only"
 state = "{state}"
 [source]
 type = "datagen"
-tables = ["shop.items"]
+tables = {json.dumps(tables)}
 rows = 20
 events = 10
 per_second = 0
@@ -247,6 +244,15 @@ path = "{lake}"
 write = "upsert"
 """
     )
+    return config, lake, state
+
+
+@pytest.mark.parametrize("cause", [delete_rows, overwrite_rows])
+def test_the_only_table_of_a_pipeline_is_parked_when_others_took_rows_from_it(
+    cause: Callable[[Any], None], tmp_path: Path
+) -> None:
+    """It is there, and says so: its place is no other one, which would be the sink's trouble."""
+    config, lake, state = of_generated_tables(tmp_path, "shop.items")
 
     def runs() -> int:
         return main(["run", str(config), "--local", "--until", "caught-up"])
@@ -260,6 +266,27 @@ write = "upsert"
     shutil.rmtree(lake / "shop" / "items")
     assert main(["tables", "resnapshot", str(config), "shop.items"]) == 0
     assert runs() == 0
+
+
+def test_several_tables_that_all_fail_end_the_run_and_go_on_once_their_one_cause_is_mended(tmp_path: Path) -> None:
+    """As after a restore without grants: one cause of all, which is mended once, and nothing has to be read anew."""
+    config, lake, state = of_generated_tables(tmp_path, "shop.items", "shop.orders")
+
+    def runs() -> int:
+        return main(["run", str(config), "--local", "--until", "caught-up"])
+
+    assert runs() == 0
+    targets = [DeltaTable(str(lake / "shop" / name)) for name in ("items", "orders")]
+    versions = [target.version() for target in targets]
+    for target in targets:
+        target.delete("id = 3")
+    assert (runs(), runs()) == (ExitCode.SINK, ExitCode.SINK)
+    for target, version in zip(targets, versions, strict=True):
+        target.restore(version)
+    assert runs() == 0
+    record = CheckpointStore(state, create=False).last_commit()
+    assert record is not None
+    assert not record.parked
 
 
 def restore_ours(world: World) -> None:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self, TypeVar
 
-from raycdc.checkpoint.disk import DISK, Disk
+from raycdc.checkpoint.disk import DISK, Disk, make_folder
 from raycdc.errors import StateError
 
 _Result = TypeVar("_Result")
@@ -226,7 +226,7 @@ def private_file(folder: Path, text: str) -> Path:
     What a driver that died left of them goes when the next one begins (`sweep_private`): whether it died cannot be
     told from its pid, which another machine or container gives to others.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     path = folder / f"{_PRIVATE}{uuid.uuid4().hex}"
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         file.write(text)

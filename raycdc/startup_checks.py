@@ -345,6 +345,8 @@ def _logging(start: Start) -> Iterator[CheckResult]:
     problem = f"{path} is a folder" if path.is_dir() else unwritable(path.parent)
     if not problem and not path.parent.is_dir():
         problem = f"{path.parent} is not there"
+    if not problem and path.exists() and not path.is_file():
+        problem = f"{path} is no file, but a pipe or a device"
     if problem:
         fix = "Correct logging.file, or let this user write there."
         yield CheckResult("logging", f"No log can be written to {path}: {problem}.", fix, required=False)

@@ -8,9 +8,11 @@ statements and requests.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
+import stat
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -133,7 +135,8 @@ class _Appended:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._lock = threading.Lock()
+        # A library may log while a line is added by the same thread: from `__del__`, whenever that is called.
+        self._lock = threading.RLock()
         self._descriptor: int | None = None
         self._told = False
 
@@ -150,9 +153,9 @@ class _Appended:
             self._close()
 
     def _close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
 
     def _opened(self) -> int:
         if self._descriptor is not None:
@@ -165,12 +168,25 @@ class _Appended:
             if not same:
                 self._close()
         if self._descriptor is None:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._descriptor = os.open(self._path, flags, 0o600)
+            self._descriptor = _open_file(self._path)
         return self._descriptor
 
     def _tell(self, cause: OSError) -> None:
         if not self._told:
             self._told = True
             text = f"logging.file: {self._path} cannot be written to ({cause.strerror}); the run goes on without it."
-            print(printable_text(text), file=sys.stderr)  # noqa: T201 - the log is what does not work
+            # Standard error may be gone, too.
+            with contextlib.suppress(OSError, ValueError):
+                print(printable_text(text), file=sys.stderr)  # noqa: T201 - the log is what does not work
+
+
+def _open_file(path: Path) -> int:
+    """A descriptor that appends to a file. A pipe could be opened once somebody reads it, and holds up whoever writes
+    when nobody does: it is none, as is a device.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
+    descriptor = os.open(path, flags, 0o600)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no file")
+    return descriptor

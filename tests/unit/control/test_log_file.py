@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
+import os
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from raycdc.config.logs import LoggingOptions
 from raycdc.control.lines import check_line
-from raycdc.control.log_file import LogFile
+from raycdc.control.log_file import LogFile, _Appended
 from raycdc.errors import SinkError
 from raycdc.run_events import CaughtUp, RunEvent, SchemaChanged, Starting, Warned
 
@@ -30,7 +34,13 @@ def written(path: Path, level: str = "info", form: str = "json", error: Exceptio
             log.failed(error)
             log.failed(error)
     assert heard == [*EVENTS]
-    return path.read_text().splitlines()
+    return own(path)
+
+
+def own(path: Path) -> list[str]:
+    """The lines without those of other threads' libraries."""
+    lines = path.read_text().splitlines()
+    return [line for line in lines if ('"logger":' not in line and "logger=" not in line) or "library" in line]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +82,7 @@ def test_another_file_at_its_place_is_noticed(tmp_path: Path) -> None:
         log.listen(CaughtUp())
         path.rename(tmp_path / "log.1")
         log.listen(CaughtUp())
-    assert [len((tmp_path / name).read_text().splitlines()) for name in ("log", "log.1")] == [1, 1]
+    assert [len(own(tmp_path / name)) for name in ("log", "log.1")] == [1, 1]
 
 
 def test_a_file_that_cannot_be_written_is_told_of_once_and_holds_nothing_up(
@@ -85,3 +95,57 @@ def test_a_file_that_cannot_be_written_is_told_of_once_and_holds_nothing_up(
             log.listen(event)
     assert heard == [*EVENTS]
     assert capsys.readouterr().err.count("cannot be written to") == 1
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_a_pipe_is_no_log_whether_somebody_reads_it_or_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], is_read: bool
+) -> None:
+    pipe = tmp_path / "log"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK) if is_read else None
+    log = LogFile(LoggingOptions(file=str(pipe)), "shop", lambda _: None)
+
+    def write() -> None:
+        with log.writing():
+            for event in EVENTS:
+                log.listen(event)
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    writer.join(60)
+    assert not writer.is_alive()
+    assert capsys.readouterr().err.count("cannot be written to") == 1
+    if reader is not None:
+        os.close(reader)
+
+
+def test_a_run_goes_on_where_standard_error_is_gone_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = io.StringIO()
+    gone.close()
+    monkeypatch.setattr(sys, "stderr", gone)
+    heard: list[RunEvent] = []
+    LogFile(LoggingOptions(file=str(tmp_path / "gone" / "log")), "shop", heard.append).listen(CaughtUp())
+    assert heard == [CaughtUp()]
+
+
+def test_what_logs_while_a_line_is_added_holds_nothing_up(tmp_path: Path) -> None:
+    class Logs(type(Path())):  # type: ignore[misc]
+        said = False
+
+        def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+            if not Logs.said:
+                Logs.said = True
+                file.add("within")
+            return super().stat(follow_symlinks=follow_symlinks)  # type: ignore[no-any-return]
+
+    file = _Appended(Logs(tmp_path / "log"))
+
+    def write() -> None:
+        for line in ("first", "second"):
+            file.add(line)
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    writer.join(60)
+    assert (tmp_path / "log").read_text().splitlines() == ["first", "within", "second"]

@@ -6,11 +6,14 @@
 | delta-rs (deltalake) | `delta_options` | ``storage_options``: object_store's configuration keys |
 | pyiceberg's FileIO | `iceberg_properties` | ``s3.*``, ``adls.*``, ``gcs.*`` |
 
+`with_tls` does the same for the properties of a catalog of pyiceberg's.
+
 An empty key is left to the library, which asks the environment and the machine's role.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import assert_never
 from urllib.parse import urlsplit
 
@@ -18,6 +21,9 @@ from raycdc.stores.settings import StorageSettings, with_profile
 from raycdc.stores.url import ObjectPlace, StoreKind
 
 _TRUE = "true"
+#: Properties of TLS begin so.
+_TLS = "ssl."
+_Property = str | dict[str, str | dict[str, str]]
 
 
 def account_of(place: ObjectPlace, settings: StorageSettings) -> str:
@@ -90,6 +96,19 @@ def iceberg_properties(place: ObjectPlace, settings: StorageSettings) -> dict[st
         case _:
             assert_never(place.kind)
     return _given(options)
+
+
+def with_tls(properties: Mapping[str, str]) -> dict[str, _Property]:
+    """The properties of a REST catalog with those of TLS as pyiceberg wants them: ``ssl`` as nested tables."""
+    given: dict[str, _Property] = {key: value for key, value in properties.items() if not key.startswith(_TLS)}
+    tls = {key.removeprefix(_TLS): value for key, value in properties.items() if key.startswith(_TLS)}
+    client = {key.removeprefix("client."): value for key, value in tls.items() if key.startswith("client.")}
+    nested: dict[str, str | dict[str, str]] = {
+        key: value for key, value in tls.items() if not key.startswith("client.")
+    }
+    if client:
+        nested["client"] = client
+    return {**given, "ssl": nested} if nested else given
 
 
 def _complete(place: ObjectPlace, settings: StorageSettings) -> StorageSettings:

@@ -10,7 +10,6 @@ The folder is that of Spark's and Flink's ``type = hadoop``: ``WAREHOUSE/DB/TABL
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -35,15 +34,14 @@ from raycdc.sinks.iceberg.places import is_in_store, location_of, store_properti
 from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions
 from raycdc.sinks.iceberg.versions import FolderVersions, StoreVersions, Versions
 from raycdc.stores.api import StoreError
+from raycdc.stores.libraries import with_tls
 from raycdc.stores.object_store import ObjectStore
 from raycdc.stores.settings import StorageSettings
 from raycdc.stores.url import ObjectPlace, place_of
 
 NO_SETTINGS = StorageSettings()
-#: Properties of TLS begin so, and this one names the authorities.
-_TLS = "ssl."
+#: The property that names the authorities.
 _CA = "ssl.cabundle"
-_Property = str | dict[str, str | dict[str, str]]
 _CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 #: Tables whose newest metadata are kept as they were parsed.
 _PARSED_MAX = 64
@@ -78,19 +76,6 @@ def open_catalog(options: IcebergCatalogOptions, storage: StorageSettings = NO_S
             f"The {options.type} catalog of the Iceberg sink cannot be opened ({type(cause).__name__}). Check "
             "sink.catalog.uri and properties."
         ) from cause
-
-
-def with_tls(properties: Mapping[str, str]) -> dict[str, _Property]:
-    """The properties of a REST catalog with those of TLS as pyiceberg wants them: ``ssl`` as nested tables."""
-    given: dict[str, _Property] = {key: value for key, value in properties.items() if not key.startswith(_TLS)}
-    tls = {key.removeprefix(_TLS): value for key, value in properties.items() if key.startswith(_TLS)}
-    client = {key.removeprefix("client."): value for key, value in tls.items() if key.startswith("client.")}
-    nested: dict[str, str | dict[str, str]] = {
-        key: value for key, value in tls.items() if not key.startswith("client.")
-    }
-    if client:
-        nested["client"] = client
-    return {**given, "ssl": nested} if nested else given
 
 
 def _certificate_fault(options: IcebergCatalogOptions) -> str:

@@ -20,7 +20,7 @@ from pyiceberg.types import IntegerType, LongType, StringType
 
 from raycdc.errors import SinkError
 from raycdc.model import TableId
-from raycdc.stores.libraries import iceberg_properties
+from raycdc.stores.libraries import iceberg_properties, with_tls
 from raycdc.stores.settings import StorageSettings
 from raycdc.stores.url import FolderPlace, place_of
 from raycdc.verify.changelog import EMPTIED, KIND
@@ -58,7 +58,8 @@ class Warehouse:
                 raise absent
             return StaticTable.from_metadata(f"file://{folder / versions[max(versions)]}")
         try:
-            return load_catalog(self.name, **self._properties()).load_table((target.db, target.table))
+            catalog = load_catalog(self.name, **with_tls(self._properties()))  # type: ignore[arg-type]  # TLS is nested
+            return catalog.load_table((target.db, target.table))
         except NoSuchTableError:
             raise absent from None
         except Exception as cause:  # whatever SQLAlchemy's driver, boto3 or the HTTP library raises

@@ -96,6 +96,29 @@ def test_snapshots_with_a_name_stay(world: World) -> None:
     world.check()
 
 
+def test_a_name_that_is_given_during_a_commit_stays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between our look at the table and our commit: that one is refused and planned again."""
+    play(world, final=False)
+    world.restart()
+    own = HadoopCatalog.commit_table
+    named: list[int] = []
+
+    def commit_table(catalog: Any, table: Any, requirements: Any, updates: Any) -> Any:
+        left_out = [update.snapshot_ids[0] for update in updates if isinstance(update, RemoveSnapshotsUpdate)]
+        if left_out and not named and table.name()[-2:] == ORDERS:
+            named.append(left_out[-1])
+            table_of(world).manage_snapshots().create_tag(named[0], "month").commit()
+        return own(catalog, table, requirements, updates)
+
+    monkeypatch.setattr(HadoopCatalog, "commit_table", commit_table)
+    for number in range(6):
+        change(world, number)
+    metadata = table_of(world).metadata
+    assert [metadata.refs["month"].snapshot_id] == named
+    assert named[0] in {snapshot.snapshot_id for snapshot in metadata.snapshots}
+    world.check()
+
+
 def test_a_rollback_is_refused_as_ever(world: World) -> None:
     play(world, final=False)
     world.restart()

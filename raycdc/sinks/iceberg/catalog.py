@@ -10,6 +10,7 @@ The folder is that of Spark's and Flink's ``type = hadoop``: ``WAREHOUSE/DB/TABL
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from pyiceberg.serializers import Compressor, ToOutputFile
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
-from pyiceberg.table.update import update_table_metadata
+from pyiceberg.table.update import RemoveSnapshotsUpdate, TableUpdate, update_table_metadata
 from requests.exceptions import SSLError
 from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
@@ -97,7 +98,14 @@ def _certificate_fault(options: IcebergCatalogOptions) -> str:
 
 
 class _SyncedSqlCatalog(SqlCatalog):
-    """Metadata is on the disk before the database points to it."""
+    """Metadata is on the disk before the database points to it, and no named snapshot is left out of it."""
+
+    def _update_and_stage_table(
+        self, current_table: Any, table_identifier: Any, requirements: Any, updates: Any
+    ) -> Any:
+        if current_table is not None:
+            _require_unnamed(current_table.metadata, updates)
+        return super()._update_and_stage_table(current_table, table_identifier, requirements, updates)
 
     @staticmethod
     def _write_metadata(metadata: TableMetadata, io: Any, metadata_path: str) -> None:
@@ -160,7 +168,9 @@ class HadoopCatalog(MetastoreCatalog):
         return self.load_table(identifier)
 
     def commit_table(self, table: Table, requirements: Any, updates: Any) -> CommitTableResponse:
-        """Raises `CommitFailedException` when a requirement is not met or another writer was faster."""
+        """Raises `CommitFailedException` when a requirement is not met, another writer was faster, or what would be
+        left out is the head of a branch or tag.
+        """
         folder = self._metadata_folder(table.name())
         found = self._versions.newest(folder)
         if found is None:
@@ -169,6 +179,7 @@ class HadoopCatalog(MetastoreCatalog):
         current = self._read(folder, table.io, self._location(name))
         for requirement in requirements:
             requirement.validate(current)
+        _require_unnamed(current, updates)
         changed = update_table_metadata(current, updates, metadata_location=self._location(name))
         written = self._versions.add(folder, version + 1, _text_of(changed))
         return CommitTableResponse(metadata=changed, metadata_location=self._location(written))  # type: ignore[call-arg]
@@ -217,6 +228,17 @@ class HadoopCatalog(MetastoreCatalog):
 
     drop_table = rename_table = register_table = drop_namespace = update_namespace_properties = _refused
     list_views = view_exists = drop_view = load_view = register_view = _refused
+
+
+def _require_unnamed(metadata: TableMetadata, updates: Iterable[TableUpdate]) -> None:
+    """`CommitFailedException` where an update leaves out a snapshot that got a branch or tag since we looked: pyiceberg
+    would take the name away as well, and say nothing.
+    """
+    left_out = {
+        number for update in updates if isinstance(update, RemoveSnapshotsUpdate) for number in update.snapshot_ids
+    }
+    if named := sorted(name for name, ref in metadata.refs.items() if ref.snapshot_id in left_out):
+        raise CommitFailedException(f"A snapshot that would be left out has the name {named[0]} now")
 
 
 def _text_of(metadata: TableMetadata) -> bytes:

@@ -86,10 +86,11 @@ def test_a_partition_that_runs_ahead_waits_until_the_slow_one_comes_or_is_idle(
             return produced
 
         expect(run, trickle(lambda: paused(run) == [fast]))
-        feed.produce(1, 101, 102)
         seen: list[dict[str, Any]] = []
 
         def waits_with_messages_behind_it() -> bool:
+            # Where a busy machine took the slow one for idle, those that came before were read.
+            feed.produce(1, 101)
             seen[:] = [newest(run)["lag"]]
             return (seen[0]["pending_records"] or 0) >= 2 and paused(run) == [fast]
 

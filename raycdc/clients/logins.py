@@ -3,7 +3,7 @@
 Whoever changes a password changes it at two places, one after the other: at the server, and where the configuration
 takes it from. In between the server refuses the account. Where the password is read again at each try
 (`raycdc.config.references.newest`), that is waited for like a server that is away; an account that was never let in is
-refused at once.
+refused at once. A reader's process and a task's have their secrets from the driver, which was let in before.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Logins:
     def may_change(self, server: str, user: str, secret: str) -> bool:
         """Whether a refusal of the account, which logged in with `secret`, may pass."""
         with self._lock:
-            return isinstance(secret, Renewed) and (server, user) in self._let_in
+            return isinstance(secret, Renewed) and (secret.sent or (server, user) in self._let_in)
 
 
 #: Of this process.

@@ -54,11 +54,26 @@ class Renewed(str):
     """
 
     template: str
+    #: Whether another process has sent it, which had logged in with it before: the driver, to its readers and tasks.
+    sent: bool
 
-    def __new__(cls, text: str, template: str = "") -> Self:
+    def __new__(cls, text: str, template: str = "", *, sent: bool = False) -> Self:
         made = super().__new__(cls, text)
-        made.template = template
+        made.template, made.sent = template, sent
         return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _sent, (str(self), self.template)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+
+def _sent(text: str, template: str) -> Renewed:
+    return Renewed(text, template, sent=True)
 
 
 def newest(text: str) -> str:
@@ -85,7 +100,7 @@ def as_private(text: str) -> str:
 def from_private(content: str) -> str:
     """The text of `as_private`."""
     text, template = json.loads(content)
-    return Renewed(text, template) if template else str(text)
+    return _sent(text, template) if template else str(text)
 
 
 #: What each template was in this process, and which of its references were empty.

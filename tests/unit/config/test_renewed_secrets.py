@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from raycdc.clients.logins import Logins
 from raycdc.config import Secret, config_from_dict, references
-from raycdc.config.references import Renewed, Resolver, newest
+from raycdc.config.references import Renewed, Resolver, as_private, from_private, newest
 from raycdc.config.toml import TomlTable
 from raycdc.errors import ConfigError
 
@@ -115,3 +118,18 @@ def test_a_text_of_the_environment_alone_is_a_plain_one() -> None:
     resolver = Resolver({"A": "b"})
     assert type(resolver.resolve("${env:A}")) is str
     assert isinstance(resolver.resolve("${file:/dev/null}"), Renewed)
+
+
+@pytest.mark.parametrize(
+    "way", [lambda secret: pickle.loads(pickle.dumps(secret)), lambda s: from_private(as_private(s))]
+)
+def test_a_process_that_has_its_secret_of_the_driver_waits_for_the_next_one(way: Callable[[str], str]) -> None:
+    """It may begin between the server's change and the file's; the driver was let in before."""
+    secret, logins = Renewed("old", "${file:/dev/null}"), Logins()
+    assert not logins.may_change("db:1", "cdc", secret)
+    assert not logins.may_change("db:1", "cdc", copy.deepcopy(secret))
+    assert logins.may_change("db:1", "cdc", way(secret))
+    assert not logins.may_change("db:1", "cdc", way("old"))
+    arrived = way(secret)
+    assert isinstance(arrived, Renewed)
+    assert arrived.template == secret.template

@@ -54,6 +54,17 @@ class ConfigError(RaycdcError):
         super().__init__("\n".join(problems))
 
 
+class EngineNotStartedError(ConfigError):
+    """Spark did not come up, and not because of what its configuration says: its JVM was ended, or what it needs could
+    not be fetched just now. A run that began in its own process tries again later; one that needs Spark at once ends.
+    """
+
+    cure = (
+        "See what the text names: the memory of the machine, or its way to Maven's repository; `spark.conf` may give "
+        "Spark less memory. Then the same command."
+    )
+
+
 class SourceError(RaycdcError):
     """The source refused us or cannot serve us: wrong password, missing privilege, unsuitable setting."""
 

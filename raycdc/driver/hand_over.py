@@ -29,7 +29,7 @@ from typing import Any, Protocol
 
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import PipelineConfig
-from raycdc.errors import ClusterLostError, ConfigError, RaycdcError
+from raycdc.errors import ClusterLostError, ConfigError, EngineNotStartedError, RaycdcError
 from raycdc.failpoints import reach
 from raycdc.run_events import HandedOver, RunEvent, Warned
 from raycdc.runtime.coordinator_host import CoordinatorStart
@@ -309,9 +309,9 @@ class HandOver:
         while not (self._closed.is_set() or self._side.ending):
             try:
                 self._prepare()
-            except ConfigError:
-                raise  # It would come again at every start.
-            except Exception as error:  # noqa: BLE001 - nothing of the run depends on them yet
+            except Exception as error:
+                if isinstance(error, ConfigError) and not isinstance(error, EngineNotStartedError):
+                    raise  # It would come again at every start.
                 if self._closed.is_set() or self._side.ending:
                     return
                 self._launcher.discard()

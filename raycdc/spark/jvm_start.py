@@ -8,6 +8,9 @@ from subprocess import Popen
 from threading import Lock
 from typing import Any
 
+#: Exit codes of a shell above it are of a signal.
+_BY_SIGNAL = 128
+
 
 class JvmStart:
     """The start of a JVM, which another thread may break off."""
@@ -32,6 +35,13 @@ class JvmStart:
             self._process = process
             if self._broken_off:
                 process.kill()
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether a signal ended the process, as where the machine has no memory for it; a shell says 128 and more."""
+        with self._lock:
+            code = None if self._process is None else self._process.poll()
+        return code is not None and (code < 0 or code > _BY_SIGNAL)
 
     def break_off(self) -> None:
         """End it. Returns when the block that starts it has ended, with all that it cleans up."""

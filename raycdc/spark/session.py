@@ -19,7 +19,7 @@ from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any
 
-from raycdc.errors import ConfigError
+from raycdc.errors import ConfigError, EngineNotStartedError
 from raycdc.own_files import user_cache
 from raycdc.spark import artifacts, class_archive
 from raycdc.spark.executors import executor_settings, executors_python
@@ -68,13 +68,14 @@ def spark_session(
     """Start Spark (4–5 s) and return its session. `scratch` gets warehouse, temporary files and ``spark.log``.
 
     Executors on other machines get what tasks of `sink` (its type) import. `conf` overrides ours. The start may be
-    broken off at `jvm`. `ConfigError` when Java or a fitting pyspark is missing.
+    broken off at `jvm`. `ConfigError` when Java or a fitting pyspark is missing, or Spark refuses the settings;
+    `EngineNotStartedError` where its JVM was killed, or jars could not be fetched.
     """
     java = check_java()
     check_pyspark()
     if not _JARS_GIVEN & (conf or {}).keys():
         fetch_delta_jars()
-    from py4j.protocol import Py4JError
+    from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
@@ -89,27 +90,32 @@ def spark_session(
     scratch.mkdir(parents=True, exist_ok=True)
     # A process has one JVM: pyspark would go on with the first, and leave another one unused beside it.
     forget_lost_jvm()
-    gateway = SparkContext._gateway
+    gateway, jvm = SparkContext._gateway, jvm or JvmStart()
     if gateway is None:
         with (scratch / "spark.log").open("ab") as log:
             try:
-                gateway = start_jvm(settings, scratch, log, jvm or JvmStart())
+                gateway = start_jvm(settings, scratch, log, jvm)
             except PySparkRuntimeError as cause:
-                raise _not_started(master, "its JVM ended at once.", scratch / "spark.log") from cause
+                reason = "its JVM ended at once."
+                raise _not_started(master, reason, scratch / "spark.log", refused=not jvm.was_killed) from cause
     try:
         context = SparkContext(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())), gateway=gateway)
         context.setLogLevel("ERROR")
         return SparkSession(context)
     except Py4JError as cause:
         reason = next((line for line in str(cause).splitlines()[1:] if line.strip()), str(cause)).strip(": \t")
-        raise _not_started(master, reason, scratch / "spark.log") from cause
+        # An error of Java is Spark's answer to its settings; any other is of a JVM that answers no more.
+        refused = isinstance(cause, Py4JJavaError)
+        raise _not_started(master, reason, scratch / "spark.log", refused=refused) from cause
 
 
-def _not_started(master: str, reason: str, log: Path) -> ConfigError:
-    return ConfigError(
+def _not_started(master: str, reason: str, log: Path, *, refused: bool) -> ConfigError:
+    """Whether Spark `refused` its settings, or did not come to that."""
+    text = (
         f"Spark did not start at spark.master = {master!r}: {reason} Correct spark.master or spark.conf; {log} has the "
         "rest."
     )
+    return ConfigError(text) if refused else EngineNotStartedError(text)
 
 
 def check_settings(conf: Mapping[str, str]) -> None:
@@ -160,7 +166,8 @@ def delta_jars() -> list[Path]:
 
 
 def fetch_delta_jars() -> None:
-    """Fetch the Delta jars into the user's cache, once, where there are none; `ConfigError` where that fails.
+    """Fetch the Delta jars into the user's cache, once, where there are none; `EngineNotStartedError` where that fails,
+    `ConfigError` for jars that are there and are others.
 
     They have the hashes that this version of raycdc knows (`raycdc.spark.artifacts`), and are compared with them again
     at each start, because others may be able to write where they lie.
@@ -177,11 +184,16 @@ def fetch_delta_jars() -> None:
                 # Another process may have been faster.
                 with suppress(OSError):
                     Path(scratch, "jars").rename(folder)
+    except (artifacts.ArtifactError, OSError) as cause:
+        raise EngineNotStartedError(_without_jars(cause)) from cause
+    try:
         artifacts.verify([jar for jar in delta_jars() if jar.parent == folder])
     except (artifacts.ArtifactError, OSError) as cause:
-        raise ConfigError(
-            f"Spark has no Delta jars: {cause} Run make setup, or set RAYCDC_JARS to a folder that has them."
-        ) from cause
+        raise ConfigError(_without_jars(cause)) from cause
+
+
+def _without_jars(cause: Exception) -> str:
+    return f"Spark has no Delta jars: {cause} Run make setup, or set RAYCDC_JARS to a folder that has them."
 
 
 def _tell(line: str) -> None:

@@ -24,7 +24,7 @@ from raycdc.config import load_config
 from raycdc.config.load import config_from_dict
 from raycdc.driver import hand_over
 from raycdc.driver.hand_over import HandedLauncher, HandOver, StateAsked, begins_in_process
-from raycdc.errors import ClusterLostError, ConfigError, RaycdcError
+from raycdc.errors import ClusterLostError, ConfigError, EngineNotStartedError, RaycdcError
 from raycdc.pipeline import Pipeline
 from raycdc.run_events import CaughtUp, Committed, HandedOver, RunEvent, Started, Stopped, Warned
 from raycdc.runtime.launcher import JobSpec, Launcher, LocalLauncher
@@ -82,7 +82,7 @@ def test_the_error_of_an_engine_that_does_not_start_ends_the_run(
             pipeline.run()
 
 
-@pytest.mark.parametrize("engine", ["Ray", "Spark"])
+@pytest.mark.parametrize("engine", ["Ray", "Spark", "Spark's start"])
 def test_an_engine_that_dies_before_the_hand_over_is_started_again(tmp_path: Path, engine: str) -> None:
     """The run goes on in its own process meanwhile, says so, and hands over to the next one."""
     dead, events = [True], list[RunEvent]()
@@ -100,8 +100,12 @@ def test_an_engine_that_dies_before_the_hand_over_is_started_again(tmp_path: Pat
                 raise ClusterLostError("Ray's head is gone: its process raylet (7) ended.", "Run the pipeline again.")
 
     def session(*_: object) -> object:
-        gone = [1] if engine == "Spark" and dead else []
-        dead.clear()
+        first = bool(dead)
+        if engine != "Ray":
+            dead.clear()
+        if engine == "Spark's start" and first:
+            raise EngineNotStartedError("Spark did not start.")
+        gone = [1] if engine == "Spark" and first else []
         process = SimpleNamespace(poll=lambda: gone[0] if gone else None)
         context = SimpleNamespace(defaultParallelism=0, _gateway=SimpleNamespace(proc=process))
         return SimpleNamespace(stop=lambda: None, sparkContext=context)
@@ -132,7 +136,9 @@ def test_an_engine_that_dies_before_the_hand_over_is_started_again(tmp_path: Pat
         pipeline.stop()
         runs.join()
     warnings = [event.text for event in events if isinstance(event, Warned)]
-    lost = "Ray's head is gone: its process raylet (7) ended." if engine == "Ray" else LOST
+    lost = {"Ray": "Ray's head is gone: its process raylet (7) ended.", "Spark": LOST}.get(
+        engine, "Spark did not start."
+    )
     assert warnings == [f"{lost} {hand_over.STAYS} 0 s."], events
     assert len([event for event in events if isinstance(event, HandedOver)]) == 1
     assert isinstance(events[-1], Stopped)

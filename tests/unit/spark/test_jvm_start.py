@@ -12,6 +12,8 @@ import pytest
 from pyspark import SparkContext, java_gateway
 from pyspark.errors import PySparkRuntimeError
 
+from raycdc.errors import ConfigError, EngineNotStartedError
+from raycdc.spark import session
 from raycdc.spark.gateway import forget_lost_jvm, start_jvm
 from raycdc.spark.jvm_start import JvmStart
 
@@ -52,3 +54,23 @@ def test_a_session_begins_with_a_new_jvm_where_the_last_one_ended(
     forget_lost_jvm()
     assert SparkContext._gateway is (gateway if code is None else None)
     assert (SparkContext._jvm is None) == (code is not None)
+
+
+@pytest.mark.parametrize(("end", "kind"), [("kill -9 $$", EngineNotStartedError), ("exit 1", ConfigError)])
+def test_a_jvm_that_is_killed_is_not_taken_for_one_that_refuses_its_options(
+    end: str, kind: type[ConfigError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first may come up later; the second would end the same way each time."""
+
+    def launch(popen_kwargs: Any) -> Any:
+        vars(java_gateway)["Popen"](["sh", "-c", end]).wait()
+        raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+
+    monkeypatch.setattr(java_gateway, "launch_gateway", launch)
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setattr(session, "_settings", lambda *_: dict[str, str]())
+    monkeypatch.setattr(session, "fetch_delta_jars", lambda: None)
+    monkeypatch.setenv("PYSPARK_PYTHON", "")
+    with pytest.raises(ConfigError, match="its JVM ended at once") as caught:
+        session.spark_session("local[1]", tmp_path)
+    assert type(caught.value) is kind

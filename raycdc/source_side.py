@@ -33,6 +33,7 @@ from raycdc.sinks.api import UPSERT
 from raycdc.source.protocol.coordinator import CoordinatorSettings
 from raycdc.source.table_requests import refusals_of, settle
 from raycdc.spark.addresses import own_address
+from raycdc.waiting import left_work
 
 if TYPE_CHECKING:
     from raycdc.runtime.ray_spools import SpoolSettings
@@ -119,6 +120,8 @@ def new_launcher(
     """The launcher of the run's processes. Ray's processes die with the thread that calls this."""
     if local:
         return LocalLauncher(spec)
+    # A run before may have left its Ray to its end: this one would take that for its own.
+    left_work.wait_for(left_work.now())
     return _ray_launcher(config, spec, store, reporter)
 
 

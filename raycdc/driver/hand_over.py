@@ -66,7 +66,10 @@ def begins_in_process(config: PipelineConfig, *, local: bool) -> bool:
         return False
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():
-        return False
+        # It may be one that a run before left to its end, which is nobody's to go on with.
+        left_work.wait_for(left_work.now())
+        if ray.is_initialized():
+            return False
     return not any(map(needs_spark, config.transformed().all))
 
 

@@ -480,3 +480,24 @@ def _handed_run(config: Path, *, failpoints: str) -> int:
         return subprocess.run(
             words, env=environment, stdout=said, stderr=said, timeout=RUN_TIMEOUT_S, check=False
         ).returncode
+
+
+def test_the_ray_that_a_run_before_left_to_its_end_is_not_taken_for_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second run of the process begins while it ends: nothing is left of it a moment later."""
+    left: Future[None] = Future()
+
+    def wait_for(works: Collection[Future[Any]]) -> None:
+        assert left in works
+        left.set_result(None)
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: not left.done()))
+    monkeypatch.setattr(left_work, "wait_for", wait_for)
+    left_work.leave(left)
+    document = tomllib.loads(configured(tmp_path).read_text())
+    document["pipeline"]["start_in_process"] = True
+    try:
+        assert begins_in_process(config_from_dict(document), local=False)
+    finally:
+        left.cancel()

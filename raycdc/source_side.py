@@ -183,12 +183,15 @@ def _spools_of(config: PipelineConfig, spec: JobSpec, store: CheckpointStore) ->
 
 def _end_process(reporter: ProgressReporter, lost: ClusterLostError) -> None:
     """Ray would do the same a little later, with words of its own and another exit code."""
-    reporter.failed(lost)
-    sys.stderr.write(f"{printable_text(str(lost))}\n")
-    sys.stderr.flush()
-    for tell in reporter.on_exit:
-        tell(lost)
-    os._exit(int(lost.exit_code))
+    try:
+        reporter.failed(lost)
+        sys.stderr.write(f"{printable_text(str(lost))}\n")
+        sys.stderr.flush()
+        for tell in reporter.on_exit:
+            tell(lost)
+    finally:
+        # Whatever a listener or standard error has against it.
+        os._exit(int(lost.exit_code))
 
 
 class Processes:

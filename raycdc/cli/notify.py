@@ -23,6 +23,8 @@ def send_test(path: Path) -> int:
             receiver.send(test_message(config.pipeline.name))
         except NotSentError as error:
             refused.append(f"{receiver.name} has not taken it: {error}.")
+        except Exception as wrong:  # noqa: BLE001 - of the URL or this machine; its text may be secret
+            refused.append(f"{receiver.name} has not taken it: {type(wrong).__name__}.")
         else:
             print(printable_text(f"{receiver.name} has taken it."))
     if refused:

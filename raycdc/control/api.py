@@ -164,7 +164,7 @@ def _json(document: bytes) -> Response:
 def _chosen(request: Request) -> Chosen:
     asked = request.query_params
     limit = asked.get("limit", "")
-    number = int(limit) if limit.isdecimal() else None
+    number = int(limit[:9]) if limit[:9].isdecimal() else None
     return Chosen(asked.get("table", ""), asked.get("phase", ""), asked.get("after", ""), number)
 
 

@@ -151,7 +151,9 @@ class Notifier:
                 if self._closed.wait(pause_s):
                     return
 
-        threading.Thread(target=watch, name="notify room", daemon=True).start()
+        # A machine without room for a thread ends no run.
+        with suppress(RuntimeError):
+            threading.Thread(target=watch, name="notify room", daemon=True).start()
 
 
 def _now_ms() -> int:

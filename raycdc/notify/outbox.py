@@ -144,8 +144,11 @@ class Outbox:
             self._known.add(message.id)
             self._waiting.append(message)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="notify", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._work, name="notify", daemon=True)
+                # Where there is no room for a thread the next message tries again, and the end tells what waits.
+                with suppress(RuntimeError):
+                    thread.start()
+                    self._thread = thread
             self._changed.notify_all()
 
     def end(self) -> None:
@@ -200,6 +203,9 @@ class Outbox:
                     self._give_up(message, str(refused))
                     return
                 pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
+            except Exception as wrong:  # noqa: BLE001 - of the URL or this machine; its text may be secret
+                self._give_up(message, type(wrong).__name__)
+                return
             else:
                 self._sent.add(self._receiver.key, message.id)
                 return

@@ -452,3 +452,9 @@ def test_nothing_is_made_while_nobody_looks(door: Door) -> None:
     looks = [feed.look(Wanted(), MAY) for _ in range(5)]
     assert asked == 1
     assert len({look.status.at_ms for look in looks}) == 1
+
+
+def test_what_no_name_or_number_is_like_is_answered(tmp_path: Path) -> None:
+    door = Door(tmp_path, verifications=Verifications((sys.executable, "-c", "")))
+    assert door.ask("/v1/verifications", {"table": "\ud800"}, BEARER).code == 400
+    assert door.ask(f"/v1/status?limit={'1' * 5000}", None, BEARER).code == 200

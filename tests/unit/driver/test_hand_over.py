@@ -186,7 +186,7 @@ def test_a_command_that_ends_waits_for_no_engine(tmp_path: Path, end: str) -> No
             assert process.wait(RUN_TIMEOUT_S) == 0, log.read_text()
         finally:
             process.kill()
-    last = json.loads(log.read_text().splitlines()[-1])
+    last = json.loads([line for line in log.read_text().splitlines() if line.startswith("{")][-1])
     assert last["event"] == ("stopped" if end == "SIGTERM" else "caught_up")
     assert run(configured(tmp_path, events=1000)) == 0
     require_exact(tmp_path, 1000)

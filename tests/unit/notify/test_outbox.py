@@ -18,7 +18,7 @@ class Receiver:
 
     name, key = "the receiver", "k"
 
-    def __init__(self, *errors: NotSentError, blocks: bool = False) -> None:
+    def __init__(self, *errors: Exception, blocks: bool = False) -> None:
         self._errors = [*errors]
         self.free = threading.Event()
         if not blocks:
@@ -73,6 +73,16 @@ def test_one_that_will_never_take_it_is_told_of_and_the_next_message_goes_on(tmp
     close(box)
     assert receiver.taken == [second.id]
     assert warnings == ["The notification test was not taken by the receiver, and is dropped: it answers with 404."]
+
+
+def test_a_receiver_that_fails_in_another_way_is_told_of_without_its_words(tmp_path: Path) -> None:
+    receiver, warnings = Receiver(UnicodeError("geheim")), list[str]()
+    box = outbox(receiver, tmp_path, warnings)
+    box.put(tried("p"))
+    box.put(second := tried("q"))
+    close(box)
+    assert receiver.taken == [second.id]
+    assert warnings == ["The notification test was not taken by the receiver, and is dropped: UnicodeError."]
 
 
 def test_one_that_is_away_for_too_long_is_given_up(tmp_path: Path) -> None:

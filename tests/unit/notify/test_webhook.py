@@ -62,18 +62,24 @@ def answering(
 def _request(connection: socket.socket) -> bytes:
     data = b""
     while b"\r\n\r\n" not in data:
-        data += connection.recv(65536)
+        data += _some(connection)
     head, _, body = data.partition(b"\r\n\r\n")
     length = next(
         int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")
     )
     while len(body) < length:
-        body += connection.recv(65536)
+        body += _some(connection)
     return head + b"\r\n\r\n" + body
 
 
+def _some(connection: socket.socket) -> bytes:
+    if not (data := connection.recv(65536)):
+        raise ConnectionResetError("the request ends early")
+    return data
+
+
 def webhook(url: str, **options: object) -> Webhook:
-    return Webhook(NotifyOptions.model_validate({"type": "webhook", "url": url, "timeout": "2s", **options}))
+    return Webhook(NotifyOptions.model_validate({"type": "webhook", "url": url, "timeout": "60s", **options}))
 
 
 def refusal(hook: Webhook) -> NotSentError:

@@ -143,7 +143,7 @@ class NotifyOptions(Options):
         if not text:
             raise ValueError('url is required for type = "webhook", e.g. url = "${env:WEBHOOK_URL}"')
         parts, host = _split(text)
-        if not (text.isascii() and text.isprintable() and " " not in text and host):
+        if not (text.isascii() and text.isprintable() and " " not in text and _can_be_asked(host)):
             raise ValueError("url must be one such as https://HOST/PATH, in ASCII")
         if parts.scheme not in ("https", "http"):
             raise ValueError("url must begin with https://")
@@ -154,6 +154,11 @@ class NotifyOptions(Options):
                 "url is plain HTTP to another machine, where others can read messages; use https, or set "
                 "allow_http = true"
             )
+
+
+def _can_be_asked(host: str) -> bool:
+    """Whether it is made of names as DNS has them (RFC 1035, 2.3.4), or an address."""
+    return all(0 < len(name) < 64 for name in host.removesuffix(".").split("."))
 
 
 def _split(url: str) -> tuple[SplitResult, str]:

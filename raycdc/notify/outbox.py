@@ -60,30 +60,42 @@ class Receiver(Protocol):
 
 
 class Sent:
-    """The ids that receivers have taken, in a file. Thread-safe."""
+    """The ids that receivers have taken, in a file, which is read when it is first asked: a driver that waits for
+    another one's state does not know by then what that one sends. Thread-safe.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
         self._ids: dict[str, list[str]] = {}
-        with suppress(OSError, ValueError, AttributeError, TypeError):
-            document = json.loads(path.read_bytes())
-            if document["version"] == FILE_VERSION:
-                self._ids = {str(name): [str(one) for one in ids] for name, ids in document["sent"].items()}
+        self._was_read = False
 
     def __repr__(self) -> str:
         return f"Sent({str(self._path)!r})"
 
     def has(self, receiver: str, message: str) -> bool:
+        if not self._was_read:
+            with self._lock:
+                self._read()
         return message in self._ids.get(receiver, ())
 
     def add(self, receiver: str, message: str) -> None:
         """A file that cannot be written costs nothing but a repeated message."""
         with self._lock:
+            self._read()
             self._ids[receiver] = [*self._ids.get(receiver, ()), message][-SENT_MAX:]
             data = json.dumps({"version": FILE_VERSION, "sent": self._ids}).encode()
             with suppress(OSError):
                 self._write(data)
+
+    def _read(self) -> None:
+        if self._was_read:
+            return
+        with suppress(OSError, ValueError, AttributeError, TypeError, KeyError):
+            document = json.loads(self._path.read_bytes())
+            if document["version"] == FILE_VERSION:
+                self._ids = {str(name): [str(one) for one in ids] for name, ids in document["sent"].items()}
+        self._was_read = True
 
     def _write(self, data: bytes) -> None:
         temporary = self._path.with_name(f".{self._path.name}.{uuid.uuid4().hex}.tmp")

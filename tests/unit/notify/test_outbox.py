@@ -56,6 +56,17 @@ def test_messages_arrive_in_order_once_and_not_again_in_the_next_run(tmp_path: P
     assert (tmp_path / FILE_NAME).stat().st_mode & 0o777 == 0o600
 
 
+def test_one_that_waited_for_its_turn_knows_what_was_sent_meanwhile(tmp_path: Path) -> None:
+    receiver = Receiver()
+    waiting = outbox(receiver, tmp_path, [])
+    first = outbox(receiver, tmp_path, [])
+    first.put(message := tried("p"))
+    close(first)
+    waiting.put(message)
+    close(waiting)
+    assert receiver.taken == [message.id]
+
+
 def test_a_receiver_that_is_away_is_asked_again_and_the_end_does_not_wait_for_the_pause(tmp_path: Path) -> None:
     receiver, warnings = Receiver(NotSentError("away", after_s=3000.0)), list[str]()
     box = outbox(receiver, tmp_path, warnings)

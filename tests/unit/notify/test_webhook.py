@@ -152,6 +152,8 @@ def test_certificates_are_verified(tmp_path: Path) -> None:
         ({"url": "https://me:geheim@hooks.example.org/x"}, "no name and password"),
         ({"url": "https://hooks.example.org:99999/geheim"}, "https://HOST/PATH"),
         ({"url": "https://hooks.example.org/a\r\nb"}, "https://HOST/PATH"),
+        ({"url": "https://hooks..example.org/geheim"}, "https://HOST/PATH"),
+        ({"url": f"https://{'a' * 64}.example.org/geheim"}, "https://HOST/PATH"),
         ({}, "url is required"),
         ({"url": "https://hooks.example.org/geheim", "secret": "geheim"}, "must be whsec_"),
         ({"url": "https://hooks.example.org/x", "command": ["true"]}, "command: not of type"),

@@ -1,5 +1,5 @@
 """The HTTP API of a running pipeline, under ``/v1``. Every answer needs the token, or a session of the page
-(`raycdc.control.page`), which is as good; none has a secret or a row's value.
+(`raycdc.control.page`), which is as good but for making links; none has a secret or a row's value.
 
 | request | answer |
 |---|---|
@@ -34,7 +34,7 @@ from raycdc.control.events import EventHub
 from raycdc.control.model import Chosen, Status
 from raycdc.control.openapi import description
 from raycdc.control.page.routes import SESSION, Page
-from raycdc.control.requests import HEADERS, error, has_token, json_body, wants_token
+from raycdc.control.requests import HEADERS, error, has_token, is_name, json_body, number_of, wants_token
 from raycdc.driver.commands import CommandDesk
 from raycdc.errors import ConfigError, RaycdcError
 from raycdc.source.table_commands import Command, TableAction
@@ -163,18 +163,8 @@ def _json(document: bytes) -> Response:
 
 def _chosen(request: Request) -> Chosen:
     asked = request.query_params
-    limit = asked.get("limit", "")
-    number = int(limit[:9]) if limit[:9].isdecimal() else None
-    return Chosen(asked.get("table", ""), asked.get("phase", ""), asked.get("after", ""), number)
-
-
-def _is_text(value: str) -> bool:
-    """Whether UTF-8 can write it: JSON can name halves of characters."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    limit = number_of(asked.get("limit", ""))
+    return Chosen(asked.get("table", ""), asked.get("phase", ""), asked.get("after", ""), limit)
 
 
 def _command(data: object) -> Command:
@@ -183,7 +173,7 @@ def _command(data: object) -> Command:
         raise TypeError("it must be an object of texts")
     if data.keys() - {"action", "table", "id", "where"} or not data.get("table") or "action" not in data:
         raise ValueError("it has action and table, and may have an id, and a where")
-    if any("\0" in value or not _is_text(value) for value in data.values()):
+    if not all(map(is_name, data.values())):
         raise ValueError("it has a character that no name has")
     action, table, where = TableAction(data["action"]), data["table"], data.get("where", "")
     return Command(data["id"], action, table, where) if "id" in data else Command.new(action, table, where=where)

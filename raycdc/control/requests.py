@@ -41,6 +41,16 @@ async def json_body(request: Request, *, what: str, bytes_max: int) -> object | 
     return found
 
 
+def is_name(text: str) -> bool:
+    """Whether something may be called so: JSON can name halves of characters, and nothing has a NUL in its name."""
+    return not any(character == "\0" or "\ud800" <= character <= "\udfff" for character in text)
+
+
+def number_of(text: str) -> int | None:
+    """The number that a query asks for, of which nine digits are enough; None for anything else."""
+    return int(text[:9]) if text[:9].isdecimal() else None
+
+
 def has_token(request: Request, token: str) -> bool:
     """Whether the request's ``Authorization`` is `token` as a bearer's; it takes as long for one that nearly is."""
     scheme, _, given = request.headers.get("authorization", "").partition(" ")

@@ -26,7 +26,7 @@ from raycdc.control.page.look import May
 from raycdc.control.page.schemas import Schemas
 from raycdc.control.page.sessions import SESSION_GOOD_FOR_S, Session, Sessions
 from raycdc.control.page.verifications import Verifications
-from raycdc.control.requests import HEADERS, error, json_body
+from raycdc.control.requests import HEADERS, error, json_body, number_of
 from raycdc.control.table_order import Sorting, Wanted
 
 STATIC = Path(__file__).parent / "static"
@@ -162,17 +162,13 @@ def session_of(request: Request) -> Session | None:
 def _wanted(request: Request) -> Wanted:
     """What the request asks for; what it does not say, or wrongly, is as in `Wanted`."""
     asked, usual = request.query_params, Wanted()
-    sort = asked.get("sort", "")
+    sort, offset, limit = asked.get("sort", ""), number_of(asked.get("offset", "")), number_of(asked.get("limit", ""))
     return Wanted(
         contains=asked.get("contains", "")[:200],
         phase=asked.get("phase", "")[:50],
         sort=Sorting(sort) if sort in tuple(Sorting) else usual.sort,
         descending=asked.get("descending", "") == "1",
-        offset=_number(asked.get("offset", ""), usual.offset),
-        limit=max(1, min(LIMIT_MAX, _number(asked.get("limit", ""), usual.limit))),
+        offset=usual.offset if offset is None else offset,
+        limit=max(1, min(LIMIT_MAX, usual.limit if limit is None else limit)),
         table=asked.get("table", ""),
     )
-
-
-def _number(text: str, usual: int) -> int:
-    return int(text[:9]) if text[:9].isdecimal() else usual

@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from raycdc.control.requests import HEADERS, error, json_body
+from raycdc.control.requests import HEADERS, error, is_name, json_body
 from raycdc.printable import printable_text
 
 #: So many are remembered.
@@ -137,8 +137,7 @@ class Verifications:
         if isinstance(asked, Response):
             return asked
         table = asked.get("table") if isinstance(asked, dict) else None
-        # JSON can name halves of characters, which no command line has.
-        if not isinstance(table, str) or not table or "\0" in table or _is_half(table):
+        if not isinstance(table, str) or not table or not is_name(table):
             return error(400, 'A verification is {"table": "DB.TABLE"}.')
         begun = await run_in_threadpool(self.begin, table)
         if begun is None:
@@ -150,10 +149,6 @@ class Verifications:
         if found is None:
             return error(404, "Nobody began a verification of that id, or many others came since.")
         return JSONResponse(asdict(found), headers=HEADERS)
-
-
-def _is_half(text: str) -> bool:
-    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _lines(out: str) -> list[_Line]:

@@ -8,10 +8,8 @@ again with the same id.
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
-import uuid
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from raycdc.checkpoint.folder import LocalFolder
+from raycdc.errors import StateError
 from raycdc.notify.messages import Message
 
 #: Messages that wait for one receiver. Each is a few hundred bytes, and a run has few: so many mean that the receiver
@@ -85,8 +85,8 @@ class Sent:
             self._read()
             self._ids[receiver] = [*self._ids.get(receiver, ()), message][-SENT_MAX:]
             data = json.dumps({"version": FILE_VERSION, "sent": self._ids}).encode()
-            with suppress(OSError):
-                self._write(data)
+            with suppress(StateError):
+                LocalFolder(self._path.parent).write(self._path.name, data)
 
     def _read(self) -> None:
         if self._was_read:
@@ -96,16 +96,6 @@ class Sent:
             if document["version"] == FILE_VERSION:
                 self._ids = {str(name): [str(one) for one in ids] for name, ids in document["sent"].items()}
         self._was_read = True
-
-    def _write(self, data: bytes) -> None:
-        temporary = self._path.with_name(f".{self._path.name}.{uuid.uuid4().hex}.tmp")
-        try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-            temporary.replace(self._path)
-        finally:
-            temporary.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)

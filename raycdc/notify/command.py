@@ -7,28 +7,12 @@ import signal
 import subprocess
 from contextlib import suppress
 
-from raycdc.config.notifications import NotifyOptions
 from raycdc.notify.messages import Message
-from raycdc.notify.outbox import NotSentError
+from raycdc.notify.outbox import NotSentError, OfOptions
 
 
-class Command:
+class Command(OfOptions):
     """A `raycdc.notify.outbox.Receiver`. The program is in a session of its own, so that all of it can be ended."""
-
-    def __init__(self, options: NotifyOptions) -> None:
-        self._options = options
-        self._timeout_s = options.timeout.total_seconds()
-
-    def __repr__(self) -> str:
-        return f"Command({self.name!r})"
-
-    @property
-    def name(self) -> str:
-        return self._options.place
-
-    @property
-    def key(self) -> str:
-        return self._options.digest
 
     def send(self, message: Message) -> None:
         """See `Receiver.send`. What the program prints goes nowhere: it may print what it likes."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from raycdc.checkpoint.folder import LocalFolder
+from raycdc.config.notifications import NotifyOptions
 from raycdc.errors import StateError
 from raycdc.notify.messages import Message
 
@@ -57,6 +58,25 @@ class Receiver(Protocol):
 
     def send(self, message: Message) -> None:
         """Blocks for the receiver's timeout at most. `NotSentError` where it was not taken."""
+
+
+class OfOptions:
+    """A `Receiver` as one ``[[notify]]`` describes it, but for its `send`."""
+
+    def __init__(self, options: NotifyOptions) -> None:
+        self._options = options
+        self._timeout_s = options.timeout.total_seconds()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    @property
+    def name(self) -> str:
+        return self._options.place
+
+    @property
+    def key(self) -> str:
+        return self._options.digest
 
 
 class Sent:

@@ -20,7 +20,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from raycdc.config.notifications import NotifyOptions
 from raycdc.notify.messages import Message
-from raycdc.notify.outbox import NotSentError
+from raycdc.notify.outbox import NotSentError, OfOptions
 
 #: Answers of a client's mistake that time may heal: timeout, too early, too many requests (RFC 9110, 8470, 6585).
 _LATER = (408, 425, 429)
@@ -34,24 +34,12 @@ def signature(key: bytes, message_id: str, at_s: int, body: bytes) -> str:
     return f"v1,{base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()}"
 
 
-class Webhook:
+class Webhook(OfOptions):
     """A `raycdc.notify.outbox.Receiver`."""
 
     def __init__(self, options: NotifyOptions) -> None:
-        self._options = options
+        super().__init__(options)
         self._url: SplitResult = urlsplit(options.url.reveal())
-        self._timeout_s = options.timeout.total_seconds()
-
-    def __repr__(self) -> str:
-        return f"Webhook({self.name!r})"
-
-    @property
-    def name(self) -> str:
-        return self._options.place
-
-    @property
-    def key(self) -> str:
-        return self._options.digest
 
     def send(self, message: Message) -> None:
         """See `Receiver.send`."""

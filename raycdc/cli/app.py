@@ -30,33 +30,27 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-inspect = typer.Typer(
-    help="Look into checkpoints, binlogs, messages and DDL.", no_args_is_help=True, rich_markup_mode=None
-)
-app.add_typer(inspect, name="inspect")
-tables = typer.Typer(
-    help="List the tables of a pipeline, and change what is done with them: at once where it runs, else at its start.",
-    short_help="List the tables of a pipeline, and change them.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-app.add_typer(tables, name="tables")
 
-state = typer.Typer(
-    help="Examine the state of a pipeline, copy it, and move it to another place.",
-    short_help="Examine, copy and move a pipeline's state.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-app.add_typer(state, name="state")
 
-notify = typer.Typer(
-    help="Try the receivers of notifications.",
-    short_help="Try the receivers of notifications.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+def _group(name: str, help_text: str, short: str | None = None, cls: type[TyperGroup] | None = None) -> typer.Typer:
+    """Commands under one name; `short` is for the list of all."""
+    group = typer.Typer(cls=cls, help=help_text, short_help=short, no_args_is_help=True, rich_markup_mode=None)
+    app.add_typer(group, name=name)
+    return group
+
+
+inspect = _group("inspect", "Look into checkpoints, binlogs, messages and DDL.")
+tables = _group(
+    "tables",
+    "List the tables of a pipeline, and change what is done with them: at once where it runs, else at its start.",
+    "List the tables of a pipeline, and change them.",
 )
-app.add_typer(notify, name="notify")
+state = _group(
+    "state",
+    "Examine the state of a pipeline, copy it, and move it to another place.",
+    "Examine, copy and move a pipeline's state.",
+)
+notify = _group("notify", "Try the receivers of notifications.")
 
 TableName = Annotated[str, typer.Argument(metavar="TABLE", help="The table, as DB.TABLE.")]
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The pipeline's TOML file.")]
@@ -371,15 +365,13 @@ class _Benchmarks(TyperGroup):
         return name, command, args if is_benchmark else rest
 
 
-bench = typer.Typer(
-    cls=_Benchmarks,
-    help="Measure your own pipeline (run, splits), or raycdc and its peers on servers of their own (other names, in a "
+bench = _group(
+    "bench",
+    "Measure your own pipeline (run, splits), or raycdc and its peers on servers of their own (other names, in a "
     "checkout of raycdc's source: raycdc bench checkout --help lists them).",
-    short_help="Measure your own pipeline, or raycdc on servers of its own.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+    "Measure your own pipeline, or raycdc on servers of its own.",
+    cls=_Benchmarks,
 )
-app.add_typer(bench, name="bench")
 
 
 @bench.command(

@@ -139,10 +139,7 @@ class AssignmentReport:
         return {
             "assignment": assignment.value,
             "runs": [_run_json(run) for run in self.runs.get(assignment, ())],
-            "scheduled": [
-                {"readers": s.readers, "seconds": round(s.seconds, 4), "idle": round(s.idle, 4)}
-                for s in (self.schedule(assignment, readers) for readers in self.scheduled)
-            ],
+            "scheduled": [self.schedule(assignment, readers).to_json() for readers in self.scheduled],
         }
 
 

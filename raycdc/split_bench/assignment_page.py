@@ -9,7 +9,7 @@ from pathlib import Path
 from raycdc.checkpoint.patch import Json
 from raycdc.split_bench.assigned import Assignment
 from raycdc.split_bench.assignment_figures import AssignmentReport
-from raycdc.split_bench.page import colour, html_document, recommended, where_and_when
+from raycdc.split_bench.page import colour, gantt, html_document, recommended, where_and_when
 from raycdc.split_bench.schedule import readers_text
 
 #: Partitions that the table and the bars have; of more the largest.
@@ -143,9 +143,4 @@ def _gantt(report: AssignmentReport) -> Mapping[str, Json]:
                     "marker": {"color": colour(number), "line": {"width": 1, "color": "rgba(255,255,255,.7)"}},
                 })  # fmt: skip
                 ends_s += read.seconds
-    layout: dict[str, Json] = {
-        "barmode": "overlay", "showlegend": False, "height": 90 + 32 * len(lanes), "margin": {"t": 10, "r": 10},
-        "xaxis": {"title": {"text": "seconds"}, "rangemode": "tozero"},
-        "yaxis": {"autorange": "reversed", "automargin": True, "type": "category", "categoryarray": lanes},
-    }  # fmt: skip
-    return {"data": data, "layout": layout}
+    return gantt(data, lanes)

@@ -206,10 +206,7 @@ class Report:
             "chunk_rows": _spread_json(result.rows()),
             "chunk_bytes": _spread_json(result.sizes()),
             "runs": [_run_json(run) for run in result.runs],
-            "scheduled": [
-                {"readers": s.readers, "seconds": round(s.seconds, 4), "idle": round(s.idle, 4)}
-                for s in map(result.schedule, self.readers)
-            ],
+            "scheduled": [result.schedule(readers).to_json() for readers in self.readers],
         }
 
 

@@ -215,12 +215,17 @@ def _gantt(runs: Sequence[tuple[StrategyResult, Run]]) -> dict[str, Json]:
             "hovertemplate": "%{text}, %{x:.3f} s<extra>%{y}</extra>",
         })  # fmt: skip
     lanes = [f"{result.name} {reader + 1}" for result, run in runs for reader in range(run.readers)]
+    return gantt(data, lanes)
+
+
+def gantt(bars: Sequence[Json], lanes: Sequence[str]) -> dict[str, Json]:
+    """A plot of `bars`, each in one of `lanes`, which are of readers, from above."""
     layout: dict[str, Json] = {
         "barmode": "overlay", "showlegend": False, "height": 90 + 32 * len(lanes), "margin": {"t": 10, "r": 10},
         "xaxis": {"title": {"text": "seconds"}, "rangemode": "tozero"},
-        "yaxis": {"autorange": "reversed", "automargin": True, "type": "category", "categoryarray": lanes},
+        "yaxis": {"autorange": "reversed", "automargin": True, "type": "category", "categoryarray": [*lanes]},
     }  # fmt: skip
-    return {"data": data, "layout": layout}
+    return {"data": [*bars], "layout": layout}
 
 
 def _times(measured: Sequence[StrategyResult], readers: Sequence[int]) -> dict[str, Json]:

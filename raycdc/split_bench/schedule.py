@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapreplace
 
+from raycdc.checkpoint.patch import Json
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
@@ -18,6 +20,9 @@ class Schedule:
     readers: int
     seconds: float
     idle: float
+
+    def to_json(self) -> dict[str, Json]:
+        return {"readers": self.readers, "seconds": round(self.seconds, 4), "idle": round(self.idle, 4)}
 
 
 def readers_text(count: int) -> str:

@@ -185,7 +185,10 @@ class Pipeline:
             return stopped
 
     def stop(self) -> None:
-        """Seal and commit what was read, then let `run` return."""
+        """Seal and commit what was read, then let `run` return.
+
+        From any thread, but not from a signal's handler: it takes locks that the interrupted code may hold.
+        """
         with self._lock:
             self._stopping.set()
             supervisor = self._supervisor

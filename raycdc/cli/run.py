@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from types import FrameType
 from typing import Protocol, TextIO
@@ -158,7 +160,7 @@ def drive(pipeline: RunningPipeline, view: View, way: Way) -> int:
     SIGTERM is how systemd and Kubernetes end a service, and take any code but 0 for its failure.
     """
     stopper = _Stopper(pipeline, view)
-    with stopper.signals():
+    with stopper.stopping(), stopper.signals():
         try:
             pipeline.run(
                 until=way.until,
@@ -178,13 +180,27 @@ def drive(pipeline: RunningPipeline, view: View, way: Way) -> int:
     return int(ExitCode.INTERRUPTED if stopper.interrupted else ExitCode.DONE)
 
 
+class _Ask(Enum):
+    """What the thread that stops the pipeline is asked for."""
+
+    STOP = "stop"
+    STOP_AS_TOLD = "stop, and say so"
+    NOTHING_MORE = "nothing more"
+
+
 class _Stopper:
-    """First signal: seal, commit, leave. Second: an interrupt wherever we are. Third: the process ends there."""
+    """First signal: seal, commit, leave. Second: an interrupt wherever we are. Third: the process ends there.
+
+    A stop takes locks of the pipeline, and a signal's handler runs in the middle of whatever the main thread does,
+    which may hold one that another thread waits for with the next: so a thread of its own stops the pipeline.
+    """
 
     def __init__(self, pipeline: RunningPipeline, view: View) -> None:
         self._pipeline = pipeline
         self._view = view
         self._lock = threading.RLock()
+        #: The only kind of queue that a signal's handler may put something into.
+        self._asked: queue.SimpleQueue[_Ask] = queue.SimpleQueue()
         self._signals = 0
         self._interrupted = False
         self.output_lost = False
@@ -208,7 +224,7 @@ class _Stopper:
                 self._view.show(event)
             except BrokenPipeError:
                 self.output_lost = True
-                self._pipeline.stop()
+                self._asked.put(_Ask.STOP)
 
     def show_page(self, url: str, code: str) -> None:
         """Tell where the page is, from the door's thread. A link that lets somebody in is for a screen: it is no line
@@ -220,6 +236,27 @@ class _Stopper:
             text = f"Page: {url} (raycdc page CONFIG prints a link that lets a browser in)"
         with self._lock, contextlib.suppress(BrokenPipeError):
             self._view.announce(text)
+
+    @contextlib.contextmanager
+    def stopping(self) -> Iterator[None]:
+        """Stops that are asked for within the block are carried out beside it."""
+
+        def carry_out() -> None:
+            while (asked := self._asked.get()) is not _Ask.NOTHING_MORE:
+                if asked is _Ask.STOP_AS_TOLD:
+                    with contextlib.suppress(OSError):
+                        self._view.note(
+                            "Stopping: what was read is sealed and committed. Press Ctrl-C again to stop at once."
+                        )
+                self._pipeline.stop()
+
+        thread = threading.Thread(target=carry_out, name="stopper", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._asked.put(_Ask.NOTHING_MORE)
+            thread.join(timeout=5)
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
@@ -238,8 +275,7 @@ class _Stopper:
         self._signals += 1
         self._interrupted = self._interrupted or number != signal.SIGTERM
         if self._signals == 1:
-            self._view.note("Stopping: what was read is sealed and committed. Press Ctrl-C again to stop at once.")
-            self._pipeline.stop()
+            self._asked.put(_Ask.STOP_AS_TOLD)
         elif self._signals == 2:
             raise KeyboardInterrupt
         else:

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -272,6 +273,23 @@ def test_the_first_signal_stops_in_order(number: signal.Signals, code: int, caps
     assert pipeline.stops == 1
     assert signal.getsignal(number) is before
     assert lines(capsys) == ["Stopping: what was read is sealed and committed. Press Ctrl-C again to stop at once."]
+
+
+def test_a_signal_waits_for_no_lock_that_the_interrupted_code_may_hold() -> None:
+    """A stop that was carried out by the handler waited for ever for a thread that waited for the main one."""
+    went_on, stopped = threading.Event(), threading.Event()
+
+    class Locked(ScriptedPipeline):
+        def stop(self) -> None:
+            if went_on.wait(60):
+                stopped.set()
+
+    def interrupted(_: ScriptedPipeline) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        went_on.set()
+        assert stopped.wait(60)
+
+    assert drive(Locked(then=interrupted), PlainView(), Way(local=True)) == 130
 
 
 def test_the_second_signal_interrupts_at_once() -> None:

@@ -94,7 +94,7 @@ class PartitionAssigner:
             return
         self._moving.clear()
         readers = self._context.registered_readers()
-        looks = self._loads.is_due()
+        looks = self._loads.is_due(self._context.now_s)
         if readers == self._balanced and not looks:
             return
         # Only a reader that came, or an uneven number, is balanced by what was told last.

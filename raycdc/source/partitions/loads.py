@@ -22,8 +22,8 @@ EACH = 0.02
 #: A reader is overloaded that has so much more than the mean, and can give so much of it away; a move is made only
 #: where the one that takes has so much less afterwards than the one that gives had.
 GAIN = 0.1
-#: Loads are looked at at every so many seals.
-LOOK_EVERY = 5
+#: How often loads are looked at: a few of the windows of which readers tell them, however often epochs are sealed.
+LOOK_EVERY_S = 10.0
 #: Most moves of one round; each costs a seal and a new fetch.
 MOVES_MAX = 64
 
@@ -84,15 +84,19 @@ class LoadLook:
     """When loads are looked at, and which readers were overloaded the last time. Held by an assigner."""
 
     def __init__(self) -> None:
-        self._calls = 0
+        self._looked_s: float | None = None
         self._before: set[int] = set()
         #: Whether the partitions were some work at the last look.
         self.known = False
 
-    def is_due(self) -> bool:
-        """At every so many calls, because a look asks every reader."""
-        self._calls = (self._calls + 1) % LOOK_EVERY
-        return self._calls == 0
+    def is_due(self, now_s: float) -> bool:
+        """Now and then, because a look asks every reader. True says that it is made now."""
+        if self._looked_s is None:
+            self._looked_s = now_s
+        if now_s - self._looked_s < LOOK_EVERY_S:
+            return False
+        self._looked_s = now_s
+        return True
 
     def lasting(self, now: set[int], *, looks: bool) -> set[int]:
         """Of these those that were overloaded at the last look, too; all, where a reader came (no regular look)."""

@@ -41,6 +41,10 @@ class InputStatus(Enum):
 class SplitEnumeratorContext(Protocol):
     """The enumerator's only way out. Called from the coordinator's thread only."""
 
+    @property
+    def now_s(self) -> float:
+        """Seconds of a clock that never goes back, as of the packet or tick that the coordinator is about."""
+
     def registered_readers(self) -> Sequence[int]:
         """Readers that may be given splits: alive, and not about to leave."""
 

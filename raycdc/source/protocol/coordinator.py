@@ -85,9 +85,8 @@ class SourceCoordinator:
         if last is not None and last.epoch <= recovered.committed:
             # Whoever committed it may have ended before it could tell.
             surroundings.acknowledgements.committed(last.to_splits)
-        self._enumerator = enumerator(
-            EnumeratorContext(self.readers, self.epochs, surroundings.writer, surroundings.call_async)
-        )
+        self._context = EnumeratorContext(self.readers, self.epochs, surroundings.writer, surroundings.call_async)
+        self._enumerator = enumerator(self._context)
 
     def __repr__(self) -> str:
         return f"SourceCoordinator({self.readers!r}, {self.epochs!r})"
@@ -99,6 +98,7 @@ class SourceCoordinator:
 
     def receive(self, subtask_id: int, data: bytes, *, now_s: float) -> None:
         """Handle a packet. `FencedError` tells the sender that it is over; other errors end the job."""
+        self._context.now_s = now_s
         packet = read_packet(data)
         self.readers.check(subtask_id, packet.identity)
         if self.readers.is_new(subtask_id, packet.identity):
@@ -113,6 +113,7 @@ class SourceCoordinator:
 
     def tick(self, *, now_s: float) -> bool:
         """Timers: fence the silent, seal what is due. True when there was something to do."""
+        self._context.now_s = now_s
         settings = self._settings
         silent = self.readers.silent(
             now_s=now_s,

@@ -24,6 +24,8 @@ class EnumeratorContext:
     def __init__(self, readers: LiveReaders, epochs: Epochs, writer: ManifestWriter, call_async: CallAsync) -> None:
         self._readers, self._epochs, self._writer = readers, epochs, writer
         self._call_async = call_async
+        #: Of the coordinator's shell, which has the clock.
+        self.now_s = 0.0
 
     def registered_readers(self) -> Sequence[int]:
         return [subtask_id for subtask_id, reader in self._readers.registered.items() if not reader.leaving]

@@ -11,7 +11,9 @@ from raycdc.source.split import SourceSplit
 
 
 class KeptContext:
-    """One reader, which gets whatever is assigned; blocking calls wait until they are made."""
+    """One reader, which gets whatever is assigned; blocking calls wait until they are made, and no time passes."""
+
+    now_s = 0.0
 
     def __init__(self, *, open_epoch: int = 1) -> None:
         self.open_epoch = open_epoch

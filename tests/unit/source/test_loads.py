@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from raycdc.source.partitions.loads import LOOK_EVERY, LoadLook, moves_by_load, overloaded, weights
+from raycdc.source.partitions.loads import LOOK_EVERY_S, LoadLook, moves_by_load, overloaded, weights
 from raycdc.source.protocol.metrics import SplitLoad
 from raycdc.source.reader.split_rates import WINDOW_S, SplitRates
 
@@ -63,11 +63,17 @@ def test_rounds_come_to_rest_and_never_make_the_greatest_load_greater(seed: int)
 
 def test_a_burst_moves_nothing() -> None:
     look = LoadLook()
-    assert [look.is_due() for _ in range(2 * LOOK_EVERY)].count(True) == 2
     assert look.lasting({1}, looks=True) == set()
     assert look.lasting({2}, looks=True) == set()
     assert look.lasting({2, 3}, looks=True) == {2}
     assert look.lasting({7}, looks=False) == {7}
+
+
+@pytest.mark.parametrize("seals_of_a_look", [1, 10, 300])
+def test_loads_are_looked_at_as_often_however_often_epochs_are_sealed(seals_of_a_look: int) -> None:
+    look = LoadLook()
+    seals_s = [number * LOOK_EVERY_S / seals_of_a_look for number in range(30 * seals_of_a_look + 1)]
+    assert sum(look.is_due(seal_s) for seal_s in seals_s) == 30
 
 
 def test_rates_are_those_of_the_last_window_and_a_backlog_is_told_in_bytes() -> None:

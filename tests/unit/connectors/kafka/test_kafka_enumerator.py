@@ -71,6 +71,7 @@ class Context:
         self.events: list[tuple[int, SourceEvent]] = []
         self.calls: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
         self.open_epoch = 1
+        self.now_s = 0.0
 
     def split_loads(self) -> dict[str, SplitLoad]:
         return {}

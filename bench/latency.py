@@ -7,18 +7,20 @@
 | ``delta_grouped`` | the same with ``pipeline.epochs_per_hour = 0``: only the interval of two seconds |
 | ``delta_1s`` | the same with an interval of one second: as 3,600 epochs an hour are when changes never pause |
 | ``delta_100ms`` | the same with ``pipeline.epoch_interval = "100ms"`` |
+| ``iceberg`` | an Iceberg table of two million rows: the metadata that name the snapshot with the row's file |
 | ``postgres`` | PostgreSQL: the commit time of the row's transaction, as the server has it |
+| ``kafka`` | a topic of Debezium's messages: when a consumer that reads only committed ones is given the row's |
 | ``jsonl`` | JSON Lines, a changelog: the row's file |
 
 Each case is played at 20, 200 and 2,000 transactions a second, half of them updates of a random row, half inserts. A
 row has its own time, `at` in microseconds, from the clock that all processes here share. Figures are milliseconds; rows
-of the first seconds do not count. With ``--local`` in its name a system runs in one process, else on Ray and Spark.
+of the first seconds do not count. `bench.seen` has who looks at a target. With ``--local`` in its name a system runs in
+one process, else on Ray and Spark.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 import signal
@@ -28,16 +30,22 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bench import tables
 from bench.measure import Failure, Measurement, Options, progress
+from bench.seen import InDelta, InIceberg, InKafka, InLines, InPostgres, Row, Watch
 
-CASES = ("delta", "delta_grouped", "delta_1s", "delta_100ms", "postgres", "jsonl")
+if TYPE_CHECKING:
+    from raycdc.testing.servers import KafkaServer, PostgresServer
+
+CASES = ("delta", "delta_grouped", "delta_1s", "delta_100ms", "iceberg", "postgres", "kafka", "jsonl")
 RATES = (20, 200, 2000)
 
 _ROWS = 2_000_000
@@ -53,9 +61,18 @@ _SETTINGS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """The source's port, and the targets that a case asked for has."""
+
+    source: int
+    postgres: PostgresServer | None
+    kafka: KafkaServer | None
+
+
 def run(options: Options) -> Iterator[Measurement | Failure]:
     """Start the servers, fill the table, play each case, locally first."""
-    from raycdc.testing.servers import MySqlServer, PostgresServer
+    from raycdc.testing.servers import MySqlServer
 
     rows = options.rows or _ROWS
     settings: dict[str, str | None] = {
@@ -63,28 +80,44 @@ def run(options: Options) -> Iterator[Measurement | Failure]:
         "binlog_row_metadata": "FULL",
         "innodb_flush_log_at_trx_commit": "2",
     }
-    with (
-        tempfile.TemporaryDirectory(prefix="raycdc-bench-") as folder,
-        MySqlServer(version="8.0", options=settings) as server,
-        PostgresServer() as postgres,
-    ):
-        postgres.execute("ALTER SYSTEM SET track_commit_timestamp = on")
-        postgres.stop()
-        postgres.start()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="raycdc-bench-")))
+        source = stack.enter_context(MySqlServer(version="8.0", options=settings))
+        servers = Servers(source.port, _postgres(stack, options), _kafka(stack, options))
         for case in options.cases:
             for local in (True, False):
-                world = World(Path(folder) / f"{case}-{local}", case, local, server.port, postgres)
+                world = World(folder / f"{case}-{local}", case, local, servers)
                 try:
                     yield from world.play(rows)
                 except Exception as cause:  # noqa: BLE001 - the other cases are played
                     yield Failure(case, f"{type(cause).__name__}: {cause}")
 
 
+def _postgres(stack: ExitStack, options: Options) -> PostgresServer | None:
+    """A server that notes the times of commits, where a case writes to it."""
+    from raycdc.testing.servers import PostgresServer
+
+    if "postgres" not in options.cases:
+        return None
+    server = stack.enter_context(PostgresServer())
+    server.execute("ALTER SYSTEM SET track_commit_timestamp = on")
+    server.stop()
+    server.start()
+    return server
+
+
+def _kafka(stack: ExitStack, options: Options) -> KafkaServer | None:
+    from raycdc.testing.servers import KafkaServer
+
+    return stack.enter_context(KafkaServer()) if "kafka" in options.cases else None
+
+
 class World:
     """One pipeline, its source's table filled anew, and who asks its target when rows were seen."""
 
-    def __init__(self, folder: Path, case: str, local: bool, port: int, postgres: Any) -> None:
-        self.folder, self.case, self.local, self.port, self.postgres = folder, case, local, port, postgres
+    def __init__(self, folder: Path, case: str, local: bool, servers: Servers) -> None:
+        self.folder, self.case, self.local, self.servers = folder, case, local, servers
+        self.port = servers.source
         self.kind = case.partition("_")[0]
         self.database = f"{case}_{'local' if local else 'cluster'}"
         folder.mkdir(parents=True)
@@ -96,21 +129,23 @@ class World:
         config = self.folder / "job.toml"
         config.write_text(self._configuration())
         log = self.folder / "run.log"
+        watch = self._watch()
         command = [sys.executable, "-m", "raycdc.cli", "run", str(config), "--json", *(["--local"] * self.local)]
         with log.open("w") as out:
             process = subprocess.Popen(command, cwd=self.folder, stdout=out, stderr=out)
         try:
             self._await(process, log, rows)
+            watch.begin()
             for rate in RATES:
                 progress(f"{self.case}: {system}: {rate:,d} transactions a second for {_SECONDS:g} s ...")
                 begun_us = time.time_ns() // 1000
                 done, wrote_s = self._write(rows, rate)
                 written_to_us = time.time_ns() // 1000
-                self._await_seen(process, begun_us, done)
-                seen = self.seen(begun_us)
+                seen = self._await_seen(process, watch, begun_us, done)
                 known = seen[(seen[:, 0] >= begun_us + _WARM_S * 1e6) & (seen[:, 0] <= written_to_us)]
                 yield self._measurement(system, rate, known, done, wrote_s)
         finally:
+            watch.close()
             process.send_signal(signal.SIGTERM)
             try:
                 process.wait(120)
@@ -126,10 +161,15 @@ class World:
         return Measurement(f"{self.case}_{rate}", system, len(seen), wrote_s, 0.0, 0.0, figures)
 
     def _configuration(self) -> str:
+        postgres, kafka = self.servers.postgres, self.servers.kafka
         sink = {
             "delta": 'type = "delta"\npath = "./lake"',
+            "iceberg": 'type = "iceberg"\npath = "./lake"',
             "jsonl": 'type = "jsonl"\npath = "./lake"\nwrite = "changelog"',
-            "postgres": f'type = "jdbc"\nurl = "{self.postgres.url()}"\nuser = "postgres"\npassword = "postgres"',
+            "postgres": f'type = "jdbc"\nurl = "{postgres.url() if postgres else ""}"\n'
+            'user = "postgres"\npassword = "postgres"',
+            "kafka": f'type = "kafka"\nbootstrap_servers = "{kafka.bootstrap_servers if kafka else ""}"\n'
+            'format = "debezium-json"',
         }[self.kind]
         return (
             f'[pipeline]\nname = "{self.database}"\n{_SETTINGS.get(self.case, "")}\n'
@@ -207,65 +247,38 @@ class World:
             thread.join()
         return done[0], time.monotonic() - begun
 
-    def _await_seen(self, process: subprocess.Popen[bytes], begun_us: int, done: int) -> None:
-        """Wait until everything is in the target, but for rows that were updated again within one epoch."""
+    def _await_seen(
+        self, process: subprocess.Popen[bytes], watch: Watch, begun_us: int, done: int
+    ) -> NDArray[np.int64]:
+        """Wait until everything is in the target, but for rows that were updated again within one epoch. Pairs: each
+        row's own time, and when it was seen first, in microseconds.
+        """
         deadline, before = time.monotonic() + _TIMEOUT_S, -1
         while time.monotonic() < deadline:
-            count = len(self.seen(begun_us))
+            seen = watch.seen(begun_us)
+            count = len(seen)
             if count >= done or (count == before and count > 0.5 * done):
-                return
+                return _pairs(seen)
             before = count
             if process.poll() is not None:
                 raise RuntimeError("the run has ended")
             time.sleep(5)
         raise RuntimeError(f"of {done:,d} transactions {before:,d} were seen")
 
-    def seen(self, begun_us: int) -> NDArray[np.int64]:
-        """Pairs: the row's own time, and when it was seen first, in microseconds."""
-        found: Mapping[tuple[int, int], int]
-        if self.kind == "postgres":
-            rows = self.postgres.execute(
-                f"SELECT at, (EXTRACT(EPOCH FROM pg_xact_commit_timestamp(xmin)) * 1000000)::bigint "
-                f'FROM "{self.database}"."t" WHERE at >= {begun_us}'
-            )
-            return np.array(rows, dtype=np.int64).reshape(-1, 2)
-        found = self._of_delta(begun_us) if self.kind == "delta" else self._of_lines(begun_us)
-        return np.array([(at, us) for (_, at), us in found.items()], dtype=np.int64).reshape(-1, 2)
+    def _watch(self) -> Watch:
+        """Who asks the target when rows were seen."""
+        lake, servers = self.folder / "lake", self.servers
+        if servers.postgres is not None and self.kind == "postgres":
+            return InPostgres(servers.postgres, f'"{self.database}"."t"')
+        if servers.kafka is not None and self.kind == "kafka":
+            return InKafka(servers.kafka, f"{self.database}.t")
+        if self.kind == "iceberg":
+            return InIceberg(lake / self.database / "t", self.folder / "kept")
+        return InDelta(lake / self.database / "t") if self.kind == "delta" else InLines(lake)
 
-    def _of_delta(self, begun_us: int) -> dict[tuple[int, int], int]:
-        """By the newest versions of the table: each adds files, in which rows are new that no version before had."""
-        import pyarrow.compute as pc
-        import pyarrow.parquet as pq
 
-        table = self.folder / "lake" / self.database / "t"
-        found: dict[tuple[int, int], int] = {}
-        for version in sorted((table / "_delta_log").glob("*.json")):
-            committed_us = version.stat().st_mtime_ns // 1000
-            if committed_us < begun_us:
-                continue
-            for line in version.read_text().splitlines():
-                action = json.loads(line)
-                if "add" not in action:
-                    continue
-                path = table / action["add"]["path"]
-                if not path.exists():
-                    continue
-                read = pq.read_table(path, columns=["id", "at"], filters=pc.field("at") >= begun_us)
-                for key in zip(read["id"].to_pylist(), read["at"].to_pylist(), strict=True):
-                    found.setdefault(key, committed_us)
-        return found
-
-    def _of_lines(self, begun_us: int) -> dict[tuple[int, int], int]:
-        found: dict[tuple[int, int], int] = {}
-        for path in sorted((self.folder / "lake").rglob("*.jsonl"), key=os.path.getmtime):
-            written_us = path.stat().st_mtime_ns // 1000
-            if written_us < begun_us:
-                continue
-            for line in path.read_text().splitlines():
-                row = json.loads(line)
-                if row["at"] >= begun_us and row["_op"] in ("+I", "+U", "I", "U"):
-                    found.setdefault((row["id"], row["at"]), written_us)
-        return found
+def _pairs(seen: Mapping[Row, int]) -> NDArray[np.int64]:
+    return np.array([(at, seen_us) for (_, at), seen_us in seen.items()], dtype=np.int64).reshape(-1, 2)
 
 
 def report(measurements: Sequence[Measurement]) -> tuple[list[str], list[list[str]]]:

@@ -5,9 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
+
+from bench.seen import InKafka
+from raycdc.testing.servers import KafkaServer
+from raycdc.testing.servers.process import wait_until
 
 
 def test_bench_topic_reads_every_message_of_a_topic_it_filled(tmp_path: Path) -> None:
@@ -48,6 +54,37 @@ def test_bench_lists_the_benchmarks(tmp_path: Path) -> None:
         "{advice,binlog,commits,elastic,formats,latency,mongodb,pipeline,scale,sinks,snapshot,start,topic}"
         in done.stdout
     )
+
+
+def test_rows_of_a_topic_are_seen_when_their_transaction_is_committed(kafka: KafkaServer) -> None:
+    def message(key: int, at: int) -> bytes:
+        return json.dumps({"before": None, "after": {"id": key, "at": at}, "op": "c"}).encode()
+
+    with kafka.fresh_topic() as topic:
+        settings = {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": topic}
+        producer = Producer(settings)
+        producer.init_transactions(60)
+        producer.begin_transaction()
+        producer.produce(topic, message(1, 10))
+        producer.commit_transaction(60)
+        watch = InKafka(kafka, topic)
+        watch.begin()
+        try:
+            for key, keep in ((2, False), (3, True)):
+                producer.begin_transaction()
+                producer.produce(topic, message(key, 10 + key))
+                producer.flush(60)
+                if keep:
+                    written_us = time.time_ns() // 1000
+                    producer.commit_transaction(60)
+                else:
+                    producer.abort_transaction(60)
+            wait_until(lambda: bool(watch.seen(0)), timeout_s=60, what="the committed row")
+            ((row, given_us),) = watch.seen(0).items()
+            assert row == (3, 13)
+            assert written_us <= given_us <= time.time_ns() // 1000
+        finally:
+            watch.close()
 
 
 pytestmark = pytest.mark.server

@@ -10,10 +10,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
 
 from bench import elastic
 from bench.measure import Failure, Measurement, Options
+from bench.seen import InIceberg
+from raycdc.sinks.iceberg.catalog import HadoopCatalog
 
 GOOD = {
     "rows": 40_000,
@@ -110,3 +115,32 @@ def test_a_benchmark_that_is_stopped_prints_what_was_measured_before(bench: Any)
 def test_a_benchmark_without_a_failure_ends_with_0(bench: Any) -> None:
     code, printed, _ = bench(lambda _: iter([MEASURED]))
     assert (code, "failed" in printed) == (0, False)
+
+
+def test_rows_of_an_iceberg_table_are_seen_with_the_first_metadata_that_name_their_file(tmp_path: Path) -> None:
+    catalog = HadoopCatalog("peer", tmp_path / "lake")
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "at", LongType()))
+    table = catalog.create_table(("shop", "t"), schema)
+    table.append(pa.table({"id": [1, 2], "at": [0, 0]}))
+    folder = tmp_path / "lake" / "shop" / "t"
+    watch = InIceberg(folder, tmp_path / "kept")
+    watch.begin()
+    try:
+        committed_us = {}
+        for version, rows in ((3, {"id": [1], "at": [10]}), (4, {"id": [3, 2], "at": [11, 12]})):
+            table = catalog.load_table(("shop", "t"))
+            table.append(pa.table(rows))
+            path = folder / "metadata" / f"v{version}.metadata.json"
+            committed_us[version] = path.stat().st_ctime_ns // 1000
+        catalog.load_table(("shop", "t")).overwrite(pa.table({"id": [1, 3, 2], "at": [10, 11, 12]}))
+        found = watch.seen(5)
+        for path in folder.glob("metadata/v*.metadata.json"):
+            path.unlink()
+        assert watch.seen(5) == found
+        assert sorted(found) == [(1, 10), (2, 12), (3, 11)]
+        assert found[1, 10] <= found[3, 11] == found[2, 12]
+        # The table's own name for the file is the last change to it, unless the watch was faster than this look.
+        assert found[1, 10] <= committed_us[3]
+        assert found[3, 11] <= committed_us[4]
+    finally:
+        watch.close()

@@ -84,6 +84,7 @@ class DataSide:
             session=None if self.spark is None else self.spark.session,
             order_by=order_by(self.config),
             private=str(private),
+            warn=warn,
         )
         with board.doing(Stage.OPEN, "waits for the sink to let it in"):
             patiently(partial(sink.open, context))

@@ -134,7 +134,8 @@ class PipelineOptions(Options):
         help="Changes that wait while the sink is idle are committed at once, instead of after epoch_interval, as long "
         "as there are at most so many epochs an hour in the mean of ten minutes; under load, with none left, or while "
         "a snapshot is read, epoch_interval groups them. 0: never sooner. Default: "
-        f"{EPOCHS_PER_HOUR}, or 0 where epoch_interval is set, and for an iceberg sink without expire_snapshots.",
+        f"{EPOCHS_PER_HOUR}, or 0 where epoch_interval is set, and for an iceberg sink whose tables keep thousands of "
+        "snapshots: changelogs and tables that others made, without keep_snapshots.",
         example=EPOCHS_PER_HOUR,
         ge=0,
     )
@@ -377,8 +378,7 @@ class SinkConfig(Options):
         """Packages that it needs beside those that its sink imports."""
         return ()
 
-    @property
-    def commits_grow(self) -> bool:
+    def commits_grow(self, pipeline: PipelineOptions) -> bool:
         """Whether a commit costs more the more of them a target has had, so that none is made without need."""
         return False
 
@@ -586,7 +586,8 @@ class PipelineConfig:
         pipeline = self.pipeline
         if pipeline.epochs_per_hour is not None:
             return pipeline.epochs_per_hour
-        return 0 if "epoch_interval" in pipeline.model_fields_set or self.sink.commits_grow else EPOCHS_PER_HOUR
+        is_chosen = "epoch_interval" in pipeline.model_fields_set
+        return 0 if is_chosen or self.sink.commits_grow(pipeline) else EPOCHS_PER_HOUR
 
     @property
     def state_key(self) -> StateKey | None:

@@ -92,6 +92,10 @@ class TableWork:
         return sum(segment.bytes for segment in self.segments)
 
 
+def told_nobody(text: str) -> None:
+    """What people are told where there are none."""
+
+
 @dataclass(frozen=True, slots=True)
 class SinkContext:
     """Handed to a sink once: the identity its commits carry and the means to run its tasks.
@@ -103,7 +107,8 @@ class SinkContext:
     `order_by` names the column whose greatest value wins among the rows of a key, and is given to sinks that
     `keeps_greatest` only.
     `private` is a folder for what tasks must know and their arguments must not say (empty: the system's for such).
-    `storage` is how object stores are reached, for a sink whose place is a URL.
+    `storage` is how object stores are reached, for a sink whose place is a URL. `warn` tells people of something that
+    they may want to mend, and may be called by any thread.
     """
 
     app_id: str
@@ -118,6 +123,7 @@ class SinkContext:
     order_by: str = ""
     private: str = ""
     storage: StorageSettings = LIKE_ANYBODY
+    warn: Callable[[str], None] = told_nobody
 
     @property
     def spark(self) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -111,6 +111,8 @@ class World:
     partitioned: str = ".*"
     #: Whether `restart` asks first what the recovery will come to. Not where others write meanwhile.
     foresees: bool = True
+    #: What sinks told people of.
+    told: list[str] = field(default_factory=list)
 
     @property
     def write(self) -> str:
@@ -170,6 +172,7 @@ class World:
                 left_out=left_out,
                 parallelism=2,
                 access=access,
+                warn=self.told.append,
             )
         )
         return made

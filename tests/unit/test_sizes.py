@@ -41,6 +41,7 @@ LARGE_CLASSES: dict[str, str] = {
     "formats/envelope.py:EnvelopeSpec": "a description of an envelope, one value per part",
     "model/names.py:NameRules": "a list of what a target does to names",
     "verify/results.py:TableJson": "keys of a line of JSON",
+    "sinks/api.py:SinkContext": "what a sink is told of its surroundings, a value each",
     "source/snapshot/catch_up.py:CatchUp": "steps of one reading, beside those that the log's reader asks it for",
     "source/snapshot/log_reader.py:LogReader": "a method per thing that may reach the log's reader",
     "stores/settings.py:StorageSettings": "keys of a section of the configuration, as libraries get them",

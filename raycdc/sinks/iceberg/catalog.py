@@ -128,7 +128,7 @@ class HadoopCatalog(MetastoreCatalog):
         self._versions: Versions = (
             StoreVersions(ObjectStore(place, storage)) if isinstance(place, ObjectPlace) else FolderVersions(Path(root))
         )
-        #: Of a table the metadata that was parsed last, by the digest of its bytes. Nobody changes a parsed one.
+        #: Of a table the metadata that were parsed or written last, by the digest of their bytes. Nobody changes them.
         self._parsed: dict[str, tuple[bytes, TableMetadata]] = {}
         #: One for all tables, so that connections are kept.
         self._io = self._load_file_io(location=location_of(root))
@@ -181,7 +181,9 @@ class HadoopCatalog(MetastoreCatalog):
             requirement.validate(current)
         _require_unnamed(current, updates)
         changed = update_table_metadata(current, updates, metadata_location=self._location(name))
-        written = self._versions.add(folder, version + 1, _text_of(changed))
+        text = _text_of(changed)
+        written = self._versions.add(folder, version + 1, text)
+        self._keep(folder, sha256(text).digest(), changed)
         return CommitTableResponse(metadata=changed, metadata_location=self._location(written))  # type: ignore[call-arg]
 
     def create_namespace(self, namespace: Any, properties: Any = None) -> None:
@@ -214,11 +216,14 @@ class HadoopCatalog(MetastoreCatalog):
         if known is not None and known[0] == digest:
             return known[1]
         metadata = TableMetadataUtil.parse_raw(content.decode())
+        self._keep(folder, digest, metadata)
+        return metadata
+
+    def _keep(self, folder: str, digest: bytes, metadata: TableMetadata) -> None:
         # One that another thread put there meanwhile is as good, and one that is taken out is parsed again.
         if folder not in self._parsed and len(self._parsed) >= _PARSED_MAX:
             self._parsed.clear()
         self._parsed[folder] = digest, metadata
-        return metadata
 
     def _location(self, name: str) -> str:
         return location_of(f"{self._root}/{name}")

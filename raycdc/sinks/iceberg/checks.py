@@ -15,6 +15,7 @@ from raycdc.errors import SinkError
 from raycdc.model import TableId
 from raycdc.sinks.iceberg.catalog import open_catalog
 from raycdc.sinks.iceberg.descent import Seen
+from raycdc.sinks.iceberg.expiry import NO_EXPIRY
 from raycdc.sinks.iceberg.places import Reach, is_in_store, local_path
 from raycdc.sinks.iceberg.plugin import IcebergSinkConfig
 from raycdc.sinks.iceberg.table import IcebergTarget
@@ -44,7 +45,7 @@ def check_sink(config: IcebergSinkConfig, tables: Sequence[TableId], storage: St
 
 def _found(catalog: Catalog, table: TableId, storage: StorageSettings) -> CheckResult | None:
     """The findings about a table that is there already."""
-    target = IcebergTarget(catalog, table, "", seen=Seen(), reach=Reach(storage))
+    target = IcebergTarget(catalog, table, "", seen=Seen(), reach=Reach(storage), expiry=NO_EXPIRY)
     if not target.refresh():
         return None
     target.columns()

@@ -41,10 +41,23 @@ def records_of_others(metadata: TableMetadata, app_id: str) -> list[str]:
     return [name for name in metadata.properties if name.startswith(_VECTOR) and name != vector_property(app_id)]
 
 
-def snapshots_of_records(metadata: TableMetadata) -> list[int]:
-    """The snapshots that the last commits of all pipelines made."""
-    notes = [json.loads(text) for name, text in metadata.properties.items() if name.startswith(_VECTOR)]
-    return [note["snapshot"] for note in notes if note.get("snapshot") is not None]
+@dataclass(frozen=True, slots=True)
+class NotedSnapshot:
+    """The snapshot that the last commit of a pipeline made, and the table property that says so."""
+
+    property_name: str
+    pipeline: str
+    snapshot: int
+
+
+def noted_snapshots(metadata: TableMetadata) -> list[NotedSnapshot]:
+    """Of all pipelines with a record in the table whose last commit made a snapshot."""
+    notes = {name: json.loads(text) for name, text in metadata.properties.items() if name.startswith(_VECTOR)}
+    return [
+        NotedSnapshot(name, str(note.get("pipeline", "")), note["snapshot"])
+        for name, note in notes.items()
+        if note.get("snapshot") is not None
+    ]
 
 
 def record_of(metadata: TableMetadata, app_id: str) -> TableRecord | None:

@@ -3,48 +3,162 @@
 Every commit writes the whole metadata, which names every snapshot: after ten thousand of them that is some 8 MB each
 time. So a commit of ours may leave out old ones, in the same update as its rows. The files that only they name stay
 where they are, because a reader may be at them: `remove_orphan_files` finds them later.
+
+| how many stay | say |
+|---|---|
+| those of so long | ``sink.expire_snapshots`` |
+| so many | ``sink.keep_snapshots``; where neither is set the table's property `KEEP`, which upsert tables get from us |
+| all | ``sink.keep_snapshots = 0``; a table without any of these; ``gc.enabled = false`` |
+
+*Only the oldest go, and never one between two that stay.* Iceberg's own clean-up, in the versions that delete files by
+what snapshots added (``IncrementalFileCleanup``), takes a snapshot before such a gap for one that was rolled back, and
+deletes the files that it added, although the table has them: history must not be thinned.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import takewhile
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from raycdc.sinks.iceberg.descent import snapshots_of_records
+from raycdc.model import TableId
+from raycdc.sinks.api import told_nobody
+from raycdc.sinks.iceberg.descent import noted_snapshots
 
 #: So many are left out at once, because that costs as much as a commit; and so many at most, for a table that has a
 #: great many when it begins.
 EXPIRED_LEAST, EXPIRED_MOST = 50, 200
 
+#: So many stay where nothing else was said, of upsert tables that raycdc makes: a commit writes some 400 kB of them.
+KEPT = 500
 
-def expired_by_now(metadata: TableMetadata, after_s: float | None) -> list[int]:
-    """The snapshots older than so many seconds that a commit leaves out now; None: none is."""
-    return [] if after_s is None else expired(metadata, before_ms=round((time.time() - after_s) * 1000))
+#: A table with more snapshots than this is told of: their names are some 4 MB.
+MANY = 5_000
+
+#: Table property with the number of snapshots that stay where the configuration says nothing.
+KEEP = "raycdc.keep-snapshots"
 
 
-def expired(metadata: TableMetadata, *, before_ms: int) -> list[int]:
-    """The snapshots from before `before_ms` that a commit leaves out, oldest first.
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What a configuration says: after how many seconds a snapshot goes, and how many stay (0: all). None: nothing."""
+
+    after_s: float | None = None
+    keep: int | None = None
+
+    @property
+    def is_said(self) -> bool:
+        return self.after_s is not None or self.keep is not None
+
+    def surplus(self, snapshots: list[Snapshot], properties: Mapping[str, str], *, now_s: float) -> list[Snapshot]:
+        """Of all snapshots of a table with these `properties`, oldest first, those that are too old or too many.
+
+        What somebody told a table with Iceberg's own properties goes before what raycdc gave it when it made it.
+        """
+        if self.is_said:
+            before_ms = None if self.after_s is None else (now_s - self.after_s) * 1000
+            beyond = len(snapshots) - self.keep if self.keep else 0
+            many, old = snapshots[: max(beyond, 0)], list(takewhile(lambda one: _is_before(one, before_ms), snapshots))
+            return max(many, old, key=len)
+        keep = _number(properties.get(KEEP))
+        if not keep:
+            return []
+        least = max(keep, _number(properties.get("history.expire.min-snapshots-to-keep")) or 0)
+        young_ms = _number(properties.get("history.expire.max-snapshot-age-ms"))
+        before_ms = None if young_ms is None else now_s * 1000 - young_ms
+        many = snapshots[: max(len(snapshots) - least, 0)]
+        return many if before_ms is None else list(takewhile(lambda one: _is_before(one, before_ms), many))
+
+
+@dataclass(slots=True)
+class Expiry:
+    """Which snapshots the commits of a run leave out; it tells once of each table that keeps a great many. May be used
+    by several threads.
+    """
+
+    retention: Retention
+    warn: Callable[[str], None]
+    #: Whether rows are updated, so that nobody follows the table snapshot by snapshot.
+    upsert: bool
+    _told: set[TableId] = field(default_factory=set)
+
+    @property
+    def of_new_tables(self) -> dict[str, str]:
+        """The properties of a table that is made now: who reads its properties sees that snapshots go."""
+        return {KEEP: str(KEPT)} if self.upsert and not self.retention.is_said else {}
+
+    def left_out(self, table: TableId, metadata: TableMetadata, app_id: str) -> list[int]:
+        """The snapshots that a commit of the pipeline `app_id` leaves out now, oldest first."""
+        gone = expired(metadata, self.retention, now_s=time.time())
+        if not gone and len(metadata.snapshots) > MANY and table not in self._told:
+            self._told.add(table)
+            self.warn(self._many(table, metadata, app_id))
+        return gone
+
+    def _many(self, table: TableId, metadata: TableMetadata, app_id: str) -> str:
+        has = f"The Iceberg table {table} has {len(metadata.snapshots):,d} snapshots, which each commit writes anew."
+        if _keeps_all(metadata):
+            return f"{has} They stay because the table's property gc.enabled is false."
+        surplus = self.retention.surplus(_in_order(metadata), metadata.properties, now_s=time.time())
+        made_ms = {snapshot.snapshot_id: snapshot.timestamp_ms for snapshot in metadata.snapshots}
+        others = [one for one in noted_snapshots(metadata) if one.pipeline != app_id and one.snapshot in made_ms]
+        if len(surplus) < EXPIRED_LEAST or not others:
+            cure = "Let old ones go with sink.keep_snapshots or a shorter sink.expire_snapshots"
+            return f"{has} {cure}, or make fewer with a longer pipeline.epoch_interval."
+        first = min(others, key=lambda one: made_ms[one.snapshot])
+        when = datetime.fromtimestamp(made_ms[first.snapshot] / 1000, UTC)
+        return (
+            f"{has} They stay because the pipeline {first.pipeline}, which wrote to the table last at "
+            f"{when:%Y-%m-%d %H:%M} UTC, looks back to there when it goes on. If it is gone for good, take its record "
+            f"out of the table: ALTER TABLE … UNSET TBLPROPERTIES ('{first.property_name}')."
+        )
+
+
+#: Of who commits nothing.
+NO_EXPIRY = Expiry(Retention(keep=0), told_nobody, upsert=False)
+
+
+def expired(metadata: TableMetadata, retention: Retention, *, now_s: float) -> list[int]:
+    """The snapshots that a commit leaves out, oldest first.
 
     Never the current one, that of a branch or tag, or one since the last commit of any pipeline with a record: by them
     the next start sees that the table was not rolled back.
     """
     by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
-    needed = {*snapshots_of_records(metadata), metadata.current_snapshot_id}
+    needed = {*(noted.snapshot for noted in noted_snapshots(metadata)), metadata.current_snapshot_id}
     known = [_age(by_id[number]) for number in needed if number in by_id]
-    if not known:
-        # The table was replaced by somebody, and holds nothing yet.
+    if not known or _keeps_all(metadata):
+        # Without any the table was replaced by somebody, and holds nothing yet.
         return []
     named = {ref.snapshot_id for ref in metadata.refs.values()}
-    old = [
-        snapshot
-        for snapshot in sorted(metadata.snapshots, key=_age)
-        if snapshot.timestamp_ms < before_ms and snapshot.snapshot_id not in named and _age(snapshot) < min(known)
-    ]
-    return [snapshot.snapshot_id for snapshot in old[:EXPIRED_MOST]] if len(old) >= EXPIRED_LEAST else []
+    surplus = retention.surplus(_in_order(metadata), metadata.properties, now_s=now_s)
+    old = [one.snapshot_id for one in surplus if one.snapshot_id not in named and _age(one) < min(known)]
+    return old[:EXPIRED_MOST] if len(old) >= EXPIRED_LEAST else []
+
+
+def _keeps_all(metadata: TableMetadata) -> bool:
+    """As Iceberg's own ``expire_snapshots``, which refuses such a table: others may have its files."""
+    return metadata.properties.get("gc.enabled", "").lower() == "false"
+
+
+def _in_order(metadata: TableMetadata) -> list[Snapshot]:
+    return sorted(metadata.snapshots, key=_age)
 
 
 def _age(snapshot: Snapshot) -> tuple[int, int]:
     # Tables of format version 1 have no numbers.
     return snapshot.sequence_number or 0, snapshot.timestamp_ms
+
+
+def _is_before(snapshot: Snapshot, before_ms: float | None) -> bool:
+    return before_ms is not None and snapshot.timestamp_ms < before_ms
+
+
+def _number(text: str | None) -> int | None:
+    """What somebody wrote into a property; None where that is no number, so that nothing goes by mistake."""
+    return int(text) if text is not None and text.isascii() and text.isdigit() else None

@@ -6,11 +6,24 @@ from typing import Any, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from raycdc.config import Duration, FolderOrUrl, Options, Secret, SinkConfig, flattened_texts, option
+from raycdc.config import (
+    Duration,
+    FolderOrUrl,
+    Options,
+    PipelineOptions,
+    Secret,
+    SinkConfig,
+    flattened_texts,
+    option,
+)
+from raycdc.config.model import EPOCHS_PER_HOUR
 from raycdc.model import TableSchema
 from raycdc.model.layout import TableLayout
 from raycdc.plugins import Plugin
 from raycdc.stores.url import check_place, is_url
+
+#: So many snapshots make a commit no dearer than people mind.
+CHEAP_SNAPSHOTS = 2_000
 
 
 class IcebergCatalogOptions(Options):
@@ -71,9 +84,17 @@ class IcebergSinkConfig(SinkConfig):
     expire_snapshots: Duration | None = option(
         None,
         help="Commits leave snapshots that are older out of a table's metadata, which every commit writes anew. Their "
-        "files stay for remove_orphan_files. Without it all snapshots stay.",
+        "files stay for remove_orphan_files.",
         unit="duration",
         example="1d",
+    )
+    keep_snapshots: int | None = option(
+        None,
+        help="Commits leave a snapshot out of a table's metadata, which every commit writes anew, when so many newer "
+        "ones are there. Files stay for remove_orphan_files. 0: all snapshots stay. Default, without expire_snapshots: "
+        "500 in upsert tables that raycdc makes (their property raycdc.keep-snapshots), and all in other tables.",
+        example=2000,
+        ge=0,
     )
 
     @model_validator(mode="after")
@@ -96,9 +117,13 @@ class IcebergSinkConfig(SinkConfig):
     def modules(self) -> tuple[str, ...]:
         return ("boto3",) if self.place().type == "glue" else ()
 
-    @property
-    def commits_grow(self) -> bool:
-        return self.expire_snapshots is None
+    def commits_grow(self, pipeline: PipelineOptions) -> bool:
+        if self.keep_snapshots is not None:
+            return not 0 < self.keep_snapshots <= CHEAP_SNAPSHOTS
+        if self.expire_snapshots is not None:
+            return self.expire_snapshots.total_seconds() * EPOCHS_PER_HOUR / 3600 > CHEAP_SNAPSHOTS
+        # Tables of others, and changelogs, which are followed snapshot by snapshot, keep all of them.
+        return self.write != "upsert" or pipeline.on_existing != "fail"
 
     def no_layout(self, layout: TableLayout, schema: TableSchema) -> str:
         from raycdc.sinks.iceberg.layout import no_layout

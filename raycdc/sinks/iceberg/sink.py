@@ -33,6 +33,7 @@ from raycdc.sinks.changes import check_key, check_names, check_unmerged, fitted_
 from raycdc.sinks.iceberg.catalog import open_catalog
 from raycdc.sinks.iceberg.checks import check_sink
 from raycdc.sinks.iceberg.descent import Seen
+from raycdc.sinks.iceberg.expiry import NO_EXPIRY, Expiry, Retention
 from raycdc.sinks.iceberg.files import StoredColumn, stored
 from raycdc.sinks.iceberg.places import Reach
 from raycdc.sinks.iceberg.plugin import IcebergSinkConfig
@@ -64,6 +65,7 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
         self._targets: dict[TableId, IcebergTarget] = {}
         self._seen = Seen()
         self._reach = Reach(self.storage)
+        self._expiry = NO_EXPIRY
 
     def check(self, targets: Sequence[TableId], *, pipeline: str) -> list[CheckResult]:
         return check_sink(self._config, targets, self.storage)
@@ -75,6 +77,9 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
     def look(self, context: SinkContext) -> None:
         super().look(context)
         self._reach = Reach(context.storage)
+        after = self._config.expire_snapshots
+        retention = Retention(None if after is None else after.total_seconds(), self._config.keep_snapshots)
+        self._expiry = Expiry(retention, context.warn, upsert=context.upsert)
 
     def statement(self, target: TargetShape) -> str:
         return spark_statement(target, "ICEBERG")
@@ -132,10 +137,8 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
         with self._opening:
             if self._catalog is None:
                 self._catalog = open_catalog(self._options, self._context.storage)
-        table = IcebergTarget(self._catalog, target, self._context.app_id, seen=self._seen, reach=self._reach)
-        after = self._config.expire_snapshots
-        table.expire_after_s = None if after is None else after.total_seconds()
-        return table
+        expiry, app_id = self._expiry, self._context.app_id
+        return IcebergTarget(self._catalog, target, app_id, seen=self._seen, reach=self._reach, expiry=expiry)
 
     def _target(self, target: TableId) -> IcebergTarget:
         if target not in self._targets:

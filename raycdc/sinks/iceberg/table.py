@@ -41,6 +41,8 @@ from pyiceberg.table.update import (
     RemoveSnapshotsUpdate,
     SetCurrentSchemaUpdate,
     TableUpdate,
+    _apply_table_update,
+    _TableMetadataUpdateContext,
 )
 from pyiceberg.table.update.snapshot import _ManifestMergeManager, _OverwriteFiles
 from pyiceberg.types import PrimitiveType
@@ -68,7 +70,7 @@ from raycdc.sinks.iceberg.descent import (
     records_of_others,
     vector_property,
 )
-from raycdc.sinks.iceberg.expiry import expired_by_now
+from raycdc.sinks.iceberg.expiry import Expiry
 from raycdc.sinks.iceberg.files import StoredColumn, WrittenFile, is_known, type_text
 from raycdc.sinks.iceberg.layout import StoredPartition, transform_text
 from raycdc.sinks.iceberg.metadata import data_file, iceberg_schema, partition_spec
@@ -119,14 +121,19 @@ class Change:
 
 
 class _Staged(Transaction):
-    """pyiceberg's, but its metadata is worked out once per update, not at every look with a copy of all snapshots."""
+    """pyiceberg's, but its metadata is worked out once per update, not at every look, and without a copy of all
+    snapshots each time, which nobody changes.
+    """
 
     _known: tuple[tuple[TableUpdate, ...], TableMetadata] | None = None
 
     @property
     def table_metadata(self) -> TableMetadata:
         if self._known is None or self._known[0] is not self._updates:
-            self._known = self._updates, super().table_metadata
+            context, metadata = _TableMetadataUpdateContext(), self._table.metadata
+            for update in self._updates:
+                metadata = _apply_table_update(update, metadata, context)
+            self._known = self._updates, metadata
         return self._known[1]
 
 
@@ -151,7 +158,9 @@ class _Overwrite(_OverwriteFiles):
 class IcebergTarget:
     """See the module's docstring. Errors of pyiceberg become `SinkError` naming the table."""
 
-    def __init__(self, catalog: Catalog, name: TableId, app_id: str, *, seen: Seen, reach: Reach) -> None:
+    def __init__(
+        self, catalog: Catalog, name: TableId, app_id: str, *, seen: Seen, reach: Reach, expiry: Expiry
+    ) -> None:
         self.name = name
         self._seen = seen
         self._catalog = catalog
@@ -167,8 +176,7 @@ class IcebergTarget:
         self.is_new = False
         #: Properties that the table is to have after its next commit.
         self.options: Mapping[str, str] = {}
-        #: Snapshots older than so many seconds are left out by commits; None: by none.
-        self.expire_after_s: float | None = None
+        self._expiry = expiry
 
     def refresh(self) -> bool:
         """Bring the handle to the newest metadata; False when there is no table. `SinkError` when it was rolled back
@@ -293,7 +301,7 @@ class IcebergTarget:
         numbered = [StoredColumn(at, f.name, type_text(f.type)) for at, f in enumerate(columns, 1)]
         noted = {vector_property(self._app_id): stamp.text(self._app_id, snapshot=None)}
         ours = {CREATED_BY: self._app_id, **nothing_left(self._app_id)}
-        properties = {**dict(layout.options), **PROPERTIES, **ours, **noted}
+        properties = {**dict(layout.options), **PROPERTIES, **self._expiry.of_new_tables, **ours, **noted}
         schema = iceberg_schema(numbered)
         spec = partition_spec(layout, {column.name: column.id for column in numbered})
         try:
@@ -360,7 +368,7 @@ class IcebergTarget:
         moot += records_of_others(metadata, self._app_id) if change.alone else []
         if moot:
             staged.remove_properties(*moot)
-        old = expired_by_now(metadata, self.expire_after_s)
+        old = self._expiry.left_out(self.name, metadata, self._app_id)
         if old:
             # Older REST catalogs of Iceberg's own making refuse a whole commit with an update that names more than one.
             staged._apply(tuple(RemoveSnapshotsUpdate(snapshot_ids=[one]) for one in old))  # type: ignore[call-arg]

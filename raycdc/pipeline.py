@@ -3,6 +3,21 @@
 The only module that knows everything (Flink CDC's PipelineComposer). It starts things in an order in which nothing has
 to be undone: lease, preflight of the source, engines, sink, recovery, source side, epoch loop; and ends them in the
 reverse one.
+
+*Locks.* A thread of the driver that has one of these takes only those below it, so no two threads wait for each other
+(`tests/unit/driver/test_lock_order.py` notes the order of a run):
+
+| lock | held while |
+|---|---|
+| of the supervisor | processes are started, looked at and ended, and whatever comes between two generations is done |
+| of the coordinator's host (``--local``), of a launcher, of Spark's start | one of them is asked or told something |
+| of the reporter | listeners hear an event, one by one: notifications, the control door, the log, the caller's |
+| of each listener | it keeps, writes or shows the event |
+| of the pipeline, of events and queues | a flag is set; nothing is called |
+
+So a listener may call `Pipeline.stop`, which waits for the last row's alone: the supervisor carries a stop out by
+itself. A signal's handler may take none, not even that of a `threading.Event`: it puts something into a
+`queue.SimpleQueue`.
 """
 
 from __future__ import annotations
@@ -187,7 +202,8 @@ class Pipeline:
     def stop(self) -> None:
         """Seal and commit what was read, then let `run` return.
 
-        From any thread, but not from a signal's handler: it takes locks that the interrupted code may hold.
+        From any thread, also from within the `listener` of `run`; but not from a signal's handler, because it takes
+        locks that the interrupted code may hold.
         """
         with self._lock:
             self._stopping.set()

@@ -5,9 +5,10 @@ Ports, data and process go with the command, however it ends (`raycdc.testing.se
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -44,7 +45,7 @@ def serve(kind: str, *, port: int | None, empty: bool, live: bool) -> int:
         raise ConfigError(
             f'"{kind}" is no trial server{did_you_mean(kind, KINDS) or "."} There are {", ".join(KINDS)}.'
         )
-    ended = threading.Event()
+    asked: queue.SimpleQueue[None] = queue.SimpleQueue()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         trial = new_trial(kind, port=port, standard=True)
@@ -54,9 +55,9 @@ def serve(kind: str, *, port: int | None, empty: bool, live: bool) -> int:
             if isinstance(trial, SourceTrial) and filled:
                 trial.fill(ShopSize(customers=200, products=100, orders=_ORDERS))
             for number in before:
-                signal.signal(number, lambda *_: ended.set())
+                signal.signal(number, lambda *_: asked.put(None))
             print("\n".join(_told(trial, filled=filled)), flush=True)
-            while not ended.wait(_PAUSE_S):
+            while not _is_asked(asked):
                 if live and filled and isinstance(trial, SourceTrial):
                     trial.step()
                 if not trial.server.running:
@@ -69,6 +70,16 @@ def serve(kind: str, *, port: int | None, empty: bool, live: bool) -> int:
         for number, handler in before.items():
             signal.signal(number, handler)
     return int(ExitCode.DONE)
+
+
+def _is_asked(asked: queue.SimpleQueue[None]) -> bool:
+    """Wait a little; whether a signal came. Its handler may interrupt this anywhere; with an `Event` it would wait
+    for the lock that the interrupted `wait` holds.
+    """
+    with contextlib.suppress(queue.Empty):
+        asked.get(timeout=_PAUSE_S)
+        return True
+    return False
 
 
 def _told(trial: Trial, *, filled: bool) -> Iterator[str]:

@@ -47,7 +47,7 @@ class SupervisorSettings:
 
     `on_processes` hears the process ids of coordinator and readers whenever they change, `on_warning` whatever the
     user should know, `on_scaled` how many readers there should be, where they are, and why; all are called without the
-    supervisor's lock, from its thread, which is one of `threads`.
+    supervisor's lock, from its thread, which is one of `threads`. `Supervisor.stop` may be called from any of them.
     """
 
     limits: Limits
@@ -71,6 +71,7 @@ class Generation:
         self.due: dict[int, float] = {}
         #: Readers that are to go; nobody takes their places.
         self.leaving: set[int] = set()
+        self._stops = False
 
     def __repr__(self) -> str:
         return f"Generation({self.number}, readers={sorted(self.readers)}, due={sorted(self.due)})"
@@ -82,6 +83,12 @@ class Generation:
         self._incarnations[subtask_id] = incarnation
         identity = ReaderIdentity(subtask_id, self.number, incarnation)
         self.readers[subtask_id] = self._launcher.start_reader(identity, self.coordinator, place=place)
+
+    def stop(self) -> None:
+        """Seal what is there; the coordinator is told once."""
+        if not self._stops:
+            self.coordinator.stop()
+            self._stops = True
 
     def take_fenced(self) -> list[tuple[int, ProcessEnd]]:
         """Readers that the coordinator gave up; those of them that run are ended."""
@@ -235,7 +242,8 @@ class Supervisor:
         self._scaler = Scaler(launcher, settings)
         self._error: BaseException | None = None
         self._closed = threading.Event()
-        self._stopping = False
+        #: Set by `close` as well, which wakes whoever waits for it.
+        self._stopping = threading.Event()
         self._news = News(settings)
         try:
             self._step()
@@ -274,19 +282,18 @@ class Supervisor:
     @property
     def ending(self) -> bool:
         """Whether the last epoch of the job is sealed, or about to be. Raises the job's error."""
-        if self._stopping or self._closed.is_set():
+        if self._stopping.is_set():
             return True
         _, final = self.next_sealed(sys.maxsize, wait_s=0)
         return final is not None
 
     def stop(self) -> None:
-        """Seal what is there; the job ends when that is committed."""
-        with self._lock:
-            self._stopping = True
-        try:
-            self._handle().stop()
-        except CoordinatorLostError:
-            return
+        """Have what is there sealed; the job ends when that is committed.
+
+        Returns at once, and waits for no lock: whoever listens to a run may call it, while the one who has the
+        supervisor's lock waits to be heard. The supervisor's thread tells the coordinator.
+        """
+        self._stopping.set()
 
     def start_over(self, recover: Callable[[], T]) -> T:
         """End every process of the job, run `recover` while nobody reads or seals, and start anew from what it left."""
@@ -304,6 +311,7 @@ class Supervisor:
     def close(self) -> None:
         """End every process of the job; the launcher is its maker's to close. Nothing sealed is lost."""
         self._closed.set()
+        self._stopping.set()
         self._thread.join(timeout=30)
         with self._lock:
             if self._running is not None:
@@ -326,8 +334,8 @@ class Supervisor:
             start = CoordinatorStart(self.generation, self._settings.committed())
             coordinator = self._launcher.start_coordinator(start)
             self._running = Generation(self._launcher, self.generation, coordinator)
-            if self._stopping:
-                coordinator.stop()
+            if self._stopping.is_set():
+                self._running.stop()
             with suppress(RaycdcError):  # The job has failed already, which `_watch` will tell.
                 self._scaler.restart(self._running, coordinator.status(tables=False))
             self._news.processes(coordinator, None)
@@ -345,7 +353,13 @@ class Supervisor:
         return self._budgets.setdefault(subtask_id, RestartBudget(self._settings.threads))
 
     def _watch(self) -> None:
-        while not self._settings.threads.wait(self._closed, WATCH_S):
+        seen = False
+        while True:
+            # A stop is carried out at once.
+            self._settings.threads.wait(self._closed if seen else self._stopping, WATCH_S)
+            if self._closed.is_set():
+                return
+            seen = self._stopping.is_set()
             try:
                 self._step()
             except BaseException as error:  # noqa: BLE001 - ends the job, told to every caller
@@ -370,6 +384,8 @@ class Supervisor:
             self._launcher.look()
             self._start_generation()
             return
+        if self._stopping.is_set():
+            running.stop()
         for subtask_id, end in running.take_fenced():
             if subtask_id not in running.due:  # Else it ended by itself.
                 self._news.warning(f"Reader {subtask_id} is replaced: it was {end.text}.")

@@ -26,6 +26,7 @@ from raycdc.driver import hand_over
 from raycdc.driver.hand_over import HandedLauncher, HandOver, StateAsked, begins_in_process
 from raycdc.errors import ClusterLostError, ConfigError, EngineNotStartedError, RaycdcError
 from raycdc.pipeline import Pipeline
+from raycdc.progress import ProgressReporter
 from raycdc.run_events import CaughtUp, Committed, HandedOver, RunEvent, Started, Stopped, Warned
 from raycdc.runtime.launcher import JobSpec, Launcher, LocalLauncher
 from raycdc.spark.lifecycle import LOST, LaterTaskRunner, SparkThread
@@ -143,6 +144,38 @@ def test_an_engine_that_dies_before_the_hand_over_is_started_again(tmp_path: Pat
     assert len([event for event in events if isinstance(event, HandedOver)]) == 1
     assert isinstance(events[-1], Stopped)
     assert len(set(map(id, closed))) == 2, "also the one that died"
+
+
+def test_a_listener_may_stop_the_run_while_another_thread_waits_to_be_heard(tmp_path: Path) -> None:
+    """That one has the supervisor's lock, as where a node's server does not start: the two waited for each other."""
+    handed, listens, tells, stopped = (threading.Event() for _ in range(4))
+
+    def launcher(_config: object, spec: JobSpec, _store: object, reporter: ProgressReporter, *_: object) -> Launcher:
+        class Tells(LocalLauncher):
+            def look(self, owing: Collection[str] | None = None) -> None:
+                if owing is not None and listens.is_set() and not tells.is_set():
+                    tells.set()
+                    reporter.warning("something of a node")
+
+        return Tells(spec)
+
+    def listen(event: RunEvent) -> None:
+        if isinstance(event, HandedOver):
+            handed.set()
+        if handed.is_set() and not stopped.is_set():
+            listens.set()
+            # The one who tells may wait for its turn here with other news, and tells with a later event then.
+            if tells.wait(1):
+                pipeline.stop()
+                stopped.set()
+            listens.clear()
+
+    pipeline = Pipeline.from_config(load_config(_slow(tmp_path)))
+    with threads_for_engines(launcher):
+        runs = threading.Thread(target=lambda: pipeline.run(listener=listen), daemon=True)
+        runs.start()
+        assert stopped.wait(RUN_TIMEOUT_S / 3), "both wait"
+        runs.join()
 
 
 def test_tasks_run_in_this_process_again_when_spark_is_lost() -> None:

@@ -33,6 +33,8 @@ class Coordinator:
         self.retired: list[int] = []
         self.lost: list[tuple[int, int, str]] = []
         self.asked_for_tables = False
+        self.stops = 0
+        self.stopped = Event()
         self._error = error
 
     def _check(self) -> None:
@@ -68,7 +70,10 @@ class Coordinator:
         self.told = [replace(r, leaving=r.subtask == subtask_id or r.leaving) for r in self.told]
         return self.retired.count(subtask_id) > 1
 
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        self._check()
+        self.stops += 1
+        self.stopped.set()
 
     def shutdown_readers(self, reason: str) -> None: ...
 
@@ -223,6 +228,44 @@ def test_listeners_are_called_without_the_supervisors_lock() -> None:
         assert len(answers) > heard or answers[-1] == (1, None)
     finally:
         supervisors[0].close()
+
+
+def test_a_stop_waits_for_nobody_and_reaches_the_coordinator_that_there_is_then() -> None:
+    """Whoever recovers with the supervisor's lock tells what it does, and listeners are told one after the other: one
+    of them that stops the run must not wait for that lock.
+    """
+    processes = Processes({})
+    with supervised(processes) as supervisor:
+
+        def recover() -> None:
+            stopping = Thread(target=supervisor.stop, daemon=True)
+            stopping.start()
+            stopping.join(timeout=120)
+            assert not stopping.is_alive(), "it waits for the lock"
+
+        supervisor.start_over(recover)
+        while len(processes.coordinators) < 2:
+            pass
+        assert processes.coordinators[1].stopped.wait(120)
+        assert supervisor.ending
+        supervisor._step()
+    assert [coordinator.stops for coordinator in processes.coordinators] == [0, 1]
+
+
+def test_a_stop_is_carried_out_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raycdc.runtime.supervisor.WATCH_S", 3600.0)
+    processes = Processes({})
+    with supervised(processes) as supervisor:
+        supervisor.stop()
+        assert processes.coordinators[0].stopped.wait(120)
+
+
+def test_a_job_that_has_failed_is_stopped_without_an_error() -> None:
+    """Its error is told to whoever waits for its work."""
+    processes = Processes({})
+    with supervised(processes) as supervisor:
+        supervisor.fail(SourceUnavailableError("away"))
+        supervisor.stop()
 
 
 def test_looking_at_processes_asks_for_no_tables_but_people_do() -> None:

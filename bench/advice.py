@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -22,7 +21,6 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +28,7 @@ from bench import tables
 from bench.measure import Measurement, Options, progress
 from bench.pipeline import Bench
 from raycdc.testing.servers.gate import Gate
+from raycdc.testing.servers.relay import Before
 
 CASES = ("table",)
 SERVER = "mariadb"
@@ -49,16 +48,16 @@ class SlowLink(Gate):
 
     bytes_per_s = _BYTES_PER_S
 
-    def _pump(self, source: socket.socket, target: socket.socket) -> None:
+    def valve(self) -> Before:
+        """The bytes of each direction have a pace of their own."""
         due_s = time.monotonic()
-        with suppress(OSError):
-            while data := source.recv(1 << 14):
-                target.sendall(data)
-                due_s = max(due_s + len(data) / self.bytes_per_s, time.monotonic() - 0.05)
-                time.sleep(max(0.0, due_s - time.monotonic()))
-        for each in (source, target):
-            with suppress(OSError):
-                each.close()
+
+        def hold(data: bytes) -> None:
+            nonlocal due_s
+            due_s = max(due_s + len(data) / self.bytes_per_s, time.monotonic() - 0.05)
+            time.sleep(max(0.0, due_s - time.monotonic()))
+
+        return hold
 
 
 def run(options: Options) -> Iterator[Measurement]:

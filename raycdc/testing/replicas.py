@@ -6,14 +6,13 @@ primary and the old primary, started again, its replica.
 
 from __future__ import annotations
 
-import contextlib
 import socket
-import threading
 from collections.abc import Callable, Mapping
 from typing import Self
 
 from raycdc.testing.servers import DatabaseServer, MariaDbServer
 from raycdc.testing.servers.process import ServerError, wait_until
+from raycdc.testing.servers.relay import LOOPBACK, Doorway, relay, shut
 
 _CAUGHT_UP_S = 300
 
@@ -90,14 +89,13 @@ class ReplicatedPair:
 class Forwarder:
     """A TCP address of its own that leads to `target`, (host, port), wherever that points when someone connects."""
 
-    host = "127.0.0.1"
+    host = LOOPBACK
 
     def __init__(self, target: tuple[str, int]) -> None:
         self.target = target
-        self._listener = socket.create_server((self.host, 0))
-        self.port: int = self._listener.getsockname()[1]
         self._open: set[socket.socket] = set()
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._doorway = Doorway(self._serve)
+        self.port = self._doorway.port
 
     def __enter__(self) -> Self:
         return self
@@ -107,45 +105,18 @@ class Forwarder:
 
     def close(self) -> None:
         """End the address and every connection through it."""
-        self._listener.close()
+        self._doorway.close()
         self.cut()
 
     def cut(self) -> None:
         """End every connection through it, as a fail-over does."""
         for end in list(self._open):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
+            shut(end)
         wait_until(lambda: not self._open, timeout_s=120, what="every connection through the address ended")
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            try:
-                server = socket.create_connection(self.target, timeout=5)
-            except OSError:
-                client.close()
-                continue
+    def _serve(self, client: socket.socket) -> None:
+        with socket.create_connection(self.target, timeout=5) as server:
             server.settimeout(None)
             self._open |= {client, server}
-            threading.Thread(target=self._serve, args=(client, server), daemon=True).start()
-
-    def _serve(self, client: socket.socket, server: socket.socket) -> None:
-        with client, server:
-            back = threading.Thread(target=_pump, args=(server, client), daemon=True)
-            back.start()
-            _pump(client, server)
-            back.join()
+            relay(client, server)
         self._open -= {client, server}
-
-
-def _pump(source: socket.socket, sink: socket.socket) -> None:
-    """Copy until either end is gone, which ends the other direction too."""
-    with contextlib.suppress(OSError):
-        while data := source.recv(1 << 16):
-            sink.sendall(data)
-    for end in (source, sink):
-        with contextlib.suppress(OSError):
-            end.shutdown(socket.SHUT_RDWR)

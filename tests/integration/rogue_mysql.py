@@ -17,6 +17,8 @@ from pathlib import Path
 
 from pymysql.constants import CLIENT
 
+from raycdc.testing.servers.relay import pass_on, relay
+
 #: Of a server that can do everything a client asks for, except TLS.
 _CAPABILITIES = (
     CLIENT.LONG_PASSWORD
@@ -108,13 +110,7 @@ class TlsStripper(Listener):
             assert lower & CLIENT.SSL, "the real server offers TLS"
             struct.pack_into("<H", greeting, at, lower & ~CLIENT.SSL)
             client.sendall(header + greeting)
-            back = threading.Thread(target=_copy, args=(server, client), daemon=True)
-            back.start()
-            while data := client.recv(1 << 16):
-                self.received += data
-                server.sendall(data)
-            server.shutdown(socket.SHUT_RDWR)
-            back.join(10)
+            relay(client, server, asked=self.received.extend)
 
 
 class Turncoat(Listener):
@@ -164,7 +160,9 @@ class Meddler(Listener):
 
     def _meddle(self, client: socket.socket) -> None:
         with client, socket.create_connection(("127.0.0.1", self._server_port), 10) as server:
-            back = threading.Thread(target=_copy, args=(server, client), daemon=True)
+            # It says nothing while somebody else answers.
+            server.settimeout(None)
+            back = threading.Thread(target=pass_on, args=(server, client), daemon=True)
             back.start()
             with contextlib.suppress(OSError, EOFError):
                 client.settimeout(60)
@@ -202,22 +200,10 @@ def greeting(plugin: bytes, capabilities: int) -> bytes:
 
 
 def _relay(client: socket.socket, server_port: int) -> None:
-    with client, socket.create_connection(("127.0.0.1", server_port), 10) as server:
+    with contextlib.suppress(OSError), client, socket.create_connection(("127.0.0.1", server_port), 10) as server:
         client.settimeout(None)
         server.settimeout(None)
-        back = threading.Thread(target=_copy, args=(server, client), daemon=True)
-        back.start()
-        _copy(client, server)
-        for end in (server, client):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-        back.join(10)
-
-
-def _copy(source: socket.socket, target: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while data := source.recv(1 << 16):
-            target.sendall(data)
+        relay(client, server)
 
 
 def exactly(peer: socket.socket, count: int) -> bytes:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum, auto
 from typing import Self
 
-_CHUNK = 1 << 16
+from raycdc.testing.servers.relay import LOOPBACK, Before, Doorway, relay, shut
 
 
 class Way(Enum):
@@ -31,7 +31,7 @@ class Way(Enum):
 class Gate:
     """See the module's docstring. ``with Gate(host, port) as gate:`` listens on `gate.port` of 127.0.0.1."""
 
-    host = "127.0.0.1"
+    host = LOOPBACK
 
     def __init__(self, host: str, port: int, *, listens_on: int = 0, way: Way = Way.OPEN) -> None:
         """`listens_on` a port that nobody has, or any (0)."""
@@ -42,9 +42,8 @@ class Gate:
         self._shut_s = time.monotonic()
         #: When somebody connected while the gate was not open, in monotonic seconds.
         self.knocks: list[float] = []
-        self._listener = socket.create_server((self.host, listens_on))
-        self.port = int(self._listener.getsockname()[1])
-        threading.Thread(target=self._listen, name="gate", daemon=True).start()
+        self._doorway = Doorway(self._pass, port=listens_on)
+        self.port = self._doorway.port
 
     def __enter__(self) -> Self:
         return self
@@ -85,57 +84,37 @@ class Gate:
         return all(at - self._shut_s >= (number - 1) * pause_s for number, at in enumerate(self.knocks))
 
     def close(self) -> None:
+        """End all connections, and take no further one."""
         self.set(Way.SHUT)
-        self._listener.close()
+        self._doorway.close()
 
-    def _listen(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            with self._changed:
-                if self._way is not Way.OPEN:
-                    self.knocks.append(time.monotonic())
-                    self._changed.notify_all()
-                if self._way is Way.SHUT:
-                    client.close()
-                    continue
-                self._sockets.add(client)
-            threading.Thread(target=self._pass, args=(client,), daemon=True).start()
+    def valve(self) -> Before:
+        """What bytes of one connection that go one way meet before they go on: here they wait while the gate says so."""
+        return self._wait
 
     def _pass(self, client: socket.socket) -> None:
+        with self._changed:
+            if self._way is not Way.OPEN:
+                self.knocks.append(time.monotonic())
+                self._changed.notify_all()
+            if self._way is Way.SHUT:
+                return
+            self._sockets.add(client)
+        ends = {client}
         try:
-            server = socket.create_connection(self._server)
-        except OSError:
-            client.close()
-            return
-        with self._changed:
-            self._sockets |= {client, server}
-        for source, target in ((client, server), (server, client)):
-            threading.Thread(target=self._pump, args=(source, target), daemon=True).start()
+            with socket.create_connection(self._server) as server:
+                ends.add(server)
+                with self._changed:
+                    self._sockets |= ends
+                relay(client, server, asked=self.valve(), answered=self.valve())
+        finally:
+            with self._changed:
+                self._sockets -= ends
 
-    def _pump(self, source: socket.socket, target: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(_CHUNK):
-                self._wait_until(lambda: self._way is not Way.STILL)
-                target.sendall(data)
-        _end(source)
-        _end(target)
+    def _wait(self, _data: bytes) -> None:
         with self._changed:
-            self._sockets -= {source, target}
-
-    def _wait_until(self, holds: Callable[[], bool]) -> None:
-        with self._changed:
-            self._changed.wait_for(holds)
+            self._changed.wait_for(lambda: self._way is not Way.STILL)
 
     def _end_all(self) -> None:
-        for one in self._sockets:
-            _end(one)
-        self._sockets.clear()
-
-
-def _end(one: socket.socket) -> None:
-    with suppress(OSError):
-        one.shutdown(socket.SHUT_RDWR)
-    one.close()
+        for end in self._sockets:
+            shut(end)

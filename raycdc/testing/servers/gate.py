@@ -89,7 +89,7 @@ class Gate:
         self._doorway.close()
 
     def valve(self) -> Before:
-        """What bytes of one connection that go one way meet before they go on: here they wait while the gate says so."""
+        """Holds back the bytes of one connection that go one way: here, while the server is to stand still."""
         return self._wait
 
     def _pass(self, client: socket.socket) -> None:

@@ -49,11 +49,11 @@ LARGE_CLASSES: dict[str, str] = {
 
 #: `place: reason`, for functions and methods.
 MANY_ARGUMENTS: dict[str, str] = {
-    "cli/app.py:bench_run": "options of the command line",
-    "cli/app.py:bench_splits": "options of the command line",
     "cli/app.py:init": "options of the command line",
     "cli/app.py:run": "options of the command line",
     "cli/app.py:verify": "options of the command line",
+    "cli/commands/bench.py:bench_run": "options of the command line",
+    "cli/commands/bench.py:bench_splits": "options of the command line",
     "config/fields.py:option": "metadata of a key",
 }
 

@@ -6,7 +6,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from raycdc.cli.app import app, inspect, state, tables
+from raycdc.cli.app import app
+from raycdc.cli.commands.inspect import inspect
+from raycdc.cli.commands.state import state
+from raycdc.cli.commands.tables import tables
 
 GROUPS = [([], app), (["inspect"], inspect), (["tables"], tables), (["state"], state)]
 

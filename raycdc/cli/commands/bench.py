@@ -1,0 +1,105 @@
+"""``raycdc bench``: measures a user's own pipeline; with a source checkout, raycdc and its peers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from raycdc.cli.commands.options import OWN_OPTIONS, ConfigPath, Json, command_group
+
+#: The benchmarks of a source checkout, whatever their names.
+_CHECKOUT = "checkout"
+
+
+class _Benchmarks(TyperGroup):
+    """Those of users' own pipelines are commands; any other name is one of a source checkout, with its own options."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return super().get_command(ctx, cmd_name) or super().get_command(ctx, _CHECKOUT)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        # A benchmark's name is its first word.
+        is_benchmark = command is not None and command.name == _CHECKOUT and args[0] != _CHECKOUT
+        return name, command, args if is_benchmark else rest
+
+
+bench = command_group(
+    "Measure your own pipeline (run, splits), or raycdc and its peers on servers of their own (other names, in a "
+    "checkout of raycdc's source: raycdc bench checkout --help lists them).",
+    "Measure your own pipeline, or raycdc on servers of its own.",
+    cls=_Benchmarks,
+)
+
+
+@bench.command(
+    "splits",
+    short_help="Compare the ways to cut your tables into chunks, and to share partitions.",
+)
+def bench_splits(
+    config: Annotated[
+        Path | None, typer.Argument(metavar="CONFIG", help="The pipeline's TOML file; without it, generated tables.")
+    ] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="TABLE…", help="Tables, as DB.TABLE, or topics. Default: all.")
+    ] = None,
+    strategies: Annotated[str, typer.Option(metavar="NAMES", help="Comma-separated. Default: all there are.")] = "",
+    rows: Annotated[
+        int | None,
+        typer.Option(help="About so many rows of a table are read, for each strategy and number of readers.", min=1),
+    ] = None,
+    readers: Annotated[
+        str, typer.Option(metavar="NUMBERS", help="The numbers of readers that times are told for.")
+    ] = "1,2,4,8",
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with plots there.")] = None,
+    json: Json = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before rows are read.")] = False,
+    cases: Annotated[
+        str, typer.Option(metavar="NAMES", help="Of generated tables: which ones, comma-separated. Default: all.")
+    ] = "",
+    server: Annotated[str, typer.Option(help="Of generated tables: mariadb or mysql.")] = "mariadb",
+) -> int:
+    """Cut your tables by each strategy, read chunks of them as readers do, and say which strategy to take; of topics,
+    read the partitions, and say how many readers to take. It reads only, at the pace of source.rows_per_second, and
+    says beforehand how much.
+    """
+    from raycdc.cli.bench_splits import ROWS_MAX, Asked, compare_generated, compare_splits
+
+    asked = Asked(tuple(names or ()), strategies, rows or ROWS_MAX, readers, html, json, yes)
+    return compare_generated(asked, cases=cases, server=server) if config is None else compare_splits(config, asked)
+
+
+@bench.command("run", short_help="Measure your pipeline into a target that is thrown away.")
+def bench_run(
+    config: ConfigPath,
+    seconds: Annotated[float, typer.Option(help="A run ends after so long; 0: when it has caught up.", min=0)] = 30.0,
+    rows: Annotated[int, typer.Option(help="Or after so many rows in the target; 0: any number.", min=0)] = 0,
+    tries: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--try", metavar="KEY=VALUE", help="Run once more with this value, such as readers.max=4. Repeat."
+        ),
+    ] = None,
+    into: Annotated[
+        str, typer.Option(metavar="TYPE", help="Files of this type in place of the sink: parquet, jsonl or delta.")
+    ] = "",
+    local: Annotated[bool, typer.Option("--local", help="Without Ray and Spark.")] = False,
+    json: Json = False,
+) -> int:
+    """Run your pipeline from its beginning into a folder of its own, which is removed, and say where the time goes and
+    what other settings would do. The real target and state are not touched; the source is read as by a run.
+    """
+    from raycdc.cli.bench_run import Asked, measure_run
+
+    return measure_run(config, Asked(seconds, rows, tuple(tries or ()), into, local, json))
+
+
+@bench.command(_CHECKOUT, hidden=True, context_settings=OWN_OPTIONS)
+def bench_checkout(context: typer.Context) -> int:
+    """Run `python -m bench` with these words."""
+    from raycdc.cli import bench as bench_command
+
+    return bench_command.run(context.args)

@@ -60,9 +60,9 @@ class LeftOut:
         share: TargetEpoch,
         before: Target | None,
         after: Target,
-        found: Mapping[TableId, ResolvedTransform],
+        transforms: Mapping[TableId, ResolvedTransform],
     ) -> None:
-        """`share` is a target's part of `manifest`, whose `tables` are `found` by their transforms where they have any.
+        """`share` is a target's part of `manifest`, whose `tables` have `transforms`, where they have any.
         `SchemaError` or `ConfigError` for what is refused.
         """
         if before is None:
@@ -77,15 +77,15 @@ class LeftOut:
         if len(after.sources) == 1:
             for table, names in retyped.items():
                 if not self.upsert:
-                    self._check_changelog(share, table, names, found.get(table), manifest.epoch)
+                    self._check_changelog(share, table, names, transforms.get(table), manifest.epoch)
             return
         if self._leaves and self.upsert:
-            self._check_merged_upsert(share, tables, found)
+            self._check_merged_upsert(share, tables, transforms)
         lost = next((table for table in after.sources if self._has_lost(table, manifest.epoch)), None)
         for table, names in retyped.items():
             if names and (table == lost or self._has_lost(table, manifest.epoch)):
                 raise self._refused(share, f"the type of column {names[0]!r} of {table} changed", table)
-            self._check_source(share, table, tables[table][0], names, found.get(table))
+            self._check_source(share, table, tables[table][0], names, transforms.get(table))
         if before is not None and before.schema is not None:
             self._check_target(share, before.schema, lost)
 
@@ -119,10 +119,10 @@ class LeftOut:
         share: TargetEpoch,
         table: TableId,
         names: Collection[str],
-        found: ResolvedTransform | None,
+        resolved: ResolvedTransform | None,
         epoch: int,
     ) -> None:
-        used = [name for name in names if found is not None and name.casefold() in found.uses.columns]
+        used = [name for name in names if resolved is not None and name.casefold() in resolved.uses.columns]
         lost = self._has_lost(table, epoch)
         if used and (self._leaves or lost):
             why = "rows of it were left out" if lost else f'pipeline.on_bad_record is "{self.records.action}"'
@@ -134,11 +134,11 @@ class LeftOut:
             self._follow(share.name)
 
     def _check_merged_upsert(
-        self, share: TargetEpoch, tables: Tables, found: Mapping[TableId, ResolvedTransform]
+        self, share: TargetEpoch, tables: Tables, transforms: Mapping[TableId, ResolvedTransform]
     ) -> None:
         policy = f'pipeline.on_bad_record = "{self.records.action}"'
         for table in share.sources:
-            if table in found and (found[table].computed or found[table].transform.filter):
+            if table in transforms and (transforms[table].computed or transforms[table].transform.filter):
                 raise RoutesRefusedError(
                     f"{policy}: {table}, whose transform computes or filters, is merged with other tables into "
                     f"{share.name}, where a bad row might delete the row of another table. Route it elsewhere, or use "
@@ -157,9 +157,9 @@ class LeftOut:
         table: TableId,
         schema: TableSchema,
         names: Collection[str],
-        found: ResolvedTransform | None,
+        resolved: ResolvedTransform | None,
     ) -> None:
-        used = [name for name in names if found is not None and name.casefold() in found.uses.columns]
+        used = [name for name in names if resolved is not None and name.casefold() in resolved.uses.columns]
         if names and (used or _may_be_bad(schema, share.schema)):
             if self._leaves:
                 name = next(iter(used or names))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # Delta's libraries are loaded by pipelines that keep known r
 class Derives(Protocol):
     """The maker of derived segments (`raycdc.spark.derive.Deriver`)."""
 
-    def __call__(self, segments: Sequence[Segment], found: ResolvedTransform, epoch: int) -> list[Sifted]:
+    def __call__(self, segments: Sequence[Segment], resolved: ResolvedTransform, epoch: int) -> list[Sifted]:
         """The derived segment of each, and what was left out of it. Blocks."""
 
     def forget(self, segments: Iterable[Segment]) -> None:
@@ -33,7 +33,7 @@ class Joins(Protocol):
     """The maker of joined segments (`raycdc.lookup.Joiner`)."""
 
     def __call__(
-        self, segments: Sequence[Segment], made: Sequence[Sifted], found: ResolvedTransform, epoch: int
+        self, segments: Sequence[Segment], made: Sequence[Sifted], resolved: ResolvedTransform, epoch: int
     ) -> list[Sifted]:
         """The segments `made` of each segment, joined by the lookups of their rows. Blocks."""
 

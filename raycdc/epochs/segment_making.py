@@ -138,15 +138,15 @@ class SegmentMaking:
         self._left_out.add(known.bad_rows())
         return replace(work, segments=left)
 
-    def _derive(self, segments: Sequence[Segment], found: ResolvedTransform, epoch: int) -> list[Sifted]:
+    def _derive(self, segments: Sequence[Segment], resolved: ResolvedTransform, epoch: int) -> list[Sifted]:
         plain = [replace(segment, view=None) for segment in segments]
         made = [Sifted(segment) for segment in plain]
-        if derived := self._routing.transforms.derived(found):
-            assert self._routing.deriver is not None, found.table
-            made = self._routing.deriver(plain, found, epoch)
-        if found.lookups:
-            assert self._routing.joiner is not None, found.table
-            joined = self._routing.joiner(plain, made, found, epoch)
+        if derived := self._routing.transforms.derived(resolved):
+            assert self._routing.deriver is not None, resolved.table
+            made = self._routing.deriver(plain, resolved, epoch)
+        if resolved.lookups:
+            assert self._routing.joiner is not None, resolved.table
+            joined = self._routing.joiner(plain, made, resolved, epoch)
             if derived:
                 # Exact ones are still to be added to the known rows.
                 self._forget(one.segment for one in made)

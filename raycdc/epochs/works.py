@@ -19,10 +19,10 @@ from raycdc.epochs.known_slots import slot_of
 from raycdc.epochs.left_out import LeftOut
 from raycdc.epochs.parked_targets import ParkedTargets
 from raycdc.epochs.routing import Routing
+from raycdc.epochs.share_rules import ShareRules
 from raycdc.errors import (
     ChangeRefusedError,
     ConfigError,
-    KeyRefusedError,
     NameRefusedError,
     RoutesRefusedError,
     RulesRefusedError,
@@ -75,6 +75,7 @@ class Works:
         self._schemas: dict[str, TableSchema] = {}
         self._targets: dict[TableId, Target] = {}
         self.left_out = LeftOut(store, routing.records, routing.upsert)
+        self._rules = ShareRules(routing, self.left_out)
 
     def start_after(self, record: CommitRecord | None) -> None:
         """Targets are what they were when `record` was written. `StateError` when routes are others since then.
@@ -139,7 +140,7 @@ class Works:
 
     def of(self, manifest: Manifest, parked: ParkedTargets) -> Share:
         """The share of each target of `manifest` that takes part, which follows what was asked for before."""
-        tables, found, unfit = self._transformed(manifest)
+        tables, transforms, unfit = self._transformed(manifest)
         part = parked.taking_part(manifest, routed_to(manifest.tables, self._router))
         rules = self._transforms.naming.rules
         alike = claimed(rules, sorted(part), self._targets)
@@ -154,9 +155,9 @@ class Works:
                 for source in sources:
                     if source in unfit:
                         raise unfit[source]
-                    self._check_known(source, manifest)
+                    self._rules.check_known(source, self._schema(manifest.tables[source].schema))
                 share, target = target_of(name, sources, tables, before, upsert=self._routing.upsert)
-                self._check(manifest, tables, share, target, before, found)
+                self._rules.check(manifest, tables, share, target, before, transforms)
             except TableRefusedError as error:
                 refused[name] = error
                 continue
@@ -166,69 +167,11 @@ class Works:
             shares.append(share)
         self._targets.update(after)
         positions = {split: place.to_json() for split, place in positions_in(manifest.to_splits).items()}
-        works = tuple(self._work(manifest, share, positions, found) for share in shares)
+        works = tuple(self._work(manifest, share, positions, transforms) for share in shares)
         told = self._router or self._transforms
-        derived = {table: one for table, one in found.items() if self._transforms.derived(one) or one.lookups}
+        derived = {table: one for table, one in transforms.items() if self._transforms.derived(one) or one.lookups}
         routes = {str(name): self._described(target) for name, target in after.items() if told}
         return Share(works, routes, derived, refused)
-
-    def _check(
-        self,
-        manifest: Manifest,
-        tables: Tables,
-        share: TargetEpoch,
-        target: Target,
-        before: Target | None,
-        found: Mapping[TableId, ResolvedTransform],
-    ) -> None:
-        """`TableRefusedError` for what the configuration and the sink do not allow for the target."""
-        if why := next(filter(None, map(self._router.mixed, share.sources)), ""):
-            # Where the log is read such a table is parked alone; topics are not asked there.
-            raise RoutesRefusedError(f"{share.name}: of {share.sources[0]}, {why}.")
-        merged = ", ".join(map(str, target.sources))
-        if len(target.sources) > 1 and self._routing.no_merging:
-            raise RoutesRefusedError(f"route: {merged} all go to {share.name}, and {self._routing.no_merging}")
-        soft = [source for source in share.sources if source in found and found[source].transform.soft]
-        if len(target.sources) > 1 and soft:
-            raise RoutesRefusedError(
-                f'{self._transforms.transforms.place(soft[0])}.on_delete = "soft": {soft[0]} is merged with other '
-                f"tables into {share.name}, where nobody could tell whose a deleted row is. Route it elsewhere."
-            )
-        self._check_dropped(share, target, found)
-        self._check_again(manifest, share, target, found)
-        self.left_out.check(manifest, tables, share, before, target, found)
-
-    def _check_known(self, source: TableId, manifest: Manifest) -> None:
-        """`KeyRefusedError` where rows of the table are to be known, and nothing tells them apart."""
-        if self._routing.known is not None and not self._schema(manifest.tables[source].schema).primary_key:
-            raise KeyRefusedError(
-                f'{source} has no primary key, by which source.changelog = "full" knows its rows. Declare one, or '
-                "leave the table out."
-            )
-
-    def _check_dropped(self, share: TargetEpoch, target: Target, found: Mapping[TableId, ResolvedTransform]) -> None:
-        """`RoutesRefusedError` where a row that was never there might take another's with it when it is deleted."""
-        drops = [source for source in share.sources if source in found and found[source].drops]
-        if self._routing.upsert and len(target.sources) > 1 and drops:
-            place = found[drops[0]].lookups[0].lookup.place
-            raise RoutesRefusedError(
-                f'{place}.missing = "drop": {drops[0]} is merged with other tables into {share.name}, where deleting a '
-                'row that was left out might delete another table\'s. Route it elsewhere, or use missing = "null".'
-            )
-
-    def _check_again(
-        self, manifest: Manifest, share: TargetEpoch, target: Target, found: Mapping[TableId, ResolvedTransform]
-    ) -> None:
-        """`RoutesRefusedError` for rows that are read again, where the target may have their keys from other rows: the
-        command is refused there, but a table may have come to share its target since.
-        """
-        again = sorted({s.table for s in manifest.segments if s.kind == "backfill" and s.table in share.sources})
-        anew = any(source in found and found[source].keyed_anew for source in again)
-        if again and self._routing.upsert and (len(target.sources) > 1 or anew):
-            raise RoutesRefusedError(
-                f"{share.name}: rows of {again[0]} were read again, and cannot be told from those of the other tables "
-                f"there, or of another key. Read it anew with: raycdc tables resnapshot CONFIG {again[0]}"
-            )
 
     def _transformed(
         self, manifest: Manifest
@@ -245,12 +188,12 @@ class Works:
             changes: Sequence[SchemaChangeEvent] = part.changes
             if self._transforms or self._transforms.naming.acts:
                 try:
-                    schema, changes, found = self._transform(table, schema, changes)
+                    schema, changes, resolved = self._transform(table, schema, changes)
                 except TableRefusedError as error:
                     unfit[table] = error
                     continue
-                if found is not None:
-                    transforms[table] = found
+                if resolved is not None:
+                    transforms[table] = resolved
             tables[table] = (schema, changes)
         return tables, transforms, unfit
 
@@ -260,14 +203,14 @@ class Works:
         """One table as its transform makes it. Whatever is wrong there is wrong with this one table."""
         try:
             schema, events = self._transforms.read(table, schema, changes)
-            found = self._transforms.resolved(table, schema)
+            resolved = self._transforms.resolved(table, schema)
             events = self._transforms.changes(table, schema, self._before(table), events)
-            schema = schema if found is None else found.schema
+            schema = schema if resolved is None else resolved.schema
         except ConfigError as cause:
             raise RoutesRefusedError(*cause.problems) from cause
         except SchemaError as cause:
             raise RulesRefusedError(str(cause)) from cause
-        return schema, events, found
+        return schema, events, resolved
 
     def _before(self, table: TableId) -> TableSchema | None:
         """The schema of the table's transformed rows so far, where a target has them alone; merging finds out itself
@@ -309,13 +252,13 @@ class Works:
 
     def targets(self, manifest: Manifest) -> dict[TableId, tuple[TableId, ...]]:
         """The targets of an epoch, known rows among them, with the source tables that each gets rows or changes of."""
-        found: dict[TableId, list[TableId]] = {}
+        targets: dict[TableId, list[TableId]] = {}
         for source in manifest.tables:
             for name in self._router.targets(source):
-                found.setdefault(name, []).append(source)
+                targets.setdefault(name, []).append(source)
             if self._routing.known is not None:
-                found[slot_of(source)] = [source]
-        return {name: tuple(sources) for name, sources in found.items()}
+                targets[slot_of(source)] = [source]
+        return {name: tuple(sources) for name, sources in targets.items()}
 
     def placed(self, segments: Sequence[Segment]) -> tuple[Segment, ...]:
         """Each segment with the endpoint of its node as of now (none: the node is away)."""
@@ -339,7 +282,7 @@ class Works:
         merged = self._targets[share.name].sources
         alone = len(merged) == 1
         segments = [self._seen(s, share, transforms.get(s.table), alone=alone) for s in chosen]
-        anew = any(found.keyed_anew for table, found in transforms.items() if table in share.sources)
+        anew = any(resolved.keyed_anew for table, resolved in transforms.items() if table in share.sources)
         if anew and self._routing.upsert:
             # Rows of one new key may have had several keys, and so be in several partitions.
             segments = [replace(segment, partition=0) for segment in segments]
@@ -358,11 +301,16 @@ class Works:
             made=_made(transforms, share.sources),
         )
 
-    def _seen(self, segment: Segment, share: TargetEpoch, found: ResolvedTransform | None, *, alone: bool) -> Segment:
+    def _seen(
+        self, segment: Segment, share: TargetEpoch, resolved: ResolvedTransform | None, *, alone: bool
+    ) -> Segment:
         """The segment as its target sees it, which a table that is not transformed may have for itself alone."""
         schema = share.schema
-        own = self._transforms.read(segment.table, self._schema(segment.schema))[0] if found is None else found.schema
-        projection = None if found is None or found.plain_view() else found.projection()
+        if resolved is None:
+            own, _ = self._transforms.read(segment.table, self._schema(segment.schema))
+        else:
+            own = resolved.schema
+        projection = None if resolved is None or resolved.plain_view() else resolved.projection()
         if projection is None and (alone or own.arrow().equals(schema.arrow())):
             return segment
         fill = self._routing.upsert and not alone
@@ -397,5 +345,5 @@ def _unknown_change(table: TableId, part: TableEpoch) -> ChangeRefusedError:
 
 def _made(transforms: Mapping[TableId, ResolvedTransform], sources: Sequence[TableId]) -> tuple[str, ...]:
     """Columns that are no source's own: what is one's of several, is taken for that."""
-    found = [transforms[table].made if table in transforms else frozenset[str]() for table in sources]
-    return tuple(sorted(frozenset.intersection(*found)))
+    columns = [transforms[table].made if table in transforms else frozenset[str]() for table in sources]
+    return tuple(sorted(frozenset.intersection(*columns)))

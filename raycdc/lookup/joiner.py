@@ -75,7 +75,7 @@ class Joiner:
         return f"Joiner({self._answers!r})"
 
     def __call__(
-        self, segments: Sequence[Segment], made: Sequence[Sifted], found: ResolvedTransform, epoch: int
+        self, segments: Sequence[Segment], made: Sequence[Sifted], resolved: ResolvedTransform, epoch: int
     ) -> list[Sifted]:
         """`made` of `segments` by a transform, each joined; None where no row is left.
 
@@ -83,7 +83,7 @@ class Joiner:
         """
         joined = []
         for segment, one in zip(segments, made, strict=True):
-            there = None if one.segment is None else self._joined(segment.name, one.segment, found, epoch)
+            there = None if one.segment is None else self._joined(segment.name, one.segment, resolved, epoch)
             joined.append(replace(one, segment=there))
         return joined
 
@@ -95,26 +95,28 @@ class Joiner:
         """Delete what is of epochs up to `committed`, and what a process had only begun. While nothing is staged."""
         self._answers.sweep(committed)
 
-    def _joined(self, name: str, made: Segment, found: ResolvedTransform, epoch: int) -> Segment | None:
+    def _joined(self, name: str, made: Segment, resolved: ResolvedTransform, epoch: int) -> Segment | None:
         """`made` of the segment `name`, joined now or before."""
-        note, asked = f"{begins(epoch)}{name}", found.transform.identity()
+        note, asked = f"{begins(epoch)}{name}", resolved.transform.identity()
         there = self._answers.note(note)
         if there is None:
-            fresh, lost = self._written(made, found, epoch)
+            fresh, lost = self._written(made, resolved, epoch)
             stored = fresh.stored() if fresh else None
             told = {"file": fresh.name if fresh else "", "segment": stored, "asked": asked}
             ours = json.dumps(told).encode()
             there = self._answers.keep(note, ours, fresh.name if fresh else "")
             reach("after_lookup")
             if lost:
-                where = ", ".join(one.lookup.place for one in found.lookups)
-                self._warn(f"{found.table}: {lost} values that {where} found do not fit their columns, and are NULL.")
+                where = ", ".join(one.lookup.place for one in resolved.lookups)
+                self._warn(
+                    f"{resolved.table}: {lost} values that {where} found do not fit their columns, and are NULL."
+                )
             if there == ours:
                 return fresh
         noted: dict[str, Any] = json.loads(there)
         if noted["asked"] != asked:
             raise StateError(
-                f"The [[lookup]] or [[transform]] of {found.table} differs from when epoch {epoch} was begun, of "
+                f"The [[lookup]] or [[transform]] of {resolved.table} differs from when epoch {epoch} was begun, of "
                 "which a part may be in the sink. Take it back, or begin with another pipeline.state and a new "
                 "snapshot."
             )
@@ -129,12 +131,12 @@ class Joiner:
             )
         return segment
 
-    def _written(self, made: Segment, found: ResolvedTransform, epoch: int) -> tuple[Segment | None, int]:
+    def _written(self, made: Segment, resolved: ResolvedTransform, epoch: int) -> tuple[Segment | None, int]:
         """`made`, joined, as a file of its own, and how many values became NULL."""
         if not verify_segments([made], access=self._access):
             raise SegmentUnavailableError(f"A segment of {made.table} is not there now.")
-        task = _Task(replace(made, view=None, seq_base=0), found, self._records.of_kind(made.kind), self._access)
-        answers = [self._answer(task, one) for one in found.lookups]
+        task = _Task(replace(made, view=None, seq_base=0), resolved, self._records.of_kind(made.kind), self._access)
+        answers = [self._answer(task, one) for one in resolved.lookups]
         writer = SegmentWriter.remaking(made, self._answers.path, f"{begins(epoch)}{uuid.uuid4().hex}.arrow")
         try:
             for batch in task.batches():
@@ -158,7 +160,7 @@ class _Task:
     """One segment to be joined."""
 
     segment: Segment
-    found: ResolvedTransform
+    resolved: ResolvedTransform
     records: BadRecords
     access: SegmentAccess
 
@@ -168,17 +170,17 @@ class _Task:
 
     def keys(self, batch: pa.RecordBatch, lookup: ResolvedLookup) -> pa.Array:
         """The key of each row that is joined; NULL for one that has none, or is joined with nothing."""
-        outputs = {output.name: output for output in self.found.projection().outputs}
-        place = f"{self.found.table}, {lookup.lookup.place}"
+        outputs = {output.name: output for output in self.resolved.projection().outputs}
+        place = f"{self.resolved.table}, {lookup.lookup.place}"
         keys = canonical(batch.column(outputs[lookup.key].stored), lookup.key_type, place=place)
         ops = batch.column("_op").to_numpy()
         if self.records.upsert:
             # A row that is deleted but stays keeps its columns.
-            return keys if self.found.transform.soft else pc.if_else(_is_in(ops, _CAME), keys, _null(keys))
+            return keys if self.resolved.transform.soft else pc.if_else(_is_in(ops, _CAME), keys, _null(keys))
         goes = _is_in(ops, (RowKind.UPDATE_BEFORE, RowKind.DELETE))
         if (bad := np.flatnonzero(pc.and_(goes, keys.is_valid()).to_numpy(zero_copy_only=False))).size:
             raise RowRefusedError(
-                f"{place}: {row_named(batch, int(bad[0]), self.found.source)} was updated or deleted, and in a "
+                f"{place}: {row_named(batch, int(bad[0]), self.resolved.source)} was updated or deleted, and in a "
                 "changelog that repeats what was found when the row came, which nobody knows any more. Use "
                 'sink.write = "upsert", or leave the lookup out.'
             )
@@ -190,7 +192,7 @@ class _Task:
         """
         places = []
         missing = np.zeros(batch.num_rows, np.bool_)
-        for lookup, documents in zip(self.found.lookups, answers, strict=True):
+        for lookup, documents in zip(self.resolved.lookups, answers, strict=True):
             places.append(pc.index_in(self.keys(batch, lookup), value_set=documents.column(KEY).combine_chunks()))
             if lookup.lookup.drop:
                 missing |= places[-1].is_null().to_numpy(zero_copy_only=False)
@@ -202,21 +204,23 @@ class _Task:
         at = batch.schema.get_field_index("_op")
         passed = pa.array(kept)
         rows = batch.set_column(at, batch.schema.field(at), pa.array(ops, pa.int8())).filter(passed)
-        found = {
+        looked_up = {
             name: (documents.column(column.name).combine_chunks(), place.filter(passed))
-            for lookup, documents, place in zip(self.found.lookups, answers, places, strict=True)
+            for lookup, documents, place in zip(self.resolved.lookups, answers, places, strict=True)
             for name, column in lookup.stored()
         }
-        for start, stop in _parts(rows.num_rows, found.values()):
+        for start, stop in _parts(rows.num_rows, looked_up.values()):
             columns = {name: rows.column(name).slice(start, stop - start) for name in rows.schema.names}
-            columns |= {name: values.take(place.slice(start, stop - start)) for name, (values, place) in found.items()}
+            columns |= {
+                name: values.take(place.slice(start, stop - start)) for name, (values, place) in looked_up.items()
+            }
             yield pa.RecordBatch.from_pydict(columns)
 
 
-def _parts(rows: int, found: Iterable[tuple[pa.Array, pa.Array]]) -> Iterator[tuple[int, int]]:
+def _parts(rows: int, looked_up: Iterable[tuple[pa.Array, pa.Array]]) -> Iterator[tuple[int, int]]:
     """Where rows are cut, whose values are at places of arrays."""
     sizes = np.zeros(rows, np.int64)
-    for values, places in found:
+    for values, places in looked_up:
         if pa.types.is_string(values.type) or pa.types.is_binary(values.type):
             sizes += pc.fill_null(pc.binary_length(values).take(places), 0).to_numpy(zero_copy_only=False)
     ends = np.cumsum(sizes)

@@ -98,16 +98,16 @@ class Deriver(MadeSegments):
         self._second: Any = None
         self._local = str(spark.sparkContext.master).startswith("local")
 
-    def __call__(self, segments: Sequence[Segment], found: ResolvedTransform, epoch: int) -> list[Sifted]:
+    def __call__(self, segments: Sequence[Segment], resolved: ResolvedTransform, epoch: int) -> list[Sifted]:
         """The derived segment of each, with its view if it had one; None for one of which the filter leaves nothing.
 
         `SegmentUnavailableError` when one cannot be read now, `DataError` when an expression fails on a value and
         `BadRecords` want no more.
         """
         if not verify_segments(segments, access=self._access):
-            raise SegmentUnavailableError(f"A segment of {found.table} is not there now.")
+            raise SegmentUnavailableError(f"A segment of {resolved.table} is not there now.")
         self._folder.mkdir(parents=True, exist_ok=True)
-        task = _Task(found, self._folder, self._access, self._records, epoch, upsert=self._upsert)
+        task = _Task(resolved, self._folder, self._access, self._records, epoch, upsert=self._upsert)
         made = self._run([replace(segment, view=None) for segment in segments], task)
         return [
             replace(one, segment=replace(one.segment, view=segment.view)) if one.segment is not None else one
@@ -130,8 +130,12 @@ class Deriver(MadeSegments):
                 made = way(segments, second, self._forgiving())
             except (Py4JError, PySparkException) as cause:
                 if not _is_a_values(cause):
-                    raise SinkError(f"{task.found.table}: its transform failed in Spark: {_reason(cause)}") from cause
-                raise RowRefusedError(f"{task.found.table}: its transform failed on a value: {_kind(cause)}") from None
+                    raise SinkError(
+                        f"{task.resolved.table}: its transform failed in Spark: {_reason(cause)}"
+                    ) from cause
+                raise RowRefusedError(
+                    f"{task.resolved.table}: its transform failed on a value: {_kind(cause)}"
+                ) from None
             finally:
                 # Files of tasks that succeeded before another one failed; by now all tasks have ended.
                 for path in self._folder.glob(f"*derived-{task.run}-*"):
@@ -139,7 +143,7 @@ class Deriver(MadeSegments):
         why = next((one.why for one in made if one.bad), "")
         if why and not self._records.leaves_out:
             raise RowRefusedError(
-                f"{task.found.table}: its transform failed on a value: {why}: {failure}. {ON_BAD_RECORD}"
+                f"{task.resolved.table}: its transform failed on a value: {why}: {failure}. {ON_BAD_RECORD}"
             )
         return made
 
@@ -198,7 +202,7 @@ def _computed(frame: Any, task: _Task, spark: Any) -> Any:
 class _Task:
     """The values that the tasks of a table need; pickled into them."""
 
-    found: ResolvedTransform
+    resolved: ResolvedTransform
     folder: Path
     access: SegmentAccess
     records: BadRecords
@@ -209,14 +213,14 @@ class _Task:
 
     def inputs(self) -> list[str]:
         """The columns that expressions use, and the number by which rows are known again."""
-        uses = self.found.uses
-        names = [column.name for column in self.found.source.columns if column.name.casefold() in uses.columns]
+        uses = self.resolved.uses
+        names = [column.name for column in self.resolved.source.columns if column.name.casefold() in uses.columns]
         meta = uses.meta | uses.filter_meta
         return [*names, *(name for name in META_COLUMNS if name in meta and name != "_seq"), "_seq"]
 
     def types(self) -> dict[str, LogicalType]:
         """The types of `inputs`."""
-        known = {column.name: column.type for column in self.found.source.columns} | META_LOGICAL
+        known = {column.name: column.type for column in self.resolved.source.columns} | META_LOGICAL
         return {name: known[name] for name in self.inputs()}
 
     def input_ddl(self) -> str:
@@ -224,25 +228,25 @@ class _Task:
 
     def select(self) -> list[str]:
         """The expressions of the job."""
-        keep = [f"coalesce(({self.found.transform.filter}), false)"] if self.found.transform.filter else []
-        return [*(column.sql for column in self.found.computed), *keep, "_seq"]
+        keep = [f"coalesce(({self.resolved.transform.filter}), false)"] if self.resolved.transform.filter else []
+        return [*(column.sql for column in self.resolved.computed), *keep, "_seq"]
 
     def computed(self) -> list[str]:
         """The names of the columns of `select` from there on."""
-        names = [f"{COMPUTED}{number}" for number in range(len(self.found.computed))]
-        return [*names, *([_KEEP] if self.found.transform.filter else []), "_seq"]
+        names = [f"{COMPUTED}{number}" for number in range(len(self.resolved.computed))]
+        return [*names, *([_KEEP] if self.resolved.transform.filter else []), "_seq"]
 
     def stored(self) -> list[str]:
         """Columns of the table that its rows keep."""
-        wanted = {column.stored for column in self.found.columns if column.stored}
-        return [column.name for column in self.found.source.columns if column.name in wanted]
+        wanted = {column.stored for column in self.resolved.columns if column.stored}
+        return [column.name for column in self.resolved.source.columns if column.name in wanted]
 
     def key(self) -> list[str]:
         """Derived columns of the key, where it is another one than the table's and updates must say so."""
-        if self.upsert or not self.found.keyed_anew:
+        if self.upsert or not self.resolved.keyed_anew:
             return []
-        outputs = {output.name: output for output in self.found.projection().outputs}
-        return [outputs[name].stored for name in self.found.schema.primary_key if outputs[name].stored]
+        outputs = {output.name: output for output in self.resolved.projection().outputs}
+        return [outputs[name].stored for name in self.resolved.schema.primary_key if outputs[name].stored]
 
     def inputs_of(self, segment: Segment) -> Iterator[pa.RecordBatch]:
         """The segment's rows with `inputs`."""
@@ -273,7 +277,7 @@ class _Task:
         """The batches of the segment with the computed columns, and `_seq` as the segment stores it. A forgiving task
         has all columns of the table, and which expression failed.
         """
-        stored = [column.name for column in self.found.source.columns] if self.forgiving else self.stored()
+        stored = [column.name for column in self.resolved.source.columns] if self.forgiving else self.stored()
         for batch in read_segment(segment, [*stored, *_STORED_META], access=self.access):
             beside = computed.take(batch.num_rows)
             numbers = batch.column("_seq")
@@ -299,7 +303,7 @@ class _Task:
         ops, numbers = batch.column("_op").to_numpy(), batch.column("_seq").to_numpy()
         emptied = ops == RowKind.TRUNCATE
         wanted, bad = np.ones(len(ops), np.bool_), np.zeros(len(ops), np.bool_)
-        if self.found.transform.filter:
+        if self.resolved.transform.filter:
             keep = pc.fill_null(batch.column(_KEEP), fill_value=True)
             wanted = keep.to_numpy(zero_copy_only=False).astype(np.bool_) | emptied
         if self.forgiving:
@@ -325,16 +329,16 @@ class _Task:
         told = np.flatnonzero(counted(ops, bad) if self.records.leaves_out else bad)
         if letters is not None and len(told):
             reasons = [self._reason(int(failed[place])) for place in told]
-            letters.append(batch.take(pa.array(told)), reasons, table=self.found.table, schema=self.found.source)
+            letters.append(batch.take(pa.array(told)), reasons, table=self.resolved.table, schema=self.resolved.source)
         if not len(told):
             return 0, ""
         first = int(told[0])
-        return len(told), f"{self._reason(int(failed[first]))} ({row_named(batch, first, self.found.source)})"
+        return len(told), f"{self._reason(int(failed[first]))} ({row_named(batch, first, self.resolved.source)})"
 
     def _reason(self, number: int) -> str:
-        if number == len(self.found.computed):
-            return f"the filter ({self.found.transform.filter}) cannot be computed"
-        column = self.found.computed[number]
+        if number == len(self.resolved.computed):
+            return f"the filter ({self.resolved.transform.filter}) cannot be computed"
+        column = self.resolved.computed[number]
         return f"column {column.name!r} ({column.sql}) cannot be computed"
 
     def _moved(self, batch: pa.RecordBatch) -> Any:
@@ -410,14 +414,14 @@ def _kind(error: Exception) -> str:
     """Spark's name for an error of an expression on a value, or the class that a user's function raised; never the
     text, which quotes the value.
     """
-    if found := _CONDITION.search(str(error)):
-        return found[0]
-    classes = [found[1] for line in str(error).splitlines() if (found := _CLASS.match(line.strip()))]
+    if condition := _CONDITION.search(str(error)):
+        return condition[0]
+    classes = [name[1] for line in str(error).splitlines() if (name := _CLASS.match(line.strip()))]
     return classes[-1] if classes else type(error).__name__
 
 
 def _reason(error: Exception) -> str:
     """The error of a job, without Java's places."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    found = next((line for line in lines if "[" in line and "]" in line and not line.startswith("at ")), "")
-    return (found or (lines[0] if lines else repr(error)))[:500]
+    classified = next((line for line in lines if "[" in line and "]" in line and not line.startswith("at ")), "")
+    return (classified or (lines[0] if lines else repr(error)))[:500]

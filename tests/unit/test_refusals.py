@@ -23,7 +23,7 @@ class Whose(Enum):
     START = "raised before anything is read: by opening a sink, or what the configuration asks of it"
     SINK = "the whole sink: it does not answer, or another driver is at it"
     STATE = "the state, the spool or another node"
-    RULES = "one table's transform, lookup or mask: `spark.works` makes a `TableRefusedError` of it"
+    RULES = "one table's transform, lookup or mask: `epochs.works` makes a `TableRefusedError` of it"
     CHANGE = "one table's schema change: `sinks.changes` makes a `TableRefusedError` of it, a source parks the table"
     READER = "a reader's: rows are masked there"
 

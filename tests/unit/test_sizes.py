@@ -37,7 +37,6 @@ LARGE_CLASSES: dict[str, str] = {
     "connectors/mysql/client.py:ServerInfo": "settings of a server",
     "connectors/mysql/values/columns.py:ArenaView": "arrays as compiled loops take them",
     "control/model.py:TableReport": "what a status says of a table, a key each",
-    "epochs/works.py:Works": "questions that are asked of a work, one each",
     "formats/envelope.py:EnvelopeSpec": "a description of an envelope, one value per part",
     "model/names.py:NameRules": "a list of what a target does to names",
     "verify/results.py:TableJson": "keys of a line of JSON",

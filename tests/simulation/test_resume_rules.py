@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from raycdc.errors import RaycdcError
-from raycdc.source.snapshot.catch_up import CatchUp, RowNumbers
+from raycdc.source.snapshot.catch_up import CatchUp
 from raycdc.source.snapshot.incremental_reader import IncrementalReader
 from raycdc.source.snapshot.log_reader import LogReader
 from raycdc.source.snapshot.log_unit import LogUnit
 from raycdc.source.snapshot.reading_beside import ReadingBeside
+from raycdc.source.snapshot.row_numbers import RowNumbers
 from raycdc.source.snapshot.snapshot_planning import SnapshotPlanning
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.table_life import CatchingUp, LeftAt

@@ -10,7 +10,7 @@ from raycdc.checkpoint.opaque import NO_NOTES, LogNotes, Position, SealedSplit
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind, changelog_schema
 from raycdc.source.parking import Refusal, Requests, TableRequest, with_requests
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.catch_up import RowNumbers, WayOut
+from raycdc.source.snapshot.catch_up import WayOut
 from raycdc.source.snapshot.chunk_events import ParkTable
 from raycdc.source.snapshot.log_reader import LogReader, LogReaderSettings
 from raycdc.source.snapshot.log_rows import LogRows
@@ -24,6 +24,7 @@ from raycdc.source.snapshot.log_unit import (
     Transactions,
     rows_of,
 )
+from raycdc.source.snapshot.row_numbers import RowNumbers
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.split import StreamSplit
 from raycdc.source.table_life import (

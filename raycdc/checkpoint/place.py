@@ -10,7 +10,8 @@ from raycdc.checkpoint.folder import Lease, LocalFolder
 from raycdc.checkpoint.holder import LockFile, lock_of
 from raycdc.checkpoint.rooted import RootedFolder
 from raycdc.checkpoint.state_folder import StateFolder
-from raycdc.config.model import PipelineConfig, PipelineOptions
+from raycdc.config.model import PipelineConfig
+from raycdc.config.pipeline import PipelineOptions
 from raycdc.config.storage import StorageOptions
 from raycdc.errors import StateError
 from raycdc.stores.api import StoreError

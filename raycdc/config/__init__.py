@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from raycdc.config.control import ControlOptions
+from raycdc.config.engines import RayOptions, ReaderOptions, SparkOptions
 from raycdc.config.fields import (
     Duration,
     FilePath,
@@ -20,18 +21,10 @@ from raycdc.config.load import config_from_dict, load_config
 from raycdc.config.lookups import LookupOptions
 from raycdc.config.masks import MaskOptions
 from raycdc.config.metrics import MetricsOptions
-from raycdc.config.model import (
-    Mode,
-    PipelineConfig,
-    PipelineOptions,
-    RayOptions,
-    ReaderOptions,
-    RouteOptions,
-    SinkConfig,
-    SourceConfig,
-    SparkOptions,
-    appends_only,
-)
+from raycdc.config.model import PipelineConfig
+from raycdc.config.pipeline import Mode, PipelineOptions
+from raycdc.config.routes import RouteOptions
+from raycdc.config.source_and_sink import SinkConfig, SourceConfig, appends_only
 from raycdc.config.storage import StorageOptions
 from raycdc.config.transforms import TransformOptions
 

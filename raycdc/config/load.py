@@ -13,17 +13,11 @@ from pydantic import BaseModel, ValidationError
 
 from raycdc.config.control import ControlOptions
 from raycdc.config.fields import Options, Secret
-from raycdc.config.model import (
-    COMMON_SECTIONS,
-    REPEATED_SECTIONS,
-    PipelineConfig,
-    PipelineOptions,
-    SinkConfig,
-    SourceConfig,
-    repeated_problems,
-)
+from raycdc.config.model import COMMON_SECTIONS, REPEATED_SECTIONS, PipelineConfig, repeated_problems
+from raycdc.config.pipeline import PipelineOptions
 from raycdc.config.problems import planned_problems, problems_of, show_value
 from raycdc.config.references import Place, Resolver, show_place
+from raycdc.config.source_and_sink import SinkConfig, SourceConfig
 from raycdc.config.storage import StorageOptions
 from raycdc.config.toml import TomlTable
 from raycdc.errors import ConfigError

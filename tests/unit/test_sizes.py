@@ -27,7 +27,7 @@ LARGE_CLASSES: dict[str, str] = {
     "checkpoint/manifest.py:Segment": "what a manifest says of a segment",
     "config/lookups.py:LookupOptions": "keys of a section of the configuration",
     "config/model.py:PipelineConfig": "sections of the configuration",
-    "config/model.py:PipelineOptions": "keys of a section of the configuration",
+    "config/pipeline.py:PipelineOptions": "keys of a section of the configuration",
     "config/storage.py:StorageOptions": "keys of a section of the configuration",
     "connectors/kafka/plugin.py:KafkaSourceConfig": "keys of a section of the configuration",
     "connectors/mongodb/source.py:MongoDbSource": "the page that is a source",

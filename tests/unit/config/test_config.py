@@ -14,7 +14,7 @@ import pytest
 
 from raycdc.config import Mode, PipelineConfig, PipelineOptions, Secret, config_from_dict, load_config
 from raycdc.config.fields import Options, parse_duration, parse_size, show_duration, show_size
-from raycdc.config.model import LeftOutChange, SchemaChange
+from raycdc.config.pipeline import LeftOutChange, SchemaChange
 from raycdc.config.reference import json_schema, reference_page
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig, ServerIdRange
 from raycdc.errors import ConfigError

@@ -178,7 +178,7 @@ def test_nothing_but_table_life_makes_a_state() -> None:
     # MongoDB's read concern and a library's screen have names of states, too; the test kit writes states of its own.
     others = {"connectors/mongodb/snapshot/chunk_reader.py", "cli/progress.py", "testing/epochs.py"}
     others |= {"cli/status.py"}
-    others |= {"testing/source_conformance.py", "testing/simulation/drivers/coordinator.py"}
+    others |= {"testing/source_stories.py", "testing/simulation/drivers/coordinator.py"}
     assert makers - others == {"source/table_life.py"}
 
 

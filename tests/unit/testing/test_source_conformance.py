@@ -480,8 +480,8 @@ FAULTS: dict[type[DatagenSource], str] = {
 
 @pytest.mark.parametrize("faulty", FAULTS, ids=lambda faulty: faulty.__name__)
 def test_a_planted_fault_is_found(faulty: type[DatagenSource], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raycdc.testing.source_conformance.PATIENCE_S", 0.5)
-    monkeypatch.setattr("raycdc.testing.source_conformance.RUN_PATIENCE_S", 5.0)
+    monkeypatch.setattr("raycdc.testing.source_log_stories.PATIENCE_S", 0.5)
+    monkeypatch.setattr("raycdc.testing.source_run_stories.RUN_PATIENCE_S", 5.0)
     suite = type("Suite", (DatagenConformance,), {"source": faulty})()
     story = getattr(suite, f"test_{FAULTS[faulty]}")
     assert fails(story, tmp_path), f"{faulty.__name__}: {faulty.__doc__}"

@@ -56,15 +56,15 @@ class Difference:
 
 def configured_keys(config: PipelineConfig, *, has_sink: bool = True) -> dict[str, Setting]:
     """The parts of `config` that a state remembers. Without a sink, the section of the sink is not among them."""
-    found: dict[str, Setting] = {}
+    keys: dict[str, Setting] = {}
     for name in COMMON_SECTIONS:
-        found |= _kept(name, name, getattr(config, name))
-    found |= _kept("source", f"source:{config.source.type}", config.source)
+        keys |= _kept(name, name, getattr(config, name))
+    keys |= _kept("source", f"source:{config.source.type}", config.source)
     if has_sink:
-        found |= _kept("sink", f"sink:{config.sink.type}", config.sink)
+        keys |= _kept("sink", f"sink:{config.sink.type}", config.sink)
     for name, (field, _) in REPEATED_SECTIONS.items():
-        found[name] = [_kept("", name, options) for options in getattr(config, field)]
-    return found
+        keys[name] = [_kept("", name, options) for options in getattr(config, field)]
+    return keys
 
 
 def all_keys(config: PipelineConfig) -> dict[str, Setting]:
@@ -72,14 +72,14 @@ def all_keys(config: PipelineConfig) -> dict[str, Setting]:
     change, of which only numbers and words of yes and no stand there, and of others a digest. Of keys that may hold a
     secret there is nothing: it may change at any time, and could be guessed from its digest.
     """
-    found: dict[str, Setting] = {}
+    keys: dict[str, Setting] = {}
     for name in COMMON_SECTIONS:
-        found |= _planned(name, name, getattr(config, name))
-    found |= _planned("source", f"source:{config.source.type}", config.source)
-    found |= _planned("sink", f"sink:{config.sink.type}", config.sink)
+        keys |= _planned(name, name, getattr(config, name))
+    keys |= _planned("source", f"source:{config.source.type}", config.source)
+    keys |= _planned("sink", f"sink:{config.sink.type}", config.sink)
     for name, (field, _) in REPEATED_SECTIONS.items():
-        found[name] = [_planned("", name, options) for options in getattr(config, field)]
-    return found
+        keys[name] = [_planned("", name, options) for options in getattr(config, field)]
+    return keys
 
 
 def read_configured(store: CheckpointStore) -> dict[str, Setting] | None:
@@ -129,48 +129,48 @@ def _class(key: str, config: PipelineConfig) -> Change:
 
 def _kept(prefix: str, section: str, options: BaseModel) -> dict[str, Setting]:
     """The keys of a section that are not free to change, and their values."""
-    found: dict[str, Setting] = {}
+    keys: dict[str, Setting] = {}
     for key, field in keys_of(type(options)):
         value = _value(options, key)
         here = f"{prefix}.{key}" if prefix else key
         if key == "format" and isinstance(value, dict):
             # One key: an option that was left out before is a difference, too.
-            found[here] = {k: v for k, v in value.items() if class_of("format", k, None) is not Change.FREE}
+            keys[here] = {k: v for k, v in value.items() if class_of("format", k, None) is not Change.FREE}
             continue
         change = class_of(section, key, field)
         if change is Change.FREE and here not in _SELECTION:
             continue
         plain = change is not Change.PLACE or is_place(field)
-        found[here] = value if plain and not isinstance(_raw(options, key), Secret) else _digest(_raw(options, key))
-    return found
+        keys[here] = value if plain and not isinstance(_raw(options, key), Secret) else _digest(_raw(options, key))
+    return keys
 
 
 def _planned(prefix: str, section: str, options: BaseModel) -> dict[str, Setting]:
     """All keys of a section but those that may hold a secret."""
     kept = _kept(prefix, section, options)
-    found: dict[str, Setting] = {}
+    keys: dict[str, Setting] = {}
     for key, field in keys_of(type(options)):
         if may_hold_secret(field):
             continue
         here, value = f"{prefix}.{key}" if prefix else key, _value(options, key)
         if key == "format" and isinstance(value, dict):
-            found |= _planned_format(here, value)
+            keys |= _planned_format(here, value)
         else:
-            found[here] = kept[here] if here in kept else _plain(value, _raw(options, key))
-    return found
+            keys[here] = kept[here] if here in kept else _plain(value, _raw(options, key))
+    return keys
 
 
 def _planned_format(prefix: str, options: Mapping[str, Setting]) -> dict[str, Setting]:
     """The options of a message format that are given, each as a key."""
     fields = dict(keys_of(load_plugin(PluginGroup.FORMATS, str(options["type"])).config))
     hidden = {key.partition(".")[0] for key, field in fields.items() if may_hold_secret(field)}
-    found: dict[str, Setting] = {}
+    keys: dict[str, Setting] = {}
     for key, value in options.items():
         if key in hidden:
             continue
         free = class_of("format", key, fields.get(key)) is Change.FREE
-        found[f"{prefix}.{key}"] = _plain(value, value) if free else value
-    return found
+        keys[f"{prefix}.{key}"] = _plain(value, value) if free else value
+    return keys
 
 
 def _plain(value: Setting, raw: Any) -> Setting:

@@ -71,10 +71,10 @@ def check_config(path: Path, *, as_json: bool, local: bool = False) -> int:
         print(printable_text(f"Warning: {warning}"), file=sys.stderr)
     results: list[CheckResult] = []
     try:
-        for found in _findings(config, local=local):
-            for result in found:
+        for group in _findings(config, local=local):
+            for result in group:
                 _print(result, as_json=as_json)
-            results += found
+            results += group
     except RaycdcError as error:
         # The earliest error that a run would meet counts, and nothing is reported twice.
         if not _failed(results):
@@ -106,10 +106,10 @@ def _findings(config: PipelineConfig, *, local: bool) -> Iterator[list[CheckResu
     failed: list[CheckResult] = []
     again = False
     for check in START_CHECKS:
-        found = check.results(start)
-        yield found
-        failed += _failed(found)
-        if check.name in DECISIVE and _failed(found):
+        answers = check.results(start)
+        yield answers
+        failed += _failed(answers)
+        if check.name in DECISIVE and _failed(answers):
             return  # No further question makes sense.
     fitting = check_fitting(config)
     yield fitting
@@ -129,9 +129,13 @@ def _findings(config: PipelineConfig, *, local: bool) -> Iterator[list[CheckResu
     failed += _failed([*fitting, *selected, *(result for result in results if not result.parks)])
     all_known = source.knows_tables
     described = _described(source, tables)
-    refused = check_tables(config, {table: found.schema for table, found in described.items()})
+    refused = check_tables(config, {table: answers.schema for table, answers in described.items()})
     yield refused
-    yield [CheckResult("chunks", found.note, CHUNKS_FIX, required=False) for found in described.values() if found.note]
+    yield [
+        CheckResult("chunks", answers.note, CHUNKS_FIX, required=False)
+        for answers in described.values()
+        if answers.note
+    ]
     yield check_changelog(config, source, local=local) if tables else []
     yield check_routes(config.routes, tables, all_known=all_known)
     yield check_transforms(config, tables, described, all_known=all_known)
@@ -206,10 +210,10 @@ def _described(source: Source[Any], tables: Collection[TableId]) -> dict[TableId
 def check_sink(config: PipelineConfig, tables: Collection[TableId]) -> list[CheckResult]:
     """The findings of the sink's server or catalog; none for folders. One that parks is about a target's name."""
     targets = list(dict.fromkeys(target for table in tables for target in config.router().targets(table)))
-    found = Start(config).sink.check(targets, pipeline=config.pipeline.name)
+    results = Start(config).sink.check(targets, pipeline=config.pipeline.name)
     parks = parks_of(config.pipeline)(ParkReason.NAME)
-    found = [replace(result, error=SinkError) for result in found]
-    return [as_parked(result, parks=parks) if result.parks else result for result in found]
+    results = [replace(result, error=SinkError) for result in results]
+    return [as_parked(result, parks=parks) if result.parks else result for result in results]
 
 
 def check_start(config: PipelineConfig, source: Source[Any]) -> list[CheckResult]:

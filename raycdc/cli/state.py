@@ -26,13 +26,13 @@ from raycdc.upkeep.moving import move
 def check_state(config: Path, *, as_json: bool) -> int:
     """Print what the state has, what of it is not as it was written, and the way out. 6 where that matters."""
     without_pandas()
-    found = examine(place_of_state(config))
+    state = examine(place_of_state(config))
     if as_json:
-        print(printable_json(_document(found)))
+        print(printable_json(_document(state)))
     else:
-        for line in _lines(found):
+        for line in _lines(state):
             print(printable_text(line, indent="  "))
-    return int(ExitCode.DONE if found.is_whole else ExitCode.STATE)
+    return int(ExitCode.DONE if state.is_whole else ExitCode.STATE)
 
 
 def back_up_state(config: Path, to: str) -> int:
@@ -106,45 +106,45 @@ def _size(copied: Copied) -> str:
     return f"{documents}, {counted(copied.files, 'file')} of rows ({size_text(copied.file_bytes)})"
 
 
-def _document(found: Examination) -> str:
-    identity = found.identity
+def _document(state: Examination) -> str:
+    identity = state.identity
     document = {
-        "state": found.place,
-        "whole": found.is_whole,
+        "state": state.place,
+        "whole": state.is_whole,
         "pipeline": None if identity is None else identity.pipeline,
         "checkpoint": None if identity is None else identity.checkpoint,
-        "generation": found.generation,
-        "driver": found.driver or None,
-        "documents": found.documents,
-        "document_bytes": found.document_bytes,
-        "older_documents": found.older,
-        "sealed_epochs": found.epochs.sealed,
-        "committed_epoch": found.epochs.committed,
-        "waiting_epochs": found.epochs.waiting,
-        "waiting_segments": found.epochs.segments,
-        "waiting_bytes": found.epochs.segment_bytes,
-        "findings": [{**asdict(finding), "effect": finding.effect.name.lower()} for finding in found.findings],
+        "generation": state.generation,
+        "driver": state.driver or None,
+        "documents": state.documents,
+        "document_bytes": state.document_bytes,
+        "older_documents": state.older,
+        "sealed_epochs": state.epochs.sealed,
+        "committed_epoch": state.epochs.committed,
+        "waiting_epochs": state.epochs.waiting,
+        "waiting_segments": state.epochs.segments,
+        "waiting_bytes": state.epochs.segment_bytes,
+        "findings": [{**asdict(finding), "effect": finding.effect.name.lower()} for finding in state.findings],
     }
     return json.dumps(document, ensure_ascii=False)
 
 
-def _lines(found: Examination) -> Iterator[str]:
-    identity = found.identity
+def _lines(state: Examination) -> Iterator[str]:
+    identity = state.identity
     name = f"pipeline {identity.pipeline}" if identity is not None else "a pipeline"
-    verdict = "whole" if found.is_whole else "NOT WHOLE"
-    yield f"The state of {name} is {verdict}: {found.place}"
+    verdict = "whole" if state.is_whole else "NOT WHOLE"
+    yield f"The state of {name} is {verdict}: {state.place}"
     if identity is not None and not identity.barred:
-        yield f"  checkpoint  {identity.checkpoint}, generation {found.generation}"
-        yield f"  in use      {f'by {found.driver}' if found.driver else 'by nobody'}"
-        yield f"  epochs      {_epochs(found)}"
-    older = f", {found.older} of them written by an older version" if found.older else ""
-    yield f"  documents   {found.documents:,} ({size_text(found.document_bytes)}){older}"
-    for finding in found.findings:
+        yield f"  checkpoint  {identity.checkpoint}, generation {state.generation}"
+        yield f"  in use      {f'by {state.driver}' if state.driver else 'by nobody'}"
+        yield f"  epochs      {_epochs(state)}"
+    older = f", {state.older} of them written by an older version" if state.older else ""
+    yield f"  documents   {state.documents:,} ({size_text(state.document_bytes)}){older}"
+    for finding in state.findings:
         yield from _finding(finding)
 
 
-def _epochs(found: Examination) -> str:
-    epochs = found.epochs
+def _epochs(state: Examination) -> str:
+    epochs = state.epochs
     if not epochs.sealed:
         return "none sealed yet"
     committed = "none" if epochs.committed is None else f"{epochs.committed}"

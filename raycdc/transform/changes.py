@@ -38,9 +38,9 @@ from raycdc.transform.resolved import ResolvedTransform
 
 
 def transformed_changes(
-    found: ResolvedTransform, before: TableSchema | None, changes: Sequence[SchemaChangeEvent]
+    resolved: ResolvedTransform, before: TableSchema | None, changes: Sequence[SchemaChangeEvent]
 ) -> list[SchemaChangeEvent]:
-    """`changes`, which led to what `found` is resolved with, for rows that looked like `before` (None: unknown).
+    """`changes`, which led to what `resolved` is resolved with, for rows that looked like `before` (None: unknown).
 
     Raises `SchemaError` for a change of columns that expressions name.
     """
@@ -50,42 +50,42 @@ def transformed_changes(
         match change:
             case CreateTableEvent(table, _, comment):
                 # Changes after it in the same epoch are part of the shape that rows have.
-                made.append(CreateTableEvent(table, found.schema, comment))
+                made.append(CreateTableEvent(table, resolved.schema, comment))
                 created = True
             case AddColumnEvent(_, column, _):
-                _check_unused(found, change, column.name)
-                made += [] if created else _added(found, change)
+                _check_unused(resolved, change, column.name)
+                made += [] if created else _added(resolved, change)
             case DropColumnEvent(_, name):
-                _check_unused(found, change, name)
-                made += [] if created or not _has_star(found) else [change]
+                _check_unused(resolved, change, name)
+                made += [] if created or not _has_star(resolved) else [change]
             case RenameColumnEvent(_, name, new_name):
-                _check_unused(found, change, name, new_name)
-                made += [] if created or not _has_star(found) else [change]
+                _check_unused(resolved, change, name, new_name)
+                made += [] if created or not _has_star(resolved) else [change]
             case AlterColumnTypeEvent(_, name):
-                made += [change] if _flows(found, name) and not created else []
+                made += [change] if _flows(resolved, name) and not created else []
             case AlterColumnPositionEvent():
-                made += [] if created else _moved(found, change)
+                made += [] if created else _moved(resolved, change)
             case AlterPrimaryKeyEvent():
                 made += (
                     []
-                    if found.transform.primary_keys or created
-                    else [replace(change, columns=found.schema.primary_key)]
+                    if resolved.transform.primary_keys or created
+                    else [replace(change, columns=resolved.schema.primary_key)]
                 )
             case _:
                 made.append(change)
-    return made if created else [*made, *_retyped(found, before)]
+    return made if created else [*made, *_retyped(resolved, before)]
 
 
-def _has_star(found: ResolvedTransform) -> bool:
-    return any(column.flows for column in found.columns)
+def _has_star(resolved: ResolvedTransform) -> bool:
+    return any(column.flows for column in resolved.columns)
 
 
-def _flows(found: ResolvedTransform, name: str) -> bool:
-    return any(column.flows and column.stored.casefold() == name.casefold() for column in found.columns)
+def _flows(resolved: ResolvedTransform, name: str) -> bool:
+    return any(column.flows and column.stored.casefold() == name.casefold() for column in resolved.columns)
 
 
-def _check_unused(found: ResolvedTransform, change: SchemaChangeEvent, *names: str) -> None:
-    used = [name for name in names if name.casefold() in found.named]
+def _check_unused(resolved: ResolvedTransform, change: SchemaChangeEvent, *names: str) -> None:
+    used = [name for name in names if name.casefold() in resolved.named]
     if used:
         raise SchemaError(
             f"{change.table}: {change.type} of column {used[0]!r}, which the table's transform names: its rows would "
@@ -94,33 +94,33 @@ def _check_unused(found: ResolvedTransform, change: SchemaChangeEvent, *names: s
         )
 
 
-def _added(found: ResolvedTransform, change: AddColumnEvent) -> list[SchemaChangeEvent]:
-    index = next((i for i, c in enumerate(found.columns) if c.flows and c.stored == change.column.name), None)
+def _added(resolved: ResolvedTransform, change: AddColumnEvent) -> list[SchemaChangeEvent]:
+    index = next((i for i, c in enumerate(resolved.columns) if c.flows and c.stored == change.column.name), None)
     if index is None:
         return []
-    column: Column = found.schema.columns[index]
+    column: Column = resolved.schema.columns[index]
     position: ColumnPosition = Last()
-    if index + 1 < len(found.schema.columns):
-        position = After(found.schema.columns[index - 1].name) if index else First()
+    if index + 1 < len(resolved.schema.columns):
+        position = After(resolved.schema.columns[index - 1].name) if index else First()
     return [AddColumnEvent(change.table, replace(column, default=change.column.default), position)]
 
 
-def _moved(found: ResolvedTransform, change: AlterColumnPositionEvent) -> list[SchemaChangeEvent]:
-    if not _flows(found, change.name):
+def _moved(resolved: ResolvedTransform, change: AlterColumnPositionEvent) -> list[SchemaChangeEvent]:
+    if not _flows(resolved, change.name):
         return []
-    index = find_column(found.schema, change.name)
+    index = find_column(resolved.schema, change.name)
     assert index is not None
-    position: ColumnPosition = After(found.schema.columns[index - 1].name) if index else First()
+    position: ColumnPosition = After(resolved.schema.columns[index - 1].name) if index else First()
     return [replace(change, position=position)]
 
 
-def _retyped(found: ResolvedTransform, before: TableSchema | None) -> list[SchemaChangeEvent]:
+def _retyped(resolved: ResolvedTransform, before: TableSchema | None) -> list[SchemaChangeEvent]:
     """Columns other than those of ``*`` whose type is another than before."""
     if before is None:
         return []
     changed: list[SchemaChangeEvent] = []
-    for column, shown in zip(found.columns, found.schema.columns, strict=False):
+    for column, shown in zip(resolved.columns, resolved.schema.columns, strict=False):
         index = None if column.flows else find_column(before, column.name)
         if index is not None and before.columns[index].type.arrow() != column.type.arrow():
-            changed.append(AlterColumnTypeEvent(found.table, column.name, column.type, shown.nullable))
+            changed.append(AlterColumnTypeEvent(resolved.table, column.name, column.type, shown.nullable))
     return changed

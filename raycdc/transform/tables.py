@@ -95,34 +95,34 @@ class TransformedTables:
         """`changes` of the table, which led to `schema`, for its transformed rows, which looked like `before` (None:
         unknown). Raises what `resolved` does.
         """
-        found = self.resolved(table, schema)
-        made = list(changes) if found is None else transformed_changes(found, before, changes)
+        resolved = self.resolved(table, schema)
+        made = list(changes) if resolved is None else transformed_changes(resolved, before, changes)
         return renamed_changes(made, self.naming.of(table, names_of_changes(made)))
 
     def _resolve(self, table: TableId, schema: TableSchema) -> ResolvedTransform | None:
-        transform, found = self.transforms.of(table), None
+        transform, resolved = self.transforms.of(table), None
         if transform is not None:
             place = self.transforms.place(table)
-            found = self.resolver.resolve(table, transform, schema, place)
-            self._check(found, place)
-        shown = schema if found is None else found.schema
+            resolved = self.resolver.resolve(table, transform, schema, place)
+            self._check(resolved, place)
+        shown = schema if resolved is None else resolved.schema
         names = self.naming.names(table, [column.name for column in shown.columns], shown.primary_key)
         if not names:
-            return found
+            return resolved
         self.on_names(table, names)
         everything = Transform(table=plain_name(table))
-        return renamed(found or PlainResolver().resolve(table, everything, schema, "sink.invalid_names"), names)
+        return renamed(resolved or PlainResolver().resolve(table, everything, schema, "sink.invalid_names"), names)
 
-    def derived(self, found: ResolvedTransform) -> bool:
+    def derived(self, resolved: ResolvedTransform) -> bool:
         """Whether rows of the table have to be computed, and not only viewed."""
-        return found.derived(upsert=self.use.upsert)
+        return resolved.derived(upsert=self.use.upsert)
 
-    def _check(self, found: ResolvedTransform, place: str) -> None:
-        where = f"{place}: {found.table}"
-        transform = found.transform
-        if found.layout and (problem := self.use.no_layout(found.layout, found.schema)):
+    def _check(self, resolved: ResolvedTransform, place: str) -> None:
+        where = f"{place}: {resolved.table}"
+        transform = resolved.transform
+        if resolved.layout and (problem := self.use.no_layout(resolved.layout, resolved.schema)):
             raise ConfigError(f"{where}: {problem}")
-        varying = sorted((found.uses.meta | found.uses.filter_meta) - set(CONSTANT_META))
+        varying = sorted((resolved.uses.meta | resolved.uses.filter_meta) - set(CONSTANT_META))
         if not self.use.upsert and varying:
             raise SchemaError(
                 f"{where}: a before-image would not equal the after-image before it with {', '.join(varying)} in a "
@@ -133,44 +133,44 @@ class TransformedTables:
                 f'{where}: on_delete = "soft" updates the row that is deleted, and a changelog keeps all of them, '
                 'deletions as -D. Use sink.write = "upsert", or leave it out.'
             )
-        if self.use.upsert and found.keyed_anew and transform.soft:
+        if self.use.upsert and resolved.keyed_anew and transform.soft:
             raise ConfigError(
                 f'{where}: primary_keys with on_delete = "soft": a deleted row would keep its key, and whether the '
                 "next row with it is another one cannot be told. Leave one of them out."
             )
-        if self.use.upsert and found.keyed_anew and self.use.no_proof:
+        if self.use.upsert and resolved.keyed_anew and self.use.no_proof:
             raise ConfigError(
                 f"{where}: primary_keys: the sink must find out whether two rows have the same key, and "
                 f"{self.use.no_proof}"
             )
-        if self.use.upsert and found.source.primary_key and not found.schema.primary_key:
-            missing = ", ".join(found.source.primary_key)
+        if self.use.upsert and resolved.source.primary_key and not resolved.schema.primary_key:
+            missing = ", ".join(resolved.source.primary_key)
             raise SchemaError(
                 f"{where}: the projection does not keep the key ({missing}) as it is, but updated rows are found by "
                 f"it. "
                 "Add its columns, or name other ones in primary_keys."
             )
-        if self.use.leaves_out and (found.computed or transform.filter):
+        if self.use.leaves_out and (resolved.computed or transform.filter):
             row = "a row that pipeline.on_bad_record leaves out"
-            self._check_left_out(found, where, row, 'Use on_bad_record = "fail"')
-        if found.drops:
+            self._check_left_out(resolved, where, row, 'Use on_bad_record = "fail"')
+        if resolved.drops:
             row = 'a row without a document, which missing = "drop" leaves out,'
-            self._check_left_out(found, where, row, 'Use missing = "null"')
-        by = find_column(found.source, self.use.order_by) if self.use.order_by else None
+            self._check_left_out(resolved, where, row, 'Use missing = "null"')
+        by = find_column(resolved.source, self.use.order_by) if self.use.order_by else None
         if by is not None and self.use.order_by not in [
-            c.name for c in found.columns if c.stored == found.source.columns[by].name
+            c.name for c in resolved.columns if c.stored == resolved.source.columns[by].name
         ]:
             raise ConfigError(f"{where}: the projection must keep {self.use.order_by}, which source.order_by goes by.")
-        assert not set(found.schema.primary_key) & set(META_COLUMNS), found
+        assert not set(resolved.schema.primary_key) & set(META_COLUMNS), resolved
 
-    def _check_left_out(self, found: ResolvedTransform, where: str, row: str, instead: str) -> None:
+    def _check_left_out(self, resolved: ResolvedTransform, where: str, row: str, instead: str) -> None:
         """`ConfigError` where a row that is left out cannot be the deletion of its key. `row` says which ones are."""
         why = ""
         if self.use.order_by:
             why = f"{row} would leave an older one of its key in place, as with source.order_by nothing is deleted"
-        elif self.use.upsert and found.transform.soft:
+        elif self.use.upsert and resolved.transform.soft:
             why = f'on_delete = "soft" keeps the row that is deleted, and {row} may never have been there to be marked'
-        elif self.use.upsert and found.keyed_anew:
+        elif self.use.upsert and resolved.keyed_anew:
             why = f"with primary_keys, which row of the target {row} would delete cannot be told"
         elif self.use.upsert and self.use.adopts:
             why = (

@@ -144,13 +144,13 @@ class TableComparison:
                 named = NamedKeys(sides.compared, sides.source.document.schema, tuple(sides.source_key.values()))
                 log = LogChanges(sides.source.source, split, sides.source.maker, sides.compared, named)
                 with log:
-                    found = self._compared(held, sides, log)
+                    comparison = self._compared(held, sides, log)
             except (LogSaysMoreError, TableChangedError) as cause:
                 why = str(cause)
                 # The run has to pass that place before anything can be compared behind it.
                 self._terms.stopped.wait(1.0)
                 continue
-            return replace(found, seconds=time.monotonic() - begun, sample=self._terms.sample)
+            return replace(comparison, seconds=time.monotonic() - begun, sample=self._terms.sample)
         raise NotComparedError(f"{why.rstrip('.')}; that was so {BEGINNINGS_MAX} times. Compare it when that is over")
 
     def _compared(self, held: Held, sides: Sides, log: LogChanges) -> Comparison:
@@ -290,14 +290,14 @@ class TableComparison:
             ) from cause
 
     @staticmethod
-    def _sought(sides: Sides, found: Differing) -> KeysToRepair | None:
+    def _sought(sides: Sides, differing: Differing) -> KeysToRepair | None:
         """What gathers the keys that differ for a backfill; None where they cannot be named."""
-        if not sides.source_key or sides.leaves_rows_out or sides.is_changelog or found.count > KEYS_MAX:
+        if not sides.source_key or sides.leaves_rows_out or sides.is_changelog or differing.count > KEYS_MAX:
             return None
-        return KeysToRepair(sides.compared, sides.source_key, sides.source.document.schema, np.sort(found.keys()))
+        return KeysToRepair(sides.compared, sides.source_key, sides.source.document.schema, np.sort(differing.keys()))
 
     def _named(
-        self, held: Held, sides: Sides, found: Differing, shown: KeyTexts | None, sought: KeysToRepair | None
+        self, held: Held, sides: Sides, differing: Differing, shown: KeyTexts | None, sought: KeysToRepair | None
     ) -> tuple[ShownKeys | None, tuple[str, ...]]:
         """The keys that differ, as they are shown and repaired, for which sides are read once more.
 
@@ -306,7 +306,7 @@ class TableComparison:
         """
         looking: list[KeyTexts | KeysToRepair] = [each for each in (shown, sought) if each is not None]
         self._reading.doing = "reads once more, for the keys that differ"
-        if looking and (sought is not None or len(found.missing) + len(found.changed)):
+        if looking and (sought is not None or len(differing.missing) + len(differing.changed)):
             for batch in sides.source.batches(held.position, ReadUpTo(), self._ranges):
                 self._require_going()
                 looking = _looked(looking, sides.source.maker.columns(batch), batch.num_rows)
@@ -341,8 +341,8 @@ def _sampled(ranges: Iterable[SnapshotSplit], share: float) -> list[SnapshotSpli
     return chosen or [random.choice(every)]  # noqa: S311
 
 
-def _kinds(found: Differing) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return found.missing, found.extra, found.changed
+def _kinds(differing: Differing) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return differing.missing, differing.extra, differing.changed
 
 
 def _joined(one: Differing, other: Differing) -> Differing:

@@ -77,13 +77,13 @@ class Verifier:
         known = {str(table): table for table in stream.tables}
         if not names:
             return [known[name] for name in sorted(known)]
-        found = []
+        chosen = []
         for name in names:
             table = plain_table(name)
             if table is None or str(table) not in known:
                 raise ConfigError(f"{name} is none of the pipeline's tables ({', '.join(sorted(known))}).")
-            found.append(table)
-        return found
+            chosen.append(table)
+        return chosen
 
     def compare(self, tables: Sequence[TableId]) -> Iterator[TableResult]:
         """Each table's result, once it is known. Errors of the source, the target's store or the state end it."""
@@ -96,8 +96,8 @@ class Verifier:
         """The source's rows as they are read, of which nothing is made: to measure by."""
         held = self._state.held()
         document = held.document(table)
-        schema, found = self._transformed(table, document.schema)
-        maker = self._maker(table, schema, found)
+        schema, resolved = self._transformed(table, document.schema)
+        maker = self._maker(table, schema, resolved)
         yield from SourceTableRows(self._source, table, document, maker).batches(held.position, ReadUpTo())
 
     def _result(self, table: TableId, target: TableId) -> TableResult:
@@ -109,14 +109,14 @@ class Verifier:
             about = open_target(self._config, target, schema).rows_about()
             self._on_table(Watched(str(table), reading, about))
             open_sides = partial(self._sides, table, target, notes)
-            found = TableComparison(self._state, open_sides, self._terms, reading).run()
+            comparison = TableComparison(self._state, open_sides, self._terms, reading).run()
         except NotComparedError as why:
             return TableResult.refused(str(table), str(target), why=str(why), notes=notes)
-        if found.sample < 1:
+        if comparison.sample < 1:
             notes.append("only a sample of its ranges was read, and rows too many in the target were not looked for")
-        if found.counts.missing and (left := self._left_out(table)):
+        if comparison.counts.missing and (left := self._left_out(table)):
             notes.append(f"{left} rows were left out as bad rows, as pipeline.on_bad_record says, and are missing")
-        return TableResult(str(table), str(target), found, notes=tuple(dict.fromkeys(notes)))
+        return TableResult(str(table), str(target), comparison, notes=tuple(dict.fromkeys(notes)))
 
     def _left_out(self, table: TableId) -> int:
         return bad_rows(self._state.store, self._state.held().record.epoch).get(str(table), 0)
@@ -138,8 +138,8 @@ class Verifier:
 
     def _sides(self, table: TableId, target: TableId, notes: list[str], held: Held) -> Sides:
         document = held.document(table)
-        schema, found = self._transformed(table, document.schema)
-        maker = self._maker(table, schema, found)
+        schema, resolved = self._transformed(table, document.schema)
+        maker = self._maker(table, schema, resolved)
         if not schema.primary_key:
             raise NotComparedError("it has no primary key, by which rows of two sides are told to be one")
         varying = [column.name for column in schema.columns if column.name not in maker.names]
@@ -159,19 +159,19 @@ class Verifier:
         compared = Compared(columns, tuple(by_name[name] for name in schema.primary_key))
         names = {name: there[name.casefold()] for name in by_name}
         source = SourceTableRows(self._source, table, document, maker)
-        source_key = _source_key(document.schema, found)
-        if found is not None and found.transform.soft:
-            deleted = there[found.transform.deleted_column.casefold()]
+        source_key = _source_key(document.schema, resolved)
+        if resolved is not None and resolved.transform.soft:
+            deleted = there[resolved.transform.deleted_column.casefold()]
             counts = partial(_present, deleted=deleted)
             return Sides(source, rows, compared, names, counts, (deleted,), source_key=source_key, leaves_rows_out=True)
-        filtered, changes = found is not None and bool(found.transform.filter), not self._upsert
+        filtered, changes = resolved is not None and bool(resolved.transform.filter), not self._upsert
         return Sides(
             source, rows, compared, names, is_changelog=changes, source_key=source_key, leaves_rows_out=filtered
         )
 
-    def _maker(self, table: TableId, schema: TableSchema, found: ResolvedTransform | None) -> RowMaker:
+    def _maker(self, table: TableId, schema: TableSchema, resolved: ResolvedTransform | None) -> RowMaker:
         hiding = Hiding(self._config.masked(), self._config.state_key)
-        return RowMaker(table, schema, hiding, self._expressions, found)
+        return RowMaker(table, schema, hiding, self._expressions, resolved)
 
     def _judge_absent(self, target: TableId, absent: Sequence[str], key: Sequence[str], notes: list[str]) -> None:
         config = self._config.pipeline
@@ -189,18 +189,18 @@ class Verifier:
 
         try:
             read, _ = self._transforms.read(table, schema)
-            found = self._transforms.resolved(table, read)
+            resolved = self._transforms.resolved(table, read)
         except (TableRefusedError, ConfigError, SchemaError) as cause:
             raise NotComparedError(str(cause).rstrip(".")) from cause
-        return (read if found is None else found.schema), found
+        return (read if resolved is None else resolved.schema), resolved
 
 
-def _source_key(schema: TableSchema, found: ResolvedTransform | None) -> Mapping[str, str]:
+def _source_key(schema: TableSchema, resolved: ResolvedTransform | None) -> Mapping[str, str]:
     """The source's column of each part of the target's key; empty where the target's key alone says no row of it."""
-    if found is None:
+    if resolved is None:
         return {name: name for name in schema.primary_key}
-    stored = {column.name: column.stored for column in found.columns}
-    named = {name: stored.get(name, "") for name in found.schema.primary_key}
+    stored = {column.name: column.stored for column in resolved.columns}
+    named = {name: stored.get(name, "") for name in resolved.schema.primary_key}
     return named if sorted(named.values()) == sorted(schema.primary_key) else {}
 
 

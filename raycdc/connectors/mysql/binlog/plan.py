@@ -74,13 +74,13 @@ _Planned = tuple[int, int, int, int, int]
 
 def wire_plan(table_map: TableMap, table: MySqlTable) -> WirePlan:
     """How each column lies in the row events of `table_map`. Raises `SchemaError` when the shapes do not fit."""
-    found, known = table_map.columns, table.columns
-    extra = found[len(known) :]
-    if len(found) < len(known) or not all(_HIDDEN.fullmatch(column.name) for column in extra):
-        raise _mismatch(table_map, table, f"{len(found)} columns instead of {len(known)}")
+    logged, known = table_map.columns, table.columns
+    extra = logged[len(known) :]
+    if len(logged) < len(known) or not all(_HIDDEN.fullmatch(column.name) for column in extra):
+        raise _mismatch(table_map, table, f"{len(logged)} columns instead of {len(known)}")
     layout = layout_of(table)
     steps, rows = [], []
-    for index, (seen, column) in enumerate(zip(found, known, strict=False)):
+    for index, (seen, column) in enumerate(zip(logged, known, strict=False)):
         if seen.name and not column.name.startswith("@") and seen.name.lower() != column.name.lower():
             raise _mismatch(table_map, table, f"column {index + 1} is called {seen.name!r} there")
         if seen.type in (maps.BLOB_COMPRESSED, maps.VARCHAR_COMPRESSED):
@@ -96,7 +96,7 @@ def wire_plan(table_map: TableMap, table: MySqlTable) -> WirePlan:
     hidden = len(extra)
     return WirePlan(
         steps=np.array(steps + [0] * hidden, np.int64),
-        json=np.array([int(column.type == maps.JSON) for column in found], np.int64),
+        json=np.array([int(column.type == maps.JSON) for column in logged], np.int64),
         optional=np.array([0] * len(known) + [1] * hidden, np.int64),
         targets=np.array([*range(len(known)), *([-1] * hidden)], np.int64),
         plan=np.array(rows, np.int64).reshape(-1, loops.P_SIZE),
@@ -110,40 +110,40 @@ def with_logged_labels(table_map: TableMap, table: MySqlTable) -> MySqlTable:
     the log has no labels either.
     """
     columns = list(table.columns)
-    for index, (found, known) in enumerate(zip(table_map.columns, table.columns, strict=False)):
+    for index, (logged, known) in enumerate(zip(table_map.columns, table.columns, strict=False)):
         shape = known.shape
         doubtful = known.charset in _BEYOND_BMP and any("?" in label for label in shape.labels)
-        if not doubtful or found.type not in (maps.ENUM, maps.SET):
+        if not doubtful or logged.type not in (maps.ENUM, maps.SET):
             continue
-        if tuple(_BEYOND.sub("?", label) for label in found.labels) != shape.labels:
+        if tuple(_BEYOND.sub("?", label) for label in logged.labels) != shape.labels:
             raise SchemaError(
                 f"Column {known.name!r} of table {table.id} has a label with a ?, which also stands for any character "
                 "beyond U+FFFF in the server's catalogue, and the log has no labels. Set binlog_row_metadata = FULL on "
                 "the source, or leave the table out with source.exclude."
             )
-        columns[index] = replace(known, column_type=type_text(found))
+        columns[index] = replace(known, column_type=type_text(logged))
     return table if tuple(columns) == table.columns else replace(table, columns=tuple(columns))
 
 
 def _mismatch(table_map: TableMap, table: MySqlTable, what: str) -> SchemaError:
     known = ", ".join(f"{c.name} {c.column_type}" for c in table.columns)
-    found = ", ".join(c.describe() for c in table_map.columns)
+    logged = ", ".join(c.describe() for c in table_map.columns)
     return SchemaError(
-        f"Table {table.id} in the log does not fit its known schema: {what}. Known: ({known}). In the log: ({found}). "
+        f"Table {table.id} in the log does not fit its known schema: {what}. Known: ({known}). In the log: ({logged}). "
         "A schema change was probably not seen; take a new snapshot of the table."
     )
 
 
-def _planned(found: MapColumn, known: MySqlColumn, layout: ColumnLayout, points: int) -> _Planned | None:
+def _planned(logged: MapColumn, known: MySqlColumn, layout: ColumnLayout, points: int) -> _Planned | None:
     """Step and line of the plan, or None when the log's type is not the known one."""
-    if found.type in maps.INTEGERS:
-        return _integer(found, known, layout)
-    if found.type in maps.TEMPORALS:
-        return _temporal(found, known, layout)
+    if logged.type in maps.INTEGERS:
+        return _integer(logged, known, layout)
+    if logged.type in maps.TEMPORALS:
+        return _temporal(logged, known, layout)
     shape = known.shape
-    match found.type:
+    match logged.type:
         case 246:  # NEWDECIMAL
-            return _decimal(found, known)
+            return _decimal(logged, known)
         case 4:  # FLOAT
             return (4, loops.WIRE_HALF, 0, 0, 0) if shape.base == "float" else None
         case 5:  # DOUBLE
@@ -151,21 +151,21 @@ def _planned(found: MapColumn, known: MySqlColumn, layout: ColumnLayout, points:
         case 13:  # YEAR
             return (1, loops.WIRE_YEAR, 0, 0, 0) if shape.base == "year" else None
         case 16:  # BIT
-            size = (found.meta + 7) // 8
-            wire = loops.WIRE_BIT if found.meta < 64 else loops.WIRE_BIT64
-            return (size, wire, size, 0, 0) if shape.base == "bit" and shape.length == found.meta else None
+            size = (logged.meta + 7) // 8
+            wire = loops.WIRE_BIT if logged.meta < 64 else loops.WIRE_BIT64
+            return (size, wire, size, 0, 0) if shape.base == "bit" and shape.length == logged.meta else None
         case 247 | 248:  # ENUM, SET
-            return _labelled(found, known, layout)
+            return _labelled(logged, known, layout)
         case 245:  # JSON
-            return (-found.meta, loops.WIRE_JSON, 0, 0, 0) if shape.base == "json" and 1 <= found.meta <= 4 else None
+            return (-logged.meta, loops.WIRE_JSON, 0, 0, 0) if shape.base == "json" and 1 <= logged.meta <= 4 else None
         case _:
-            return _text(found, known, layout, points)
+            return _text(logged, known, layout, points)
 
 
-def _integer(found: MapColumn, known: MySqlColumn, layout: ColumnLayout) -> _Planned | None:
-    size, base = maps.INTEGERS[found.type]
+def _integer(logged: MapColumn, known: MySqlColumn, layout: ColumnLayout) -> _Planned | None:
+    size, base = maps.INTEGERS[logged.type]
     unsigned = known.shape.unsigned
-    if known.shape.base != base or found.unsigned not in (None, unsigned):
+    if known.shape.base != base or logged.unsigned not in (None, unsigned):
         return None
     if layout.form is Form.BOOLEAN:
         return size, loops.WIRE_BOOLEAN, 0, 0, 0
@@ -176,13 +176,13 @@ def _integer(found: MapColumn, known: MySqlColumn, layout: ColumnLayout) -> _Pla
     return size, loops.WIRE_SMALL, size, int(not unsigned), layout.width
 
 
-def _temporal(found: MapColumn, known: MySqlColumn, layout: ColumnLayout) -> _Planned | None:
-    base, has_fsp = maps.TEMPORALS[found.type]
-    fsp = found.meta if has_fsp else 0
+def _temporal(logged: MapColumn, known: MySqlColumn, layout: ColumnLayout) -> _Planned | None:
+    base, has_fsp = maps.TEMPORALS[logged.type]
+    fsp = logged.meta if has_fsp else 0
     if known.shape.base != base or known.shape.fsp != fsp or fsp > 6:
         return None
     fraction = (fsp + 1) // 2
-    match found.type:
+    match logged.type:
         case 10 | 14:  # DATE, NEWDATE
             size, form, wire = 3, times.FORM_DATE, loops.WIRE_DATE
         case 18:  # DATETIME2
@@ -202,8 +202,8 @@ def _temporal(found: MapColumn, known: MySqlColumn, layout: ColumnLayout) -> _Pl
     return size, wire, form, layout.dates, fsp
 
 
-def _decimal(found: MapColumn, known: MySqlColumn) -> _Planned | None:
-    precision, scale = found.meta >> 8, found.meta & 0xFF
+def _decimal(logged: MapColumn, known: MySqlColumn) -> _Planned | None:
+    precision, scale = logged.meta >> 8, logged.meta & 0xFF
     shape = known.shape
     if shape.base != "decimal" or (shape.precision, shape.scale) != (precision, scale):
         return None
@@ -212,25 +212,25 @@ def _decimal(found: MapColumn, known: MySqlColumn) -> _Planned | None:
     return size, (loops.WIRE_DECIMAL if precision <= 38 else loops.WIRE_DECIMAL_TEXT), precision, scale, 0
 
 
-def _labelled(found: MapColumn, known: MySqlColumn, layout: ColumnLayout) -> _Planned | None:
-    base, wire = ("enum", loops.WIRE_ENUM) if found.type == maps.ENUM else ("set", loops.WIRE_SET)
-    if found.meta not in range(1, 9):
+def _labelled(logged: MapColumn, known: MySqlColumn, layout: ColumnLayout) -> _Planned | None:
+    base, wire = ("enum", loops.WIRE_ENUM) if logged.type == maps.ENUM else ("set", loops.WIRE_SET)
+    if logged.meta not in range(1, 9):
         return None
     if known.shape.base == base:
-        return found.meta, wire, found.meta, layout.first_label, layout.labels
+        return logged.meta, wire, logged.meta, layout.first_label, layout.labels
     if known.shape.base != "bigint" or layout.form is not Form.INTEGER:
         return None
     # Without labels, read as a number (`infer_table`).
-    if found.meta == 8:
+    if logged.meta == 8:
         return 8, loops.WIRE_WORD, 0, 0, 0
-    return found.meta, loops.WIRE_SMALL, found.meta, 0, 8
+    return logged.meta, loops.WIRE_SMALL, logged.meta, 0, 8
 
 
-def _text(found: MapColumn, known: MySqlColumn, layout: ColumnLayout, points: int) -> _Planned | None:
+def _text(logged: MapColumn, known: MySqlColumn, layout: ColumnLayout, points: int) -> _Planned | None:
     shape = known.shape
     if layout.form is Form.ADDRESS:
         form = {"uuid": ADDRESS_UUID, "inet4": ADDRESS_INET4}.get(shape.base, ADDRESS_INET6)
-        fits = found.type == maps.STRING and found.meta == (4 if form == ADDRESS_INET4 else 16)
+        fits = logged.type == maps.STRING and logged.meta == (4 if form == ADDRESS_INET4 else 16)
         return (-1, loops.WIRE_ADDRESS, form, 0, 0) if fits else None
     is_text = shape.base in CHARACTER_TYPES and known.charset != "binary"
     wire, a, b = loops.WIRE_TEXT, layout.pad, 0
@@ -238,18 +238,18 @@ def _text(found: MapColumn, known: MySqlColumn, layout: ColumnLayout, points: in
         wire, a, b = loops.WIRE_CONVERTED, layout.family, points
     if layout.form is Form.GEOJSON:
         wire = loops.WIRE_GEOJSON
-    match found.type:
+    match logged.type:
         case 15 | 253 | 254:  # VARCHAR, VAR_STRING, STRING
-            bases = ("varchar", "varbinary", "vector") if found.type != maps.STRING else ("char", "binary")
+            bases = ("varchar", "varbinary", "vector") if logged.type != maps.STRING else ("char", "binary")
             # MariaDB's vectors are bytes, but it prints their number of 32-bit floats.
             width = 4 if shape.base == "vector" else bytes_per_character(known.charset) if is_text else 1
-            if shape.base not in bases or (width and shape.length != found.meta // width):
+            if shape.base not in bases or (width and shape.length != logged.meta // width):
                 return None
-            return -1 if found.meta < 256 else -2, wire, a, b, 0
+            return -1 if logged.meta < 256 else -2, wire, a, b, 0
         case 249 | 250 | 251 | 252:  # blobs and texts
-            return (-found.meta, wire, a, b, 0) if shape.base in maps.BLOBS.get(found.meta, ()) else None
+            return (-logged.meta, wire, a, b, 0) if shape.base in maps.BLOBS.get(logged.meta, ()) else None
         case 255 | 242:  # GEOMETRY, VECTOR
             fits = shape.base in GEOMETRIES or shape.base == "vector"
-            return (-found.meta, wire, a, b, 0) if fits and 1 <= found.meta <= 4 else None
+            return (-logged.meta, wire, a, b, 0) if fits and 1 <= logged.meta <= 4 else None
         case _:
             return None

@@ -129,7 +129,7 @@ def _findings(config: PipelineConfig, *, local: bool) -> Iterator[list[CheckResu
     failed += _failed([*fitting, *selected, *(result for result in results if not result.parks)])
     all_known = source.knows_tables
     described = _described(source, tables)
-    refused = check_tables(config, {table: answers.schema for table, answers in described.items()})
+    refused = check_tables(config, {table: one.schema for table, one in described.items()})
     yield refused
     yield [
         CheckResult("chunks", answers.note, CHUNKS_FIX, required=False)

@@ -14,36 +14,23 @@ import pytest
 
 from raycdc.testing.forked_commands import completed
 from raycdc.testing.servers import MariaDbServer
+from tests.e2e.odd_names import ENVIRONMENT, quoted, write_config
 
 pytestmark = pytest.mark.server
 
 #: Markup of rich that closes nothing, a link, commands to the terminal, a line of our own, text from right to left.
 NAMES = ["a[/b]", "[link=http://x]y[/link]", "t\x1b]0;title\x07\x1b[2J", "x\n12:00:00 caught up", "u\u202etxt.exe"]
 
-CONFIG = """
-[pipeline]
-name = "hostile"
-state = "state"
-epoch_interval = "100ms"
-[source]
-type = "mysql"
-port = {port}
-user = "cdc"
-password = "cdc"
-tables = ['{database}\\.(?s:.*)']
-[sink]
-type = "jsonl"
-path = "out"
-"""
-
 
 @pytest.fixture(name="folder")
 def _folder(mariadb: MariaDbServer, mariadb_database: str, tmp_path: Path) -> Path:
     for name in NAMES:
         mariadb.execute(
-            f"CREATE TABLE `{name}` (id INT PRIMARY KEY)", f"INSERT INTO `{name}` VALUES (1)", database=mariadb_database
+            f"CREATE TABLE {quoted(name)} (id INT PRIMARY KEY)",
+            f"INSERT INTO {quoted(name)} VALUES (1)",
+            database=mariadb_database,
         )
-    (tmp_path / "hostile.toml").write_text(CONFIG.format(port=mariadb.port, database=mariadb_database))
+    write_config(tmp_path / "hostile.toml", mariadb, mariadb_database, sink='type = "jsonl"\npath = "out"\n')
     return tmp_path
 
 
@@ -85,13 +72,13 @@ def _assert_tame(done: subprocess.CompletedProcess[str]) -> None:
 
 
 def _raycdc(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return completed(words, environment=os.environ, folder=folder)
+    return completed(words, environment={**os.environ, **ENVIRONMENT}, folder=folder)
 
 
 def _on_a_terminal(folder: Path, *words: str) -> tuple[int, str]:
     """The exit code of a command and all that it wrote to a terminal of its own."""
     terminal, other = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
+    environment = {**os.environ, **ENVIRONMENT, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
     command = [sys.executable, "-m", "raycdc.cli", *words]
     with subprocess.Popen(command, cwd=folder, env=environment, stdin=other, stdout=other, stderr=other) as process:
         os.close(other)

@@ -16,6 +16,7 @@ import pytest
 from raycdc.testing.forked_commands import completed
 from raycdc.testing.servers import KafkaServer, MariaDbServer, PostgresServer
 from raycdc.testing.servers.mongodb import MongoDb
+from tests.e2e.odd_names import ENVIRONMENT, quoted, write_config
 
 pytestmark = pytest.mark.server
 
@@ -37,23 +38,6 @@ NAMES = (
     "\x1b[2Jgone",
     "x" * 64,
 )
-CONFIG = """
-[pipeline]
-name = "everywhere"
-state = "state"
-epoch_interval = "100ms"
-[source]
-type = "mysql"
-port = {port}
-user = "cdc"
-password = "${{env:RAYCDC_TEST_PASSWORD}}"
-tables = ['{database}\\.(?s:.*)']
-[sink]
-"""
-
-
-def quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 @pytest.fixture
@@ -70,7 +54,7 @@ def database(mariadb: MariaDbServer) -> Iterator[str]:
 
 
 def raycdc(folder: Path, *words: str) -> tuple[int, str]:
-    done = completed(words, environment={**os.environ, "RAYCDC_TEST_PASSWORD": "cdc"}, folder=folder)
+    done = completed(words, environment={**os.environ, **ENVIRONMENT}, folder=folder)
     said = done.stdout + done.stderr
     assert "Traceback" not in said, said
     assert not {"\x1b", "\u202e"} & set(said), said
@@ -114,7 +98,7 @@ def test_a_name_is_a_name_in_every_sink(
             )
         else:
             keys = f'type = "{sink}"\npath = "out"\n'
-        (folder / "c.toml").write_text(CONFIG.format(port=mariadb.port, database=database) + keys)
+        write_config(folder / "c.toml", mariadb, database, sink=keys)
         before = around(folder)
         code, said = raycdc(folder, "check", "c.toml")
         assert code in (0, 4), said

@@ -22,9 +22,9 @@ from itertools import chain
 from typing import Any
 
 from raycdc.checkpoint import codec
-from raycdc.checkpoint.patch import Json
 from raycdc.checkpoint.sealed_state import Reference, SealedState
 from raycdc.checkpoint.state_folder import StateFolder
+from raycdc.model.json_value import Json
 
 BASE_VERSION = 1
 

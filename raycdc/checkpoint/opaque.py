@@ -16,7 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
+
+from raycdc.model.json_value import Json
+
+#: Where each split stands, by its id, as people may see it beside the rows that were written: JSON of its connector.
+Positions: TypeAlias = Mapping[str, Json]
 
 
 @dataclass(frozen=True, slots=True)

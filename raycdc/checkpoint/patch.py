@@ -6,14 +6,13 @@ order of keys may be another one, which no state's meaning depends on, nor its c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NotRequired, TypeAlias, TypedDict
+from typing import NotRequired, TypedDict
 
 import msgpack
 
-#: A value as JSON has it.
-Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
+from raycdc.model.json_value import Json
 
 
 class PatchJson(TypedDict):

@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from raycdc.checkpoint.patch import Json
 from raycdc.cli.words import counted
 from raycdc.config.load import load_config, read_toml
 from raycdc.errors import ConfigError, ExitCode, RaycdcError
+from raycdc.model.json_value import Json
 from raycdc.printable import printable, printable_json, printable_text
 from raycdc.run_bench.measured import Figures, Limits, measured
 from raycdc.run_bench.trial import Setting, trial_config

@@ -15,12 +15,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from raycdc.checkpoint.patch import Json
 from raycdc.cli import bench_assignments
 from raycdc.cli.schemas import known_source
 from raycdc.cli.words import counted
 from raycdc.config import PipelineConfig, config_from_dict, load_config
 from raycdc.errors import ConfigError, ExitCode
+from raycdc.model.json_value import Json
 from raycdc.printable import printable, printable_json, printable_text
 from raycdc.source.partition_trial import PartitionTrial
 from raycdc.split_bench import comparison

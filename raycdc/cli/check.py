@@ -131,11 +131,7 @@ def _findings(config: PipelineConfig, *, local: bool) -> Iterator[list[CheckResu
     described = _described(source, tables)
     refused = check_tables(config, {table: one.schema for table, one in described.items()})
     yield refused
-    yield [
-        CheckResult("chunks", answers.note, CHUNKS_FIX, required=False)
-        for answers in described.values()
-        if answers.note
-    ]
+    yield [CheckResult("chunks", one.note, CHUNKS_FIX, required=False) for one in described.values() if one.note]
     yield check_changelog(config, source, local=local) if tables else []
     yield check_routes(config.routes, tables, all_known=all_known)
     yield check_transforms(config, tables, described, all_known=all_known)

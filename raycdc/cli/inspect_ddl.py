@@ -12,6 +12,7 @@ from raycdc.connectors.mysql.ddl.catalogue import DdlCatalogue
 from raycdc.connectors.mysql.ddl.tokens import split_statements
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import ConfigError, DataError, ExitCode
+from raycdc.model.json_value import Json
 from raycdc.printable import printable_json
 from raycdc.schema import event_to_json
 
@@ -62,7 +63,7 @@ def print_ddl(path: Path, *, tables: bool, server: str = "mysql") -> int:
     return int(ExitCode.DONE)
 
 
-def _described(table: MySqlTable) -> dict[str, object]:
+def _described(table: MySqlTable) -> Mapping[str, Json]:
     columns = [{"name": c.name, "type": c.column_type, "nullable": c.nullable} for c in table.columns]
     return {
         "db": table.id.db,
@@ -72,5 +73,5 @@ def _described(table: MySqlTable) -> dict[str, object]:
     }
 
 
-def _print(line: Mapping[str, object]) -> None:
+def _print(line: Mapping[str, Json]) -> None:
     print(printable_json(json.dumps(line, ensure_ascii=False)))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, assert_never
 
 from raycdc.checkpoint.bad_rows import bad_rows
 from raycdc.checkpoint.opaque import Position
@@ -68,15 +68,28 @@ def _short(place: str) -> str:
     return place.partition("   ")[0]
 
 
-def table_list(store: CheckpointStore) -> list[dict[str, Any]]:
-    """The tables of the newest manifest, JSON-able."""
+class TableLine(TypedDict):
+    """A line of ``raycdc tables list --json``; the position is one of the table's connector."""
+
+    table: str
+    phase: str
+    again: bool
+    reason: str | None
+    position: Any
+    ts_ms: int | None
+    asked: str | None
+    bad_rows: NotRequired[int]
+
+
+def table_list(store: CheckpointStore) -> list[TableLine]:
+    """The tables of the newest manifest."""
     manifest, record = store.last_manifest(), store.last_commit()
     state, requests = as_it_is(stream_state(manifest), record), requests_of(store)
     lost = bad_rows(store, record.epoch if record else 0)
-    found = []
+    lines = []
     for name, table, asked in each_table(state, requests):
         parked = table if isinstance(table, Parked) else None
-        found.append(
+        lines.append(
             {
                 "table": name,
                 "phase": phase_word(table),
@@ -88,7 +101,7 @@ def table_list(store: CheckpointStore) -> list[dict[str, Any]]:
                 **({"bad_rows": lost[name]} if name in lost else {}),
             }
         )
-    return found
+    return lines
 
 
 def change_table(

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from raycdc.bridge.access import SegmentAccess
 from raycdc.checkpoint.manifest import Manifest, Segment, TableEpoch
-from raycdc.checkpoint.opaque import positions_in
+from raycdc.checkpoint.opaque import Positions, positions_in
 from raycdc.checkpoint.store import CheckpointStore, CommitRecord, RoutedTarget
 from raycdc.epochs.known_slots import slot_of
 from raycdc.epochs.left_out import LeftOut
@@ -275,7 +274,7 @@ class Works:
         self,
         manifest: Manifest,
         share: TargetEpoch,
-        positions: Mapping[str, Any],
+        positions: Positions,
         transforms: Mapping[TableId, ResolvedTransform],
     ) -> TableWork:
         chosen = sorted((s for s in manifest.segments if s.table in share.sources), key=lambda s: s.seq_base)

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from raycdc.checkpoint.patch import Json
 from raycdc.config import PipelineConfig
 from raycdc.control.stages import WHY, stage_seconds
 from raycdc.errors import RaycdcError
+from raycdc.model.json_value import Json
 from raycdc.pipeline import Pipeline
 from raycdc.run_events import CaughtUp, Committed, Progress, RunEvent, Started, TableParked, Warned
 

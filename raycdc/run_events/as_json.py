@@ -36,7 +36,7 @@ from raycdc.run_events.events import (
 from raycdc.run_events.figures import Lags, PartitionLags, Progress, ReaderFigures, TableFigures
 
 if TYPE_CHECKING:
-    from raycdc.checkpoint.patch import Json
+    from raycdc.model.json_value import Json
 
 #: Names without units that lags had first; they go with the next release.
 _OLD_LAGS = {

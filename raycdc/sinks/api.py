@@ -22,6 +22,7 @@ import pyarrow as pa
 from raycdc.bridge.access import HERE, SegmentAccess
 from raycdc.bridge.tasks import TaskRunner
 from raycdc.checkpoint.manifest import Segment
+from raycdc.checkpoint.opaque import Positions
 from raycdc.checkpoint.recovery import (
     STEP_APPEND,
     STEP_LAST,
@@ -81,7 +82,7 @@ class TableWork:
     schema: TableSchema
     changes: tuple[SchemaChangeEvent, ...]
     segments: tuple[Segment, ...]
-    positions: Mapping[str, object]
+    positions: Positions
     merged: tuple[TableId, ...] = ()
     beginning: tuple[TableId, ...] = ()
     layout: TableLayout = ANY_LAYOUT

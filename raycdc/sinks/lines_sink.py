@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from raycdc.checkpoint.patch import Json
+from raycdc.model.json_value import Json
 from raycdc.sinks.api import TableWork
 from raycdc.sinks.steps import Batch, ExactlyOnceSink, TargetT
 from raycdc.sinks.tasks import LinesFile, WriteJsonLines

@@ -37,6 +37,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 from raycdc.bridge.tasks import ResultT, StageTask, TaskRunner
+from raycdc.checkpoint.opaque import Positions
 from raycdc.errors import FencedError, SinkError, TargetGoneError, TargetTakenError
 from raycdc.model import TableId
 from raycdc.sinks.api import (
@@ -95,7 +96,7 @@ class Stamp:
     """The mark that a commit carries besides its rows: the vector, and the source positions for people to see."""
 
     vector: CommitVector
-    positions: Mapping[str, object]
+    positions: Positions
 
     @classmethod
     def of(cls, work: TableWork, step: int) -> Stamp:

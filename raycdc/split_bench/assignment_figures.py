@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from raycdc.checkpoint.patch import Json
+from raycdc.model.json_value import Json
 from raycdc.split_bench.assigned import Assignment, longest_s
 from raycdc.split_bench.schedule import Schedule
 

@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from raycdc.checkpoint.patch import Json
+from raycdc.model.json_value import Json
 from raycdc.split_bench.assigned import Assignment
 from raycdc.split_bench.assignment_figures import AssignmentReport
 from raycdc.split_bench.page import colour, gantt, html_document, recommended, where_and_when

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from raycdc.checkpoint.patch import Json
+from raycdc.model.json_value import Json
 from raycdc.source.split_trial import ServerCosts
 from raycdc.split_bench.schedule import Schedule, filled_in, list_schedule
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from plotly.offline import get_plotlyjs
 
-from raycdc.checkpoint.patch import Json
+from raycdc.model.json_value import Json
 from raycdc.split_bench.figures import Report, Run, StrategyResult, TableResult
 from raycdc.split_bench.schedule import readers_text
 

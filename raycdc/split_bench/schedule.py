@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapreplace
 
-from raycdc.checkpoint.patch import Json
+from raycdc.model.json_value import Json
 
 
 @dataclass(frozen=True, slots=True)

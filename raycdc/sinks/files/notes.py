@@ -7,12 +7,12 @@ visible has a note of its own, which stays when a loader took the file.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from raycdc.checkpoint.folder import LocalFolder
+from raycdc.checkpoint.opaque import Positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Note:
     rows: int
     tombstone: bool
     inode: int
-    positions: Mapping[str, object]
+    positions: Positions
 
     def to_json(self) -> str:
         return json.dumps({part.name: getattr(self, part.name) for part in fields(self)})

@@ -7,9 +7,10 @@ transaction ends.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
+from raycdc.checkpoint.opaque import Positions
 from raycdc.errors import FencedError
 from raycdc.model import TableId
 from raycdc.sinks.jdbc.sql import Dialect, Statements
@@ -48,7 +49,7 @@ class Commits:
             found = self._found(app_id, target, " FOR UPDATE")
         return self._known(found, target, marker)
 
-    def hold(self, app_id: str, target: TableId, held: Held, positions: Mapping[str, object]) -> None:
+    def hold(self, app_id: str, target: TableId, held: Held, positions: Positions) -> None:
         """Write the record, which is `locked`. `FencedError` where there is one of a newer driver or a later step."""
         vector, dialect = held.vector, self._dialect
         given = [*held.row(), json.dumps(dict(positions)), app_id, str(target)]

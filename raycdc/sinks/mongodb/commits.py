@@ -11,7 +11,7 @@ nothing any more: its next transaction finds no fence, and one under way conflic
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NotRequired, Self, TypedDict
 
@@ -19,6 +19,7 @@ import bson
 from bson.raw_bson import RawBSONDocument
 from pymongo.errors import DuplicateKeyError
 
+from raycdc.checkpoint.opaque import Positions
 from raycdc.errors import FencedError, RaycdcError, SinkUnavailableError
 from raycdc.model import TableId
 from raycdc.sinks.mongodb.plugin import COMMITS, FENCES
@@ -154,7 +155,7 @@ class Commits:
         target: TableId,
         before: Kept | None,
         change: RecordChange,
-        positions: Mapping[str, object],
+        positions: Positions,
     ) -> Kept:
         """Put `change` in the place of `before`. `FencedError` where the record is not `before` any more;
         `SinkUnavailableError` where an older driver changed it, whose last commit came between. Without a session it is

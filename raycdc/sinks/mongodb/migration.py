@@ -10,7 +10,7 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ import bson
 import pyarrow as pa
 from bson.raw_bson import RawBSONDocument
 
+from raycdc.checkpoint.opaque import Positions
 from raycdc.errors import ChangeRefusedError
 from raycdc.failpoints import reach
 from raycdc.model import Column, TableId
@@ -58,7 +59,7 @@ def defaults_of(target: TableId, columns: Sequence[Column]) -> bytes:
     return data
 
 
-def migrate(server: Server, commits: Commits, target: TableId, kept: Kept, positions: Mapping[str, object]) -> Kept:
+def migrate(server: Server, commits: Commits, target: TableId, kept: Kept, positions: Positions) -> Kept:
     """Carry out what is left of ``kept.operations``; the record that says that it is done, with the new columns."""
     operations = kept.operations
     assert operations is not None
@@ -70,7 +71,7 @@ def migrate(server: Server, commits: Commits, target: TableId, kept: Kept, posit
     return commits.write(None, target, kept, RecordChange(kept.held.known(kept.held.intent.marker)), positions)  # type: ignore[union-attr]
 
 
-def empty(server: Server, commits: Commits, target: TableId, kept: Kept, positions: Mapping[str, object]) -> Kept:
+def empty(server: Server, commits: Commits, target: TableId, kept: Kept, positions: Positions) -> Kept:
     """Delete all documents, and keep the record as it is."""
     collection = server.collection(target)
 
@@ -98,7 +99,7 @@ def _change_all(
     target: TableId,
     kept: Kept,
     operations: Operations,
-    positions: Mapping[str, object],
+    positions: Positions,
 ) -> Kept:
     collection = server.collection(target)
     updates = _updates(operations)

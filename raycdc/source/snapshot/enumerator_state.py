@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from raycdc.checkpoint.opaque import EnumeratorState, PlannerState
-from raycdc.checkpoint.patch import Json
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
+from raycdc.model.json_value import Json
 from raycdc.source.protocol.api import NO_AMOUNT, SnapshotAmount
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.backfill import Backfill
@@ -18,6 +18,19 @@ from raycdc.source.split import SnapshotSplit
 #: Version of this state, and that of one with backfills.
 STATE_VERSION = 1
 BACKFILL_VERSION = 2
+
+
+class SealedPlanningJson(TypedDict):
+    """`SealedPlanning` in a manifest; the planner's state is its connector's."""
+
+    schema: str
+    document: Any
+    planner: Any
+    planned: int
+    finished: int
+    estimate: int
+    incarnation: NotRequired[int]
+    amount: NotRequired[list[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +49,7 @@ class SealedPlanning:
     incarnation: int
     amount: SnapshotAmount = NO_AMOUNT
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Mapping[str, Json]:
         amount = self.amount
         return {
             **({} if amount == NO_AMOUNT else {"amount": [amount.rows, amount.bytes, amount.estimate]}),
@@ -50,7 +63,7 @@ class SealedPlanning:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> SealedPlanning:
+    def from_json(cls, data: SealedPlanningJson) -> SealedPlanning:
         """Inverse of `to_json`; older states have no incarnation, or no amount."""
         document, planner = data["document"], data["planner"]
         return cls(

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from typing import cast
 
 from raycdc.checkpoint.opaque import SealedSplit
-from raycdc.checkpoint.patch import Json, Patch
+from raycdc.checkpoint.patch import Patch
 from raycdc.model import TableId
+from raycdc.model.json_value import Json
 from raycdc.source.snapshot.stream_state import PARKED, TABLES, StreamState
 from raycdc.source.table_life import CatchingUp, Gone, Parked, TableLives, Unknown, followed_to_json
 

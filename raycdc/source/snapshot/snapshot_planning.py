@@ -13,8 +13,8 @@ from functools import partial
 
 from raycdc.checkpoint.manifest import Segment
 from raycdc.checkpoint.opaque import PlannerState
-from raycdc.checkpoint.patch import Json
 from raycdc.model import TableId
+from raycdc.model.json_value import Json
 from raycdc.source.protocol.api import (
     NO_AMOUNT,
     BackfillProgress,

@@ -14,9 +14,10 @@ from typing import Any
 from raycdc.checkpoint.manifest import STREAM_SPLIT_ID, Manifest
 from raycdc.checkpoint.missing import MissingState
 from raycdc.checkpoint.opaque import NO_NOTES, LogNotes, Position, SealedSplit
-from raycdc.checkpoint.patch import Json, Patch
+from raycdc.checkpoint.patch import Patch
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
+from raycdc.model.json_value import Json
 from raycdc.source.table_life import (
     AsOf,
     Behind,

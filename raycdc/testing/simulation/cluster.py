@@ -15,9 +15,9 @@ from typing import Any
 from raycdc.bridge.access import SpoolAddress
 from raycdc.bridge.segment import SegmentContents
 from raycdc.checkpoint.manifest import Segment
-from raycdc.checkpoint.patch import Json
 from raycdc.errors import FencedError, SourceUnavailableError
 from raycdc.model import TableId
+from raycdc.model.json_value import Json
 from raycdc.model.until import Until
 from raycdc.runtime.open_epoch import OpenSegment
 from raycdc.runtime.output import EpochOutput

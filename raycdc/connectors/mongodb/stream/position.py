@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from raycdc.checkpoint.opaque import Position
 from raycdc.connectors.mongodb.stream.resume_token import ResumeToken
 from raycdc.errors import ConfigError
+
+
+class StreamPositionJson(TypedDict):
+    """`StreamPosition` in a state."""
+
+    cluster_time: int
+    token: Any
+    replica_set: str
+
+
+class NoLogPositionJson(TypedDict):
+    """`NoLogPosition` in a state."""
+
+    log: Literal["none"]
+    replica_set: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +36,7 @@ class StreamPosition:
     token: ResumeToken | None = None
     replica_set: str = ""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> StreamPositionJson:
         token = None if self.token is None else self.token.to_json()
         return {"cluster_time": self.cluster_time, "token": token, "replica_set": self.replica_set}
 
@@ -47,7 +62,7 @@ class NoLogPosition:
 
     replica_set: str
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> NoLogPositionJson:
         return {"log": "none", "replica_set": self.replica_set}
 
     def sealed(self) -> Position:

@@ -7,10 +7,9 @@ compared. The GTID set travels along for visibility waits and fail-over, as text
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import total_ordering
-from typing import Any, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
 from raycdc.checkpoint.opaque import Position
 
@@ -88,7 +87,7 @@ class BinlogOffset:
         return stored
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> BinlogOffset:
+    def from_json(cls, data: StoredOffset) -> BinlogOffset:
         """The position that `to_json` wrote, however long ago."""
         return cls(
             data["file"],

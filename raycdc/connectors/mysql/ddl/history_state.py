@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
 from raycdc.connectors.mysql.ddl.database_defaults import CharsetDefault
 from raycdc.connectors.mysql.ddl.masked_names import FormerNames
@@ -57,7 +57,7 @@ class HistoryState:
         return stored
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> HistoryState:
+    def from_json(cls, data: StoredHistory) -> HistoryState:
         databases = data.get("databases")
         former = FormerNames(
             {TableId.parse(t): frozenset(map(TableId.parse, names)) for t, names in data.get("masked", {}).items()},

@@ -1,4 +1,8 @@
-"""Where partitions start and stop, decided once, when they are found. Pure but for the cluster it asks."""
+"""The offsets at which partitions start and stop: decided once, when a partition is found, and sealed with its state.
+
+The enumerator calls `new_states` for partitions that are new to it, and `in_range` where an offset that a state has may be
+gone from the topic. Everything here is pure but for the questions to the cluster (`Offsets`).
+"""
 
 from __future__ import annotations
 
@@ -83,8 +87,8 @@ def _check_stops(stops: Mapping[Partition, int], bounds: Mapping[Partition, tupl
         low, high = bounds[partition]
         if stop < low:
             raise LogLostError(
-                f"{_name(partition)} is to be read up to {stop}, and the topic holds only {low} to {high} of it: what "
-                f"was wanted is gone. {_WAYS_OUT}"
+                f"{_name(partition)} is to be read up to {stop}, and the topic holds only {low} to {high} of it, so "
+                f"the messages before that are gone. {_WAYS_OUT}"
             )
 
 
@@ -97,13 +101,14 @@ _WAYS_OUT = (
 def in_range(
     cluster: Offsets, wanted: Mapping[Partition, int], *, policy: Policy, ways_out: str = _WAYS_OUT
 ) -> dict[Partition, int]:
-    """Where to read on: `wanted`, or what `policy` says where a partition has no such place (any more, or yet).
+    """The offsets to read on from: those `wanted`, and of a partition that has no such offset (any more, or yet) its
+    earliest or latest one, as `policy` says. The offset behind the last message is one that it has.
 
-    The place behind the last message is one. Raises `LogLostError` with ``fail``.
+    Raises `LogLostError` with the policy ``fail``, whose text ends with the `ways_out`.
     """
     if not wanted:
         return {}
-    found = dict(wanted)
+    places = dict(wanted)
     for partition, (low, high) in cluster.bounds(wanted).items():
         if low <= wanted[partition] <= high:
             continue
@@ -111,26 +116,27 @@ def in_range(
             place = f"{_name(partition)}@{wanted[partition]}"
             since = " any more" if wanted[partition] < low else ""
             raise LogLostError(f"{place} is not in the topic{since}: it holds {low} to {high}. {ways_out}")
-        found[partition] = low if policy == "earliest" else high
-    return found
+        places[partition] = low if policy == "earliest" else high
+    return places
 
 
 def _at_time(
     cluster: Offsets, timestamp_ms: int, partitions: Sequence[Partition], place: str, *, now_ms: int
 ) -> dict[Partition, int]:
-    """The first message at or after a time; the end where there is none.
+    """The offset of each partition's first message at or after a time; its end where there is none.
 
-    The ends are asked first: a message that comes between the two questions is found by the second.
+    The cluster is asked for the ends first, because then a message that comes between the two questions is in the
+    answer to the second one.
     """
     ends = cluster.latest(partitions)
-    found = cluster.at_time(partitions, timestamp_ms)
-    missing = [p for p in partitions if p not in found]
+    firsts = cluster.at_time(partitions, timestamp_ms)
+    missing = [p for p in partitions if p not in firsts]
     if missing and timestamp_ms > now_ms:
         raise ConfigError(
-            f"{place} lies in the future, and {_name(missing[0])} has no message of then or later: nothing says where "
-            'it will be. Give a time that has passed, or "latest".'
+            f"{place} lies in the future, and {_name(missing[0])} has no message of then or later, so nobody knows "
+            'its offset yet. Give a time that has passed, or "latest".'
         )
-    return {**ends, **found}
+    return {**ends, **firsts}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,9 @@
-"""The tasks that write an epoch of a collection, and what they are told of it."""
+"""The tasks that load rows of an epoch into a MongoDB collection: one for each group of segments, side by side.
+
+Made and run by the collection's target, on the driver. A task may run in another process, so it gets all that it needs
+as one value (`Load`): its rows, the layout of documents, the servers' address, and the token of its fence
+(`raycdc.sinks.mongodb.commits`), without which it writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,7 @@ from raycdc.sinks.record import Held
 
 
 class LoadTasks:
-    """See the module's docstring. `address` is where tasks find the servers."""
+    """See the module's docstring. `address` is that of the servers, as tasks reach them."""
 
     def __init__(self, context: SinkContext, address: ServerAddress) -> None:
         self._context = context
@@ -23,7 +28,9 @@ class LoadTasks:
     def run(
         self, work: Work, layout: Layout, mode: Mode, groups: Sequence[Sequence[Input]], fences: Sequence[str] = ()
     ) -> None:
-        """A round of tasks, one for each of `groups`; where they write, each stands behind its fence."""
+        """Run a task for each of `groups`, and return when all are done. `fences` are the tokens of their fences, in
+        the same order; tasks that only check rows need none.
+        """
         tasks = [
             Load(
                 self._context.table_input(work, inputs),
@@ -40,7 +47,7 @@ class LoadTasks:
             self._context.run_tasks(tasks)
 
     def origins(self, work: Work) -> Origins | None:
-        """Where rows to merge come from, if not from one table under its own key."""
+        """The tables whose rows are merged, and their keys; None where rows come from one table under its own key."""
         return Origins.of(work) if self._context.upsert else None
 
     def layout(self, work: Work, held: Held) -> Layout:

@@ -105,11 +105,11 @@ def preflight(
     # Where the target is now is believed when it has shown what it holds (`settle_place`).
     unproven = (Change.PLACE, Change.NEW_STATE)
     places = {difference.key: difference.was for difference in changed if difference.change in unproven}
-    kept = read_configured(store) or {}
+    keys = read_configured(store) or {}
     if first and not taker.is_sink:
         # A start that sealed nothing was for a sink.
-        kept = {key: value for key, value in kept.items() if not key.startswith("sink.")}
-    write_configured(store, {**kept, **configured_keys(config, has_sink=taker.is_sink), **places})
+        keys = {key: value for key, value in keys.items() if not key.startswith("sink.")}
+    write_configured(store, {**keys, **configured_keys(config, has_sink=taker.is_sink), **places})
     return full_by
 
 
@@ -149,8 +149,8 @@ def naming_place(config: PipelineConfig, store: CheckpointStore) -> Iterator[Non
         yield
     except SinkError as error:
         was = read_configured(store) or {}
-        found = differences(was, configured_keys(config), config)
-        places = [f"{d}. Take it back, or move the whole target there." for d in found if d.change is Change.PLACE]
+        changes = differences(was, configured_keys(config), config)
+        places = [f"{d}. Take it back, or move the whole target there." for d in changes if d.change is Change.PLACE]
         raise SinkError("\n".join([*places, str(error)])) if places else error from error.__cause__
 
 
@@ -168,8 +168,8 @@ def require_nothing_written(
     """The keys that were corrected before anything was committed. `ConfigError` where a target holds rows nevertheless:
     a run died between writing them and recording that. `written` asks the targets, of which some may hold an epoch.
     """
-    found = differences(read_configured(store) or {}, configured_keys(config), config)
-    corrected = [difference for difference in found if _is_correction(difference, store)]
+    changes = differences(read_configured(store) or {}, configured_keys(config), config)
+    corrected = [difference for difference in changes if _is_correction(difference, store)]
     if corrected and (targets := written()):
         named = ", ".join(map(str, targets))
         raise ConfigError(*(f"{d}: {_NEW_STATE} Rows are in {named} already." for d in corrected))
@@ -199,13 +199,13 @@ def require_fitting(config: PipelineConfig, store: CheckpointStore, *, has_sink:
         require_state_key(config.state_key, json.dumps(states))
     if was is None or last is None:
         return []  # Nothing was written yet, or by a version that did not remember.
-    found = differences(was, configured_keys(config, has_sink=has_sink), config)
+    changes = differences(was, configured_keys(config, has_sink=has_sink), config)
     if other_reader := _other_reader(was, has_sink=has_sink):
         raise ConfigError(other_reader)
-    other = [d for d in found if d.change is Change.NEW_STATE and not _is_correction(d, store)]
+    other = [d for d in changes if d.change is Change.NEW_STATE and not _is_correction(d, store)]
     problems = [f"{d}: {_NEW_STATE}" for d in other]
     stream = stream_of(last)
-    for difference in (d for d in found if d.change is Change.NEW_SNAPSHOT):
+    for difference in (d for d in changes if d.change is Change.NEW_SNAPSHOT):
         if stream is None:
             problems.append(f"{difference}: {_NEW_STATE}")
             continue
@@ -220,7 +220,7 @@ def require_fitting(config: PipelineConfig, store: CheckpointStore, *, has_sink:
             )
     if problems:
         raise ConfigError(*problems)
-    return found
+    return changes
 
 
 def _other_reader(was: Mapping[str, Any], *, has_sink: bool) -> str:

@@ -42,8 +42,8 @@ class Asked:
         """The sample as a share. `ConfigError` for what is none."""
         if not self.sample:
             return 1.0
-        found = re.fullmatch(r"(\d{1,3}(?:\.\d{1,3})?) ?%?", self.sample.strip())
-        share = float(found[1]) / 100 if found else 0.0
+        number = re.fullmatch(r"(\d{1,3}(?:\.\d{1,3})?) ?%?", self.sample.strip())
+        share = float(number[1]) / 100 if number else 0.0
         if not 0 < share <= 1:
             raise ConfigError(f'--sample "{self.sample}" is no percentage: write one from 0.001% to 100%.')
         return share
@@ -80,13 +80,13 @@ def _repair(path: Path, results: Sequence[TableResult], *, as_json: bool) -> Non
     out = sys.stderr if as_json else sys.stdout
     different = [result for result in results if result.verdict is Verdict.DIFFERENT]
     for table in dict.fromkeys(result.table for result in different):
-        found = [result.comparison for result in different if result.table == table and result.comparison is not None]
+        comparisons = [one.comparison for one in different if one.table == table and one.comparison is not None]
         with contextlib.redirect_stdout(out):
-            if not all(comparison.repair for comparison in found):
+            if not all(comparison.repair for comparison in comparisons):
                 _read_anew(path, table, "its rows cannot be named one by one, or are too many")
                 continue
-            keys = [text for comparison in found for text in comparison.repair]
-            _read_again(path, table, keys, sum(comparison.counts.different for comparison in found))
+            keys = [text for comparison in comparisons for text in comparison.repair]
+            _read_again(path, table, keys, sum(comparison.counts.different for comparison in comparisons))
 
 
 def _read_again(path: Path, table: str, keys: Sequence[str], count: int) -> None:
@@ -125,24 +125,26 @@ def _print(result: TableResult, *, as_json: bool) -> None:
 
 
 def _said(result: TableResult) -> str:
-    found = result.comparison
-    if found is None:
+    comparison = result.comparison
+    if comparison is None:
         return f"not compared: {result.reason}"
-    parts = [_differences(found)] if result.verdict is Verdict.DIFFERENT else []
-    counts = found.counts
+    parts = [_differences(comparison)] if result.verdict is Verdict.DIFFERENT else []
+    counts = comparison.counts
     if counts.kept_changing:
-        parts.append(f"{counts.kept_changing} rows kept changing in {found.rounds} rounds, so nothing is known of them")
+        parts.append(
+            f"{counts.kept_changing} rows kept changing in {comparison.rounds} rounds, so nothing is known of them"
+        )
     if counts.behind:
         parts.append(
             f"{counts.behind} rows differ and changed at the source since the pipeline's last commit: it is behind"
         )
-    rate = found.source.rows / found.seconds if found.seconds else 0
-    read = f"{counted(found.source.rows, 'row')} in {counted(found.ranges, 'range')}, {rate:,.0f} rows/s"
-    return f"{'; '.join(parts) or 'equal'} ({read}, checksum {found.source.checksum[:16]})"
+    rate = comparison.source.rows / comparison.seconds if comparison.seconds else 0
+    read = f"{counted(comparison.source.rows, 'row')} in {counted(comparison.ranges, 'range')}, {rate:,.0f} rows/s"
+    return f"{'; '.join(parts) or 'equal'} ({read}, checksum {comparison.source.checksum[:16]})"
 
 
-def _differences(found: Comparison) -> str:
-    counts = found.counts
+def _differences(comparison: Comparison) -> str:
+    counts = comparison.counts
     kinds = (
         (counts.missing, "missing in the target"),
         (counts.extra, "too many in the target"),

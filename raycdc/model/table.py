@@ -46,8 +46,8 @@ class TableId:
     @classmethod
     def parse(cls, text: str) -> TableId:
         """Inverse of ``str``. ValueError for a text without two parts."""
-        if (found := _quoted(text)) is not None:
-            return found
+        if (parts := _quoted(text)) is not None:
+            return parts
         db, dot, table = text.partition(".")
         if not dot or not db or not table:
             raise ValueError(f"{text!r} is not DATABASE.TABLE")
@@ -73,19 +73,19 @@ def quoted_parts(text: str, *unquoted: str) -> tuple[str, ...] | None:
     each part, the regular expression of its texts without quotes.
     """
     whole = r"\.".join(f"({_QUOTED}|{part})" for part in unquoted)
-    if "`" not in text or (found := re.fullmatch(whole, text, re.DOTALL)) is None:
+    if "`" not in text or (parts := re.fullmatch(whole, text, re.DOTALL)) is None:
         return None
-    quotes = [re.fullmatch(_QUOTED, part) is not None for part in found.groups()]
+    quotes = [re.fullmatch(_QUOTED, part) is not None for part in parts.groups()]
     if not any(quotes):
         return None
-    return tuple(p[1:-1].replace("``", "`") if q else p for p, q in zip(found.groups(), quotes, strict=True))
+    return tuple(p[1:-1].replace("``", "`") if q else p for p, q in zip(parts.groups(), quotes, strict=True))
 
 
 def _quoted(text: str) -> TableId | None:
     """The table whose text begins with its database in quotes. Quotes that the database does not need are a part of
     its name: texts of earlier releases have none but those.
     """
-    if (found := _QUOTED_DATABASE.fullmatch(text)) is None:
+    if (parts := _QUOTED_DATABASE.fullmatch(text)) is None:
         return None
-    db = found[1][1:-1].replace("``", "`")
-    return TableId(db, found[2]) if "." in db or "`" in db else None
+    db = parts[1][1:-1].replace("``", "`")
+    return TableId(db, parts[2]) if "." in db or "`" in db else None

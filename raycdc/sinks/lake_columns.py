@@ -101,8 +101,8 @@ def plan_columns(
     if rules.behavior is SchemaChangeBehavior.LENIENT:
         columns = _renamed_onto(columns, events, wanted, present, upsert=rules.upsert)
     plan = LakePlan(tuple(columns), emptied, events)
-    kept = fitted(work.schema, plan.names) if rules.may_lack else work.schema
-    _check(lake, work.target, columns, kept, wanted)
+    schema = fitted(work.schema, plan.names) if rules.may_lack else work.schema
+    _check(lake, work.target, columns, schema, wanted)
     return plan
 
 

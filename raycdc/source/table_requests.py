@@ -113,8 +113,8 @@ def ask_all(
         if wanted:
             record, newest = store.last_commit(), stream_state(store.last_manifest())
             committed = None if record is None else stream_of(store.manifest(record.epoch))
-            kept = asked if committed is None else asked.left(committed)
-            asked = kept.beside(wanted, newest.changes)
+            requests = asked if committed is None else asked.left(committed)
+            asked = requests.beside(wanted, newest.changes)
         if rows is not None:
             asked = replace(asked, rows={**asked.rows, rows.backfill: rows})
         store.documents.write(REQUESTS, with_commands(asked, commands).to_json())
@@ -168,18 +168,18 @@ def read_together(record: CommitRecord | None, tables: Sequence[str], state: Str
 
     Tables that are paused, removed or ended stay as they are, and their rows leave the target.
     """
-    found = dict.fromkeys(tables, "")
+    reasons = dict.fromkeys(tables, "")
     shared = {} if record is None else merged_targets(record)
     pending = list(tables)
     while pending:
         name = pending.pop()
         for target, sources in shared.items():
             if name in sources:
-                found[name] = target
-                new = [one for one in sources if one not in found and goes_on(one, state)]
-                found.update(dict.fromkeys(new, target))
+                reasons[name] = target
+                new = [one for one in sources if one not in reasons and goes_on(one, state)]
+                reasons.update(dict.fromkeys(new, target))
                 pending += new
-    return found
+    return reasons
 
 
 def merged_targets(record: CommitRecord) -> dict[str, tuple[str, ...]]:
@@ -224,13 +224,13 @@ def parked_at_sink(manifest: Manifest | None, record: CommitRecord | None) -> di
     if record is None or manifest is None:
         return {}
     stream = stream_of(manifest)
-    found = {}
+    parked = {}
     for _, entry in sorted(record.parked.items()):
         for name, number in entry.sources.items():
             followed = None if stream is None else stream.followed.get(TableId.parse(name))
             if stream is None or (followed is not None and followed.incarnation <= number):
-                found[name] = entry
-    return found
+                parked[name] = entry
+    return parked
 
 
 def complain_of_parked(

@@ -69,8 +69,8 @@ def java_command() -> str:
             "apt-get install openjdk-17-jre-headless, or unpack any JDK and set JAVA_HOME."
         )
     answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    found = re.search(r'version "(\d+)', answer)
-    if found is None or int(found.group(1)) < 17:
+    version = re.search(r'version "(\d+)', answer)
+    if version is None or int(version.group(1)) < 17:
         raise ArtifactError(
             f"{java} is not Java 17 or newer (it says: {answer.strip().splitlines()[:1]}). "
             "Install openjdk-17-jre-headless, or set JAVA_HOME to a newer one."
@@ -89,36 +89,36 @@ def fetch(
     """
     with _resolved(coordinates, exclude) as jars:
         shipped = set() if complete else _shipped_with_spark()
-        kept = [jar for jar in jars if jar.match(only) and _library(jar.name.split("_", 1)[1]) not in shipped]
-        verify(kept)
+        chosen = [jar for jar in jars if jar.match(only) and _library(jar.name.split("_", 1)[1]) not in shipped]
+        verify(chosen)
         into.mkdir(parents=True, exist_ok=True)
-        return [Path(shutil.move(jar, into / jar.name)) for jar in kept]
+        return [Path(shutil.move(jar, into / jar.name)) for jar in chosen]
 
 
 def verify(jars: Sequence[Path]) -> None:
     """`ArtifactError` for the first jar that has not the hash of `LOCK`."""
     known = _locked()
     for jar in jars:
-        found = _digest(jar)
+        digest = _digest(jar)
         if jar.name not in known:
             raise ArtifactError(
                 f"{jar.name} is not in {LOCK.name}, so nobody knows what it should be. If it is meant, pin it with: "
                 "python -m raycdc.spark.artifacts --pin GROUP:NAME:VERSION"
             )
-        if found != known[jar.name]:
+        if digest != known[jar.name]:
             raise ArtifactError(
-                f"{jar.name} has the SHA-256 {found}, and should have {known[jar.name]}: it was changed at the mirror, "
-                "on the way or here, and is not used. Fetch it from another mirror (an Ivy settings file named by "
-                "RAYCDC_IVY_SETTINGS)."
+                f"{jar.name} has the SHA-256 {digest}, and should have {known[jar.name]}: it was changed at the "
+                "mirror, on the way or here, and is not used. Fetch it from another mirror (an Ivy settings file named "
+                "by RAYCDC_IVY_SETTINGS)."
             )
 
 
 def pin(coordinates: Sequence[str], *, exclude: Sequence[str] = ()) -> list[str]:
     """Fetch the artifacts and add the hashes of all their jars to `LOCK`; returns the names of the jars."""
     with _resolved(coordinates, exclude) as jars:
-        found = {jar.name: _digest(jar) for jar in jars}
-    LOCK.write_text("".join(f"{digest}  {name}\n" for name, digest in sorted((_locked() | found).items())))
-    return list(found)
+        digests = {jar.name: _digest(jar) for jar in jars}
+    LOCK.write_text("".join(f"{digest}  {name}\n" for name, digest in sorted((_locked() | digests).items())))
+    return list(digests)
 
 
 def _locked() -> dict[str, str]:

@@ -193,8 +193,8 @@ def is_there(path: FileName) -> bool:
 def identity(path: AnyPath) -> tuple[object, ...] | None:
     """A value that changes when the file is another one; None where there is none, or nobody can tell."""
     if isinstance(path, StorePath):
-        found = _head(path)
-        return None if found is None else (found["e_tag"], found["version"], found["last_modified"])
+        head = _head(path)
+        return None if head is None else (head["e_tag"], head["version"], head["last_modified"])
     try:
         status = path.stat()
     except OSError:
@@ -205,8 +205,8 @@ def identity(path: AnyPath) -> tuple[object, ...] | None:
 def modified(path: AnyPath) -> float | None:
     """When the file was written, in seconds of whoever keeps it; None where there is none."""
     if isinstance(path, StorePath):
-        found = _head(path)
-        return None if found is None else found["last_modified"].timestamp()
+        head = _head(path)
+        return None if head is None else head["last_modified"].timestamp()
     try:
         return path.stat().st_mtime
     except FileNotFoundError:
@@ -233,8 +233,8 @@ def names_in(folder: AnyPath) -> list[str]:
 
     beginning = _keys_below(folder)
     with _named(folder, "listed"):
-        found = obstore.list_with_delimiter(folder.access.client(folder.place), beginning or None)
-    keys = [*found["common_prefixes"], *(meta["path"] for meta in found["objects"])]
+        listing = obstore.list_with_delimiter(folder.access.client(folder.place), beginning or None)
+    keys = [*listing["common_prefixes"], *(meta["path"] for meta in listing["objects"])]
     return sorted(key.removeprefix(beginning).rstrip("/") for key in keys)
 
 

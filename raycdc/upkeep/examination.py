@@ -126,14 +126,14 @@ class Examination:
 
 def examine(place: StatePlace) -> Examination:
     """Read the state at `place`. `StateError` where there is none, or its storage does not answer."""
-    found = _Look(place).run()
+    examination = _Look(place).run()
     for _ in range(LOOKS - 1):
-        if not (found.driver and found.findings):
+        if not (examination.driver and examination.findings):
             break
-        names = {finding.name for finding in found.findings}
-        found = _Look(place).run()
-        found.findings = [finding for finding in found.findings if finding.name in names]
-    return found
+        names = {finding.name for finding in examination.findings}
+        examination = _Look(place).run()
+        examination.findings = [finding for finding in examination.findings if finding.name in names]
+    return examination
 
 
 class _Look:
@@ -146,25 +146,26 @@ class _Look:
         self._found = Examination(str(place))
 
     def run(self) -> Examination:
-        found = self._found
-        found.documents, found.document_bytes = len(self._documents), sum(map(len, self._documents.values()))
+        examination = self._found
+        examination.documents = len(self._documents)
+        examination.document_bytes = sum(map(len, self._documents.values()))
         with self._finding(NAME):
-            found.identity = read_identity(self._folder)
-            if found.identity is None:
+            examination.identity = read_identity(self._folder)
+            if examination.identity is None:
                 self._add(NAME, "it is missing", Effect.STOPS)
-        if found.identity is not None and found.identity.barred:
+        if examination.identity is not None and examination.identity.barred:
             # Whatever else is there belongs to nobody.
-            fix = found.identity.bar(self._folder.where)
-            found.findings = [Finding(NAME, "nobody may go on from here", Effect.STOPS, fix)]
-            return found
+            fix = examination.identity.bar(self._folder.where)
+            examination.findings = [Finding(NAME, "nobody may go on from here", Effect.STOPS, fix)]
+            return examination
         newest_commit = self._newest_commit()
         for name, data in sorted(self._documents.items()):
             counts = self._counts(name) or name == newest_commit
             with self._finding(name, Effect.STOPS if counts else Effect.UNUSED):
                 self._read(name, data)
-        if found.identity is not None:
+        if examination.identity is not None:
             self._ask(CheckpointStore(self._place, create=False))
-        return found
+        return examination
 
     # -- one document
 
@@ -206,12 +207,12 @@ class _Look:
 
     def _ask(self, store: CheckpointStore) -> None:
         """Who has the state, which epochs there are, and whether all is there that they name."""
-        found, epochs = self._found, self._found.epochs
+        examination, epochs = self._found, self._found.epochs
         record: CommitRecord | None = None
         with self._finding("generations"):
-            found.generation = store.generations.newest()
+            examination.generation = store.generations.newest()
             driver = Watch(store.generations, store.lock.holder, lock=store.lock.identity).look()
-            found.driver = "" if isinstance(driver, Vacancy) else driver
+            examination.driver = "" if isinstance(driver, Vacancy) else driver
             epochs.sealed = store.sealed_epochs()
         with self._finding("commits"):
             record = store.last_commit()
@@ -287,7 +288,7 @@ def fingerprints(manifest: Manifest) -> set[str]:
     """The schemas that whoever goes on from the epoch, or writes it, asks for."""
     document: Any = manifest.to_json()
     parts = [document[part] for part in ("to_splits", "enumerator", "segments", "tables")]
-    return {found for part in parts for found in _fingerprints(part, "")}
+    return {fingerprint for part in parts for fingerprint in _fingerprints(part, "")}
 
 
 def _fingerprints(value: Any, key: str) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """The offsets at which partitions start and stop: decided once, when a partition is found, and sealed with its state.
 
-The enumerator calls `new_states` for partitions that are new to it, and `in_range` where an offset that a state has may be
-gone from the topic. Everything here is pure but for the questions to the cluster (`Offsets`).
+The enumerator calls `new_states` for partitions that are new to it, and `in_range` where an offset that a state has may
+be gone from the topic. Everything here is pure but for the questions to the cluster (`Offsets`).
 """
 
 from __future__ import annotations

@@ -94,14 +94,14 @@ def rewrite(table: DeltaTable, folder: AnyPath, changes: pa.Table, key: Sequence
     actions: list[Action] = []
     for values, old in of_partition.items():
         there = _read(folder, old, schema, partition_by)
-        kept = there.filter(pa.array(without(there, keys)))
+        staying = there.filter(pa.array(without(there, keys)))
         rows = arriving.get(values, new.slice(0, 0))
         crumbs = sum(file.size < SMALL_FILE_BYTES for file in old) >= SMALL_FILES_MAX
-        stay = kept.num_rows == there.num_rows and not (rows.num_rows and _small(old)) and not crumbs
+        stay = staying.num_rows == there.num_rows and not (rows.num_rows and _small(old)) and not crumbs
         partition = {name: value_text(value) for name, value in zip(partition_by, values, strict=True)}
         if not stay:
             actions += [file.removed(partition) for file in old]
-            rows = pa.concat_tables([kept, rows])
+            rows = pa.concat_tables([staying, rows])
         if rows.num_rows:
             actions.append(_written(folder, rows, partition, metadata.configuration))
     return actions
@@ -143,17 +143,17 @@ def snapshot_files(table: DeltaTable) -> list[SnapshotFile] | None:
     return files if plain else None
 
 
-def _has_values(found: pa.Table, partition_by: Sequence[str], schema: pa.Schema) -> bool:
+def _has_values(files: pa.Table, partition_by: Sequence[str], schema: pa.Schema) -> bool:
     """Whether values that partition the files are there, of types whose text we write as others read it."""
     if any(unfit(name, schema.field(name).type) for name in partition_by):
         return False
-    return not found.num_rows or {f"{_PARTITION}{name}" for name in partition_by} <= set(found.column_names)
+    return not files.num_rows or {f"{_PARTITION}{name}" for name in partition_by} <= set(files.column_names)
 
 
-def _described(found: pa.Table, partition_by: Sequence[str]) -> list[SnapshotFile]:
-    paths, sizes, counts = (found.column(name).to_pylist() for name in _DESCRIBED)
-    columns = [found.column(f"{_PARTITION}{name}").to_pylist() for name in partition_by if found.num_rows]
-    values = list(zip(*columns, strict=True)) if columns else [()] * found.num_rows
+def _described(files: pa.Table, partition_by: Sequence[str]) -> list[SnapshotFile]:
+    paths, sizes, counts = (files.column(name).to_pylist() for name in _DESCRIBED)
+    columns = [files.column(f"{_PARTITION}{name}").to_pylist() for name in partition_by if files.num_rows]
+    values = list(zip(*columns, strict=True)) if columns else [()] * files.num_rows
     return list(map(SnapshotFile, paths, sizes, counts, values))
 
 
@@ -202,17 +202,17 @@ def _has_exact_bounds(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_date(kind))
 
 
-def _chosen(found: pa.Table, keys: pa.ChunkedArray, first: str, partition_by: Sequence[str]) -> np.ndarray:
+def _chosen(files: pa.Table, keys: pa.ChunkedArray, first: str, partition_by: Sequence[str]) -> np.ndarray:
     """Numbers of the files that may hold a key, and of small ones where a partition has many."""
-    wanted = np.ones(found.num_rows, np.bool_)
-    if f"min.{first}" in found.column_names and len(keys) and _has_exact_bounds(keys.type):
+    wanted = np.ones(files.num_rows, np.bool_)
+    if f"min.{first}" in files.column_names and len(keys) and _has_exact_bounds(keys.type):
         least, most = pc.min_max(keys).values()
-        low, high = found.column(f"min.{first}"), found.column(f"max.{first}")
+        low, high = files.column(f"min.{first}"), files.column(f"max.{first}")
         beside = pc.or_kleene(pc.less(high.cast(least.type), least), pc.greater(low.cast(most.type), most))
         wanted = ~pc.fill_null(beside, fill_value=False).to_numpy()
-    small = found.column("size_bytes").to_numpy() < SMALL_FILE_BYTES
-    partitions = [found.column(f"{_PARTITION}{name}") for name in partition_by] if found.num_rows else []
-    for _, rows in split(partitions, found.num_rows):
+    small = files.column("size_bytes").to_numpy() < SMALL_FILE_BYTES
+    partitions = [files.column(f"{_PARTITION}{name}") for name in partition_by] if files.num_rows else []
+    for _, rows in split(partitions, files.num_rows):
         if int(np.count_nonzero(small[rows] & ~wanted[rows])) >= SMALL_FILES_MAX:
             wanted[rows] |= small[rows]
     return np.flatnonzero(wanted)

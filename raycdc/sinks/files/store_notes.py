@@ -44,13 +44,13 @@ class CommitRecord:
     @classmethod
     def from_json(cls, data: bytes, place: object) -> CommitRecord:
         """`SinkError` for a version that this raycdc does not know."""
-        found = json.loads(data)
-        if (version := found.pop("version", 0)) != _VERSION:
+        record = json.loads(data)
+        if (version := record.pop("version", 0)) != _VERSION:
             raise SinkError(
                 f"{place} has a record of version {version}, and this raycdc reads version {_VERSION}. Use the newer "
                 "one that wrote it."
             )
-        return cls(**found)
+        return cls(**record)
 
 
 class StoreNotes:
@@ -107,8 +107,8 @@ class StoreNotes:
         return f"commit-{epoch:010d}-{self.identity}.json"
 
     def _read(self, name: str) -> CommitRecord | None:
-        found = self._store.read(name)
-        return None if found is None else self._parsed(name, found)
+        stored = self._store.read(name)
+        return None if stored is None else self._parsed(name, stored)
 
-    def _parsed(self, name: str, found: Stored) -> CommitRecord:
-        return CommitRecord.from_json(found.data, f"{self._folder}/{name}")
+    def _parsed(self, name: str, stored: Stored) -> CommitRecord:
+        return CommitRecord.from_json(stored.data, f"{self._folder}/{name}")

@@ -34,8 +34,8 @@ class Commits:
         """As `held`, and nobody else can commit to `target` or alter it before this transaction ends, even where there
         is no record yet. `SinkError` when another session has the lock for a minute.
         """
-        found = self._found(app_id, target, " FOR UPDATE")
-        if not found:
+        rows = self._found(app_id, target, " FOR UPDATE")
+        if not rows:
             # A row that is not there cannot be locked: whoever comes second waits here for the first.
             quote, parameters = self._dialect.quote, self._dialect.parameters(2 + len(PLACE))
             columns = ", ".join(map(quote, ("app_id", "target", *Held.NAMES, "positions", "committed_at")))
@@ -46,8 +46,8 @@ class Commits:
                 str(target),
                 *PLACE,
             )
-            found = self._found(app_id, target, " FOR UPDATE")
-        return self._known(found, target, marker)
+            rows = self._found(app_id, target, " FOR UPDATE")
+        return self._known(rows, target, marker)
 
     def hold(self, app_id: str, target: TableId, held: Held, positions: Positions) -> None:
         """Write the record, which is `locked`. `FencedError` where there is one of a newer driver or a later step."""
@@ -73,11 +73,11 @@ class Commits:
     def owners(self, target: TableId) -> dict[str, bool]:
         """The identities whose commits the record has for `target`, and whether each made the table."""
         quote, (place,) = self._dialect.quote, self._dialect.parameters(1)
-        found = self._statements.rows(
+        rows = self._statements.rows(
             f"SELECT {quote('app_id')}, {quote('created')} FROM {self._table} WHERE {quote('target')} = {place}",
             str(target),
         )
-        return {str(app_id): bool(created) for app_id, created in found}
+        return {str(app_id): bool(created) for app_id, created in rows}
 
     def forget_others(self, app_id: str, target: TableId) -> None:
         """Remove the records of other pipelines: what they wrote to `target` is gone."""
@@ -98,6 +98,6 @@ class Commits:
         )
 
     @staticmethod
-    def _known(found: list[tuple[Any, ...]], target: TableId, marker: Callable[[TableId], str | None]) -> Held | None:
-        held = Held.from_row(found[0]) if found else None
+    def _known(rows: list[tuple[Any, ...]], target: TableId, marker: Callable[[TableId], str | None]) -> Held | None:
+        held = Held.from_row(rows[0]) if rows else None
         return held.known(marker(target)) if held is not None and held.intent is not None else held

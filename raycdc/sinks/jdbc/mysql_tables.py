@@ -53,14 +53,14 @@ class MySqlTables:
     def folded(self, app_id: str, target: TableId) -> str | None:
         if self._rows("SELECT @@lower_case_table_names") == [(0,)]:
             return None
-        found = self._rows(
+        rows = self._rows(
             f"SELECT `target` FROM {self._record} "
             "WHERE `app_id` = %s AND `target` <> %s AND LOWER(`target`) = LOWER(%s)",
             app_id,
             str(target),
             str(target),
         )
-        return str(found[0][0]) if found else None
+        return str(rows[0][0]) if rows else None
 
     def marker(self, target: TableId) -> str | None:
         return _marker(self._comment(target))
@@ -177,9 +177,9 @@ class MySqlTables:
             )
         collation = best_collation(self._statements)
         before = {column.name: column for column in present.columns}
-        kept = {p.origin: p.column for p in plan.columns if p.origin is not None}
-        clauses = [f"DROP COLUMN {quote_name(name)}" for name in before if name not in kept]
-        for old, column in kept.items():
+        columns = {p.origin: p.column for p in plan.columns if p.origin is not None}
+        clauses = [f"DROP COLUMN {quote_name(name)}" for name in before if name not in columns]
+        for old, column in columns.items():
             retyped = self._database.retyped(before[old], column, key=column.name in key)
             # An older version gave instants another type; without rows it is changed at no cost.
             retyped |= plan.emptied and {there[old], mysql_type(column.type, key=column.name in key)} == _MOMENTS
@@ -200,17 +200,17 @@ class MySqlTables:
         self._run(f"DELETE FROM {_name(target)}")
 
     def _comment(self, target: TableId) -> str | None:
-        found = self._rows(
+        rows = self._rows(
             "SELECT TABLE_COMMENT FROM information_schema.TABLES "
             "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND TABLE_TYPE = 'BASE TABLE'",
             target.db,
             target.table,
         )
-        return str(found[0][0]) if found else None
+        return str(rows[0][0]) if rows else None
 
     def _types(self, target: TableId) -> dict[str, str]:
         """Column types as `mysql_type` spells them, without the display width that older servers add."""
-        found = self._rows(
+        rows = self._rows(
             "SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.COLUMNS "
             "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
             target.db,
@@ -218,7 +218,7 @@ class MySqlTables:
         )
         return {
             name: kind if kind == "tinyint(1)" else re.sub(r"^((?:tiny|small|big)?int)\(\d+\)", r"\1", kind)
-            for name, kind in found
+            for name, kind in rows
         }
 
 
@@ -257,10 +257,10 @@ def definition(column: Column, key: Sequence[str], collation: str, *, is_null: b
 
 def best_collation(statements: Statements) -> str:
     """The server's best collation for telling texts apart."""
-    found = statements.rows(
+    rows = statements.rows(
         "SELECT COLLATION_NAME FROM information_schema.COLLATIONS WHERE COLLATION_NAME IN (%s, %s)", *EXACT
     )
-    return str(found[0][0]) if found else "utf8mb4_bin"
+    return str(rows[0][0]) if rows else "utf8mb4_bin"
 
 
 def _name(target: TableId) -> str:

@@ -27,13 +27,13 @@ class PostgresTables:
         self._address = address
 
     def there(self, target: TableId) -> str | None:
-        found = self._rows(
+        rows = self._rows(
             "SELECT c.oid::text FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace "
             "WHERE nspname = $1 AND relname = $2 AND relkind IN ('r', 'p')",
             target.db,
             target.table,
         )
-        return str(found[0][0]) if found else None
+        return str(rows[0][0]) if rows else None
 
     def folded(self, app_id: str, target: TableId) -> str | None:
         return None
@@ -93,12 +93,12 @@ class PostgresTables:
         relation = quote(target.db, target.table)
         if self._rows("SELECT 1 FROM pg_constraint WHERE confrelid = to_regclass($1) LIMIT 1", relation):
             return False
-        found = self._rows(
+        rows = self._rows(
             "SELECT attname::text FROM pg_attribute "
             "WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped",
             relation,
         )
-        return {name for (name,) in found} <= {column.name for column in columns}
+        return {name for (name,) in rows} <= {column.name for column in columns}
 
     def untouched(self, target: TableId, columns: Sequence[Column]) -> str | None:
         names = [column.name for column in columns]
@@ -112,18 +112,18 @@ class PostgresTables:
         if plan.emptied:
             self.empty(target)
         before = {column.name: column for column in present.columns}
-        kept = {p.origin: p.column for p in plan.columns if p.origin is not None}
+        columns = {p.origin: p.column for p in plan.columns if p.origin is not None}
         if plan.rekeyed:
             self._drop_key(target)
-        for name in before.keys() - kept.keys():
+        for name in before.keys() - columns.keys():
             self._change(f"ALTER TABLE {table} DROP COLUMN {quote(name)}")
         # In two steps: two columns may have exchanged their names.
-        moved = [(old, column.name) for old, column in kept.items() if old != column.name]
+        moved = [(old, column.name) for old, column in columns.items() if old != column.name]
         for number, (old, _) in enumerate(moved):
             self._change(f"ALTER TABLE {table} RENAME COLUMN {quote(old)} TO {quote(f'raycdc_rename_{number}')}")
         for number, (_, new) in enumerate(moved):
             self._change(f"ALTER TABLE {table} RENAME COLUMN {quote(f'raycdc_rename_{number}')} TO {quote(new)}")
-        for old, column in kept.items():
+        for old, column in columns.items():
             old_type, new_type = postgres_type(before[old].type), postgres_type(column.type)
             if old_type != new_type:
                 using = f"NULL::{new_type}" if plan.emptied else f"{quote(column.name)}::{new_type}"
@@ -153,15 +153,15 @@ class PostgresTables:
     def _drop_key(self, target: TableId) -> None:
         """The primary key goes; its columns may be null, as any other."""
         table = quote(target.db, target.table)
-        found = self._rows(
+        rows = self._rows(
             "SELECT c.conname::text, a.attname::text FROM pg_constraint c JOIN pg_attribute a "
             "ON a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey) "
             "WHERE c.conrelid = to_regclass($1) AND c.contype = 'p'",
             table,
         )
-        for name in {name for name, _ in found}:
+        for name in {name for name, _ in rows}:
             self._change(f"ALTER TABLE {table} DROP CONSTRAINT {quote(name)}")
-        for _, column in found:
+        for _, column in rows:
             self._change(f"ALTER TABLE {table} ALTER COLUMN {quote(column)} DROP NOT NULL")
 
     def empty(self, target: TableId) -> None:

@@ -134,19 +134,19 @@ class Commits:
 
     def read(self, target: TableId) -> Kept | None:
         """The record now; None where there is none."""
-        found = self._server.own(COMMITS).find_one({"_id": self._id(target)})
-        if found is None:
+        document = self._server.own(COMMITS).find_one({"_id": self._id(target)})
+        if document is None:
             return None
-        held = Held.from_row([found[name] for name in Held.NAMES])
+        held = Held.from_row([document[name] for name in Held.NAMES])
         # The place keeper of other databases is never written here.
         assert held is not None
         return Kept(
             held,
-            found["version"],
-            Operations.of(found["operations"]),
-            Progress.of(found["progress"]),
-            found["fenced"],
-            found.get("uuid", ""),
+            document["version"],
+            Operations.of(document["operations"]),
+            Progress.of(document["progress"]),
+            document["fenced"],
+            document.get("uuid", ""),
         )
 
     def write(
@@ -197,17 +197,17 @@ class Commits:
 
     def pass_fence(self, session: Session, target: TableId, token: str) -> None:
         """Change a task's fence. `FencedError` where it is gone: the record was written since."""
-        found = self._server.own(FENCES).update_one(
+        result = self._server.own(FENCES).update_one(
             {"_id": self._fence(target, token)}, {"$inc": {"writes": 1}}, session=session
         )
-        if found.matched_count == 0:
+        if result.matched_count == 0:
             raise FencedError(f"{target}: a task wrote for an epoch that is over, or for a driver that was replaced.")
 
     def others(self, target: TableId) -> bool:
         """Whether another pipeline writes to `target`."""
         mine = self._id(target)
-        found = self._server.own(COMMITS).find({"_id.target": str(target)}, {"_id": 1, "columns": 1})
-        others = (one for one in found if one["_id"] != mine and one["columns"] != "[]")
+        records = self._server.own(COMMITS).find({"_id.target": str(target)}, {"_id": 1, "columns": 1})
+        others = (one for one in records if one["_id"] != mine and one["columns"] != "[]")
         return any(not is_of_pipeline(one["_id"]["app"], self._app) for one in others)
 
     def _late(self, target: TableId, held: Held) -> RaycdcError:

@@ -38,14 +38,14 @@ _PLACE = "raycdc_renamed_"
 
 def operations_of(target: TableId, present: Sequence[Column], key: Sequence[str], planned: Plan) -> Operations:
     """The update that turns documents with the columns `present` into those of `planned`; empty where there is none."""
-    kept = {p.origin: p.column.name for p in planned.columns if p.origin is not None}
-    renamed = {old: new for old, new in kept.items() if old != new}
+    names = {p.origin: p.column.name for p in planned.columns if p.origin is not None}
+    renamed = {old: new for old, new in names.items() if old != new}
     if ID in renamed or ID in renamed.values() or (len(key) > 1 and not renamed.keys().isdisjoint(key)):
         raise ChangeRefusedError(
             f"{target}: a renamed column is in the documents' {ID}, which cannot change. Take a new snapshot of "
             "the table, which empties the collection."
         )
-    unset = tuple(column.name for column in present if column.name not in kept)
+    unset = tuple(column.name for column in present if column.name not in names)
     return Operations(planned.emptied, unset, tuple(renamed.items()), defaults_of(target, planned.filled))
 
 
@@ -59,19 +59,19 @@ def defaults_of(target: TableId, columns: Sequence[Column]) -> bytes:
     return data
 
 
-def migrate(server: Server, commits: Commits, target: TableId, kept: Kept, positions: Positions) -> Kept:
+def migrate(server: Server, commits: Commits, target: TableId, record: Kept, positions: Positions) -> Kept:
     """Carry out what is left of ``kept.operations``; the record that says that it is done, with the new columns."""
-    operations = kept.operations
+    operations = record.operations
     assert operations is not None
-    assert kept.held.intent is not None
+    assert record.held.intent is not None
     if operations.empty:
-        kept = empty(server, commits, target, kept, positions)
+        record = empty(server, commits, target, record, positions)
     elif operations:
-        return _change_all(server, commits, target, kept, operations, positions)
-    return commits.write(None, target, kept, RecordChange(kept.held.known(kept.held.intent.marker)), positions)  # type: ignore[union-attr]
+        return _change_all(server, commits, target, record, operations, positions)
+    return commits.write(None, target, record, RecordChange(record.held.known(record.held.intent.marker)), positions)  # type: ignore[union-attr]
 
 
-def empty(server: Server, commits: Commits, target: TableId, kept: Kept, positions: Positions) -> Kept:
+def empty(server: Server, commits: Commits, target: TableId, record: Kept, positions: Positions) -> Kept:
     """Delete all documents, and keep the record as it is."""
     collection = server.collection(target)
 
@@ -83,28 +83,28 @@ def empty(server: Server, commits: Commits, target: TableId, kept: Kept, positio
     while True:
         bound = list(server.keys(target).find({}, {ID: 1}).sort(ID, 1).skip(BATCH_DOCUMENTS).limit(1))
         chosen: Document = {ID: {"$lt": bound[0][ID]}} if bound else {}
-        kept, deleted = server.transaction(lambda session, k=kept, c=chosen: delete(session, k, c))  # type: ignore[misc]
+        record, deleted = server.transaction(lambda session, k=record, c=chosen: delete(session, k, c))  # type: ignore[misc]
         if not bound:
-            return kept
+            return record
         if not deleted:
             # Keys of several types: a comparison sees those of one type only.
             some = [one[ID] for one in server.keys(target).find({}, {ID: 1}).sort(ID, 1).limit(BATCH_DOCUMENTS)]
             chosen = {ID: {"$in": some}}
-            kept, _ = server.transaction(lambda session, k=kept, c=chosen: delete(session, k, c))  # type: ignore[misc]
+            record, _ = server.transaction(lambda session, k=record, c=chosen: delete(session, k, c))  # type: ignore[misc]
 
 
 def _change_all(
     server: Server,
     commits: Commits,
     target: TableId,
-    kept: Kept,
+    record: Kept,
     operations: Operations,
     positions: Positions,
 ) -> Kept:
     collection = server.collection(target)
     updates = _updates(operations)
-    assert kept.held.intent is not None
-    done = kept.held.known(kept.held.intent.marker)
+    assert record.held.intent is not None
+    done = record.held.known(record.held.intent.marker)
 
     def change(session: Session, before: Kept, keys: list[Any], *, last: bool) -> Kept:
         for update in updates if keys else ():
@@ -114,11 +114,11 @@ def _change_all(
         further = RecordChange(before.held, operations, Progress(keys[-1]))
         return commits.write(session, target, before, further, positions)
 
-    while kept.operations is not None:
-        keys, last = _next_keys(server.keys(target), kept.progress)
-        kept = server.transaction(partial(change, before=kept, keys=keys, last=last))
+    while record.operations is not None:
+        keys, last = _next_keys(server.keys(target), record.progress)
+        record = server.transaction(partial(change, before=record, keys=keys, last=last))
         reach("after_batch")
-    return kept
+    return record
 
 
 def _next_keys(collection: Any, progress: Progress | None) -> tuple[list[Any], bool]:

@@ -68,10 +68,10 @@ class MongoDbSteps(Target):
         self._described: Described | None = None
 
     def standing(self, epoch: int | None = None) -> Standing:
-        kept, described = self._commits.read(self.name), self._server.described(self.name)
-        self._kept, self._described = kept, described
-        vector = None if kept is None else kept.held.vector
-        touched = kept is not None and bool(kept.held.columns)
+        record, described = self._commits.read(self.name), self._server.described(self.name)
+        self._kept, self._described = record, described
+        vector = None if record is None else record.held.vector
+        touched = record is not None and bool(record.held.columns)
         if described is None:
             return Missing(lost=vector) if touched else Missing(vector=vector)
         if touched:
@@ -87,14 +87,14 @@ class MongoDbSteps(Target):
         return Taken(vector)
 
     def recover(self, stamp: Stamp) -> bool:
-        kept = self._kept
-        if kept is None or kept.operations is None:
+        record = self._kept
+        if record is None or record.operations is None:
             return False
-        kept = self._same(kept)
-        vector = replace(kept.held.vector, generation=stamp.vector.generation)
-        held = replace(kept.held, vector=vector)
-        kept = self._write(kept, held, stamp, operations=kept.operations, progress=kept.progress)
-        self._migrate(kept, stamp)
+        record = self._same(record)
+        vector = replace(record.held.vector, generation=stamp.vector.generation)
+        held = replace(record.held, vector=vector)
+        record = self._write(record, held, stamp, operations=record.operations, progress=record.progress)
+        self._migrate(record, stamp)
         return True
 
     def create(self, work: Work, stamp: Stamp) -> None:
@@ -106,16 +106,16 @@ class MongoDbSteps(Target):
         self._write(self._kept, _new(work, stamp, created=True), stamp, uuid=_uuid(self._described))
 
     def replace(self, work: Work, stamp: Stamp) -> None:
-        kept = self._kept
+        record = self._kept
         new = _new(work, stamp, created=True)
         shape = Before(new.columns, new.key, tuple(column.name for column in new.columns))
         intent = Intent(str(work.epoch), new.columns, new.key, shape)
-        before = kept.held.vector if kept else CommitVector(0, 0)
+        before = record.held.vector if record else CommitVector(0, 0)
         begun = Held(replace(before, generation=work.generation), (), (), created=True, intent=intent)
-        kept = self._write(
-            kept, begun, stamp, operations=Operations(empty=True), uuid=_uuid(self._described), alone=True
+        record = self._write(
+            record, begun, stamp, operations=Operations(empty=True), uuid=_uuid(self._described), alone=True
         )
-        self._write(self._migrate(kept, stamp), new, stamp)
+        self._write(self._migrate(record, stamp), new, stamp)
 
     def adopt(self, work: Work, stamp: Stamp) -> None:
         if self._context.upsert and spread(work.schema.columns):
@@ -129,8 +129,8 @@ class MongoDbSteps(Target):
         self._write(self._kept, _new(work, stamp, created=False), stamp, uuid=_uuid(self._described))
 
     def evolve(self, work: Work, stamp: Stamp) -> None:
-        kept, context = self._same(self._recorded), self._context
-        held = kept.held
+        record, context = self._same(self._recorded), self._context
+        held = record.held
         shape = held.shape()
         planned = plan(shape.columns, shape.key, work, context.rules)
         before = renamed(shape, planned)
@@ -147,23 +147,23 @@ class MongoDbSteps(Target):
         if operations := operations_of(self.name, held.columns, held.key if context.upsert else (), planned):
             intent = Intent(str(work.epoch), columns, key, before)
             begun = replace(held, vector=replace(held.vector, generation=work.generation), intent=intent)
-            begun_again = self._write(kept, begun, stamp, operations=operations, alone=not alone)
-            kept = self._migrate(begun_again, stamp)
-        self._write(kept, Held(stamp.vector, columns, key, held.created, before), stamp)
+            begun_again = self._write(record, begun, stamp, operations=operations, alone=not alone)
+            record = self._migrate(begun_again, stamp)
+        self._write(record, Held(stamp.vector, columns, key, held.created, before), stamp)
 
     def steps(self, work: Work, staged: bool) -> Sequence[int]:
         self._kept = self._same(self._recorded)
         return ()
 
     def write(self, work: Work, staged: bool, step: int, stamp: Stamp) -> None:
-        kept = self._recorded
-        if staged and not (kept.held.created and not self._commits.others(self.name)):
+        record = self._recorded
+        if staged and not (record.held.created and not self._commits.others(self.name)):
             self.require_own(alone=False, on_existing=self._context.on_existing)
-            kept = self._write(kept, replace(kept.held, created=True), stamp, alone=True)
-        work = fitted_to(work, self._context, {column.name for column in kept.held.columns})
-        may_insert = self._context.upsert and not work.merged and kept.held.created
+            record = self._write(record, replace(record.held, created=True), stamp, alone=True)
+        work = fitted_to(work, self._context, {column.name for column in record.held.columns})
+        may_insert = self._context.upsert and not work.merged and record.held.created
         appended, merged = split(work.segments, upsert=self._context.upsert, may_append=may_insert)
-        if not staged and work.input_bytes <= self._small_bytes_max and not _in_part(kept, work):
+        if not staged and work.input_bytes <= self._small_bytes_max and not _in_part(record, work):
             self._write_at_once(work, [Input(segment) for segment in appended], merged, stamp)
             return
         inserted = [] if staged else share_out(appended, parallelism=self._context.parallelism)
@@ -219,16 +219,16 @@ class MongoDbSteps(Target):
     def _write_at_once(
         self, work: Work, inserted: Sequence[Input], merged: Sequence[Sequence[Input]], stamp: Stamp
     ) -> None:
-        kept = self._recorded
-        written = kept.held.written(stamp.vector)
-        layout, origins = self._tasks.layout(work, kept.held), self._tasks.origins(work)
-        found = list(statements(layout, self._context.table_input(work, inserted)))
+        record = self._recorded
+        written = record.held.written(stamp.vector)
+        layout, origins = self._tasks.layout(work, record.held), self._tasks.origins(work)
+        changes = list(statements(layout, self._context.table_input(work, inserted)))
         groups = [merged_rows(self._context.table_input(work, inputs), origins) for inputs in merged]
         for writes in (deletions, merges):
-            found += [statement for rows in groups for statement in writes(layout, rows)]
+            changes += [statement for rows in groups for statement in writes(layout, rows)]
 
         def run(session: Session, chosen: Sequence[Statement]) -> Kept:
-            now = self._commits.write(session, work.target, kept, RecordChange(written), stamp.positions)
+            now = self._commits.write(session, work.target, record, RecordChange(written), stamp.positions)
             for rows in groups if origins else ():
                 check_claims(self._server, layout, rows, alone=len(work.merged) == 1, session=session)
             for statement in chosen:
@@ -243,32 +243,32 @@ class MongoDbSteps(Target):
                 return self._server.transaction(lambda session: run(session, updates_of(chosen)))
 
         try:
-            self._kept = attempt(found)
+            self._kept = attempt(changes)
         except OperationFailure as cause:
             # A document may have a unique value that another one gives up later in the epoch.
             if cause.code != DUPLICATE_KEY or layout.adopted:
                 raise
-            self._kept = attempt([*(statement for rows in groups for statement in removals(layout, rows)), *found])
+            self._kept = attempt([*(statement for rows in groups for statement in removals(layout, rows)), *changes])
 
     def _write_in_parts(
         self, work: Work, rounds: Sequence[tuple[Mode, Sequence[Sequence[Input]]]], stamp: Stamp, *, emptied: bool
     ) -> None:
         """Rounds of tasks, each behind fences of its own: none begins before the one before it can write no more."""
-        kept = self._recorded
-        written = kept.held.written(stamp.vector)
-        begun = replace(kept.held, vector=replace(stamp.vector, step=STEP_APPEND))
+        record = self._recorded
+        written = record.held.written(stamp.vector)
+        begun = replace(record.held, vector=replace(stamp.vector, step=STEP_APPEND))
         layout = self._tasks.layout(work, begun)
-        if work.merged and self._context.upsert and not emptied and not _in_part(kept, work):
+        if work.merged and self._context.upsert and not emptied and not _in_part(record, work):
             # Before the first row: what is found later may be this epoch's own.
             self._tasks.run(work, layout, "check", [inputs for _, groups in rounds for inputs in groups])
-        kept = self._write(kept, begun, stamp)
+        record = self._write(record, begun, stamp)
         if emptied:
-            kept = empty(self._server, self._commits, work.target, kept, stamp.positions)
+            record = empty(self._server, self._commits, work.target, record, stamp.positions)
         pending = list(rounds)
         while pending:
             mode, groups = pending.pop(0)
             fences = [uuid4().hex for _ in groups]
-            kept = self._write(kept, begun, stamp, fences=fences)
+            record = self._write(record, begun, stamp, fences=fences)
             try:
                 self._tasks.run(work, layout, mode, groups, fences)
             except KeyRefusedError:
@@ -278,9 +278,9 @@ class MongoDbSteps(Target):
                 rounds = [*rounds, ("remove", groups)]
                 pending = [("remove", groups), (mode, groups), *pending]
         self._described = self._server.described(self.name)
-        kept = self._same(kept)
+        record = self._same(record)
         reach("in_commit")
-        self._write(kept, written, stamp)
+        self._write(record, written, stamp)
 
     # -- the record
 
@@ -289,27 +289,27 @@ class MongoDbSteps(Target):
         assert self._kept is not None, f"{self.name} has no record"
         return self._kept
 
-    def _write(self, kept: Kept | None, held: Held, stamp: Stamp, **more: Any) -> Kept:
-        self._kept = self._commits.write(None, self.name, kept, RecordChange(held, **more), stamp.positions)
+    def _write(self, record: Kept | None, held: Held, stamp: Stamp, **more: Any) -> Kept:
+        self._kept = self._commits.write(None, self.name, record, RecordChange(held, **more), stamp.positions)
         return self._kept
 
-    def _migrate(self, kept: Kept, stamp: Stamp) -> Kept:
-        self._kept = migrate(self._server, self._commits, self.name, kept, stamp.positions)
+    def _migrate(self, record: Kept, stamp: Stamp) -> Kept:
+        self._kept = migrate(self._server, self._commits, self.name, record, stamp.positions)
         return self._kept
 
-    def _same(self, kept: Kept) -> Kept:
-        """`kept` of the collection that is there; `SinkError` where there is none, or another one."""
+    def _same(self, record: Kept) -> Kept:
+        """`record` of the collection that is there; `SinkError` where there is none, or another one."""
         if self._described is None:
             raise self.disappeared()
         uuid = self._described.uuid
-        if kept.uuid and uuid and kept.uuid != uuid:
+        if record.uuid and uuid and record.uuid != uuid:
             raise TargetGoneError(
                 f"{self.name} in {self._server.where} is another collection than this pipeline wrote to: it was "
                 "dropped and made again, and what it held may be gone. Nothing was written. Drop the collection and "
                 "read its source table anew; if it is whole (resharded, or restored), "
                 f'set uuid to "" in its document of {self._server.record}.raycdc_commit, and start again.'
             )
-        return replace(kept, uuid=kept.uuid or uuid)
+        return replace(record, uuid=record.uuid or uuid)
 
 
 def _new(work: Work, stamp: Stamp, *, created: bool) -> Held:
@@ -321,6 +321,6 @@ def _uuid(described: Described | None) -> str:
     return "" if described is None else described.uuid
 
 
-def _in_part(kept: Kept, work: Work) -> bool:
+def _in_part(record: Kept, work: Work) -> bool:
     """Whether rows of the epoch may be there already."""
-    return kept.held.vector.place == (work.epoch, STEP_APPEND)
+    return record.held.vector.place == (work.epoch, STEP_APPEND)

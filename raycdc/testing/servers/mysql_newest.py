@@ -14,11 +14,10 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
 
 from raycdc.testing.cache import build_once, cache_dir
+from raycdc.testing.servers.mysql import AnyMySql
 from raycdc.testing.servers.process import ServerError
-from raycdc.testing.servers.server import DatabaseServer
 
 _PACKAGE = "mysql-server-core"
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
@@ -54,10 +53,9 @@ APT::Install-Recommends "false";
 """
 
 
-class MySqlNewestServer(DatabaseServer):
+class MySqlNewestServer(AnyMySql):
     """See `DatabaseServer`. MySQL 9 with GTIDs, row metadata FULL, TLS and caching_sha2_password."""
 
-    flavor: ClassVar[str] = "mysql"
     version = "9"
     gtid = True
 
@@ -108,18 +106,7 @@ class MySqlNewestServer(DatabaseServer):
             "CREATE USER cdc@'%' IDENTIFIED BY 'cdc';\n"
             "GRANT REPLICATION SLAVE, REPLICATION CLIENT, SELECT ON *.* TO cdc@'%';\n"
         )
-        arguments = self._write_configuration(networking=False)
-        done = subprocess.run(
-            [str(self._program()), *arguments, "--initialize-insecure", f"--init-file={script}"],
-            capture_output=True,
-            text=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-        if done.returncode != 0 or not (data / "mysql").exists():
-            log = self.error_log.read_text(errors="replace")[-2000:] if self.error_log.exists() else ""
-            raise ServerError(f"MySQL 9 could not initialise its data:\n{log}\n{done.stderr[-2000:]}")
-        (data / "auto.cnf").unlink(missing_ok=True)
+        self._initialise_by(script, data)
 
 
 def _install(folder: Path) -> None:

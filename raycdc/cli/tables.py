@@ -151,8 +151,8 @@ def change_table(
 
 def _status(desk: CommandDesk, command: Command) -> CommandStatus:
     """How far it is; accepted where a driver took so many others meanwhile that it is forgotten."""
-    found = desk.state(command.id)
-    return found or CommandStatus(command.id, str(command.action), command.table, CommandState.ACCEPTED)
+    state = desk.state(command.id)
+    return state or CommandStatus(command.id, str(command.action), command.table, CommandState.ACCEPTED)
 
 
 def _taken(store: CheckpointStore, desk: CommandDesk, command: Command, rules: CommandRules) -> Asked:
@@ -180,10 +180,10 @@ def _sentence(text: str, then: str) -> str:
 def print_commands(config: Path, command: str | None, *, as_json: bool) -> int:
     """Print how far the commands are, or one of them. `ConfigError` for one that nobody gave."""
     desk = CommandDesk(CheckpointStore(place_of_state(config), create=False))
-    found = [status for status in desk.all() if command in (None, status.id)]
-    if command is not None and not found:
+    statuses = [status for status in desk.all() if command in (None, status.id)]
+    if command is not None and not statuses:
         raise ConfigError(f"There is no command {command}: nobody gave it, or many others came since it was done.")
-    for status in found:
+    for status in statuses:
         if as_json:
             print(printable_json(json.dumps(asdict(status), ensure_ascii=False)))
             continue

@@ -12,13 +12,13 @@ TomlTable: TypeAlias = Mapping[str, TomlValue]
 
 def section_of(document: TomlTable, name: str) -> dict[str, TomlValue]:
     """A copy of a section that may be changed; empty where there is none, or something else has its name."""
-    found = document.get(name)
-    return dict(found) if isinstance(found, Mapping) else {}
+    section = document.get(name)
+    return dict(section) if isinstance(section, Mapping) else {}
 
 
 def texts_of(section: TomlTable, name: str) -> tuple[str, ...]:
     """The texts that are listed under `name`, or the one that stands there alone."""
-    found = section.get(name, ())
-    if isinstance(found, str):
-        return (found,)
-    return tuple(map(str, found)) if isinstance(found, Sequence) else ()
+    texts = section.get(name, ())
+    if isinstance(texts, str):
+        return (texts,)
+    return tuple(map(str, texts)) if isinstance(texts, Sequence) else ()

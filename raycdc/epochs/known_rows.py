@@ -204,13 +204,13 @@ class KnownRows(MadeSegments):
                 "them. Bring them back, or read the table anew."
             )
         try:
-            found = rows_with(target, keys)
+            rows = rows_with(target, keys)
         except Exception as cause:
             if not is_the_tables(cause):
                 raise
             kind = SinkError if is_absent(cause) else TargetTouchedError
             raise kind(f"The known rows of {work.source} in {target.path} cannot be read: {cause}") from cause
-        return found.select([column.name for column in work.schema.columns]).cast(work.schema.arrow())
+        return rows.select([column.name for column in work.schema.columns]).cast(work.schema.arrow())
 
     def _read(self, segment: Segment, names: list[str]) -> Iterable[pa.RecordBatch]:
         return read_segment(replace(segment, view=None), names, access=self._access)

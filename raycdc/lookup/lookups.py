@@ -64,12 +64,12 @@ class Lookups:
                 dimension.close()
         return [text for text in found if text]
 
-    def asking(self, found: ResolvedLookup) -> Asking:
+    def asking(self, lookup: ResolvedLookup) -> Asking:
         """Who asks for a lookup's keys."""
         with self._lock:
-            which = found.lookup.number, found.key_type
+            which = lookup.lookup.number, lookup.key_type
             if which not in self._asking:
-                self._asking[which] = self._made(found)
+                self._asking[which] = self._made(lookup)
             return self._asking[which]
 
     def close(self) -> None:
@@ -80,13 +80,13 @@ class Lookups:
         for pool in self._pools:
             pool.shutdown(cancel_futures=True)
 
-    def _made(self, found: ResolvedLookup) -> Asking:
-        options = self._options[found.lookup.number]
+    def _made(self, lookup: ResolvedLookup) -> Asking:
+        options = self._options[lookup.lookup.number]
         ttl = options.cache_ttl
         return Asking(
-            _dimension(options, found.lookup, found.key_type),
+            _dimension(options, lookup.lookup, lookup.key_type),
             batch=options.batch,
-            requests=self._pools[found.lookup.number],
+            requests=self._pools[lookup.lookup.number],
             retries=options.retries,
             retry_wait_s=options.retry_wait.total_seconds(),
             cache=None if ttl is None else Cache(rows_max=options.cache_rows, ttl_s=ttl.total_seconds()),

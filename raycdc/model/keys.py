@@ -22,8 +22,8 @@ def without(rows: pa.Table, keys: pa.Table) -> np.ndarray:
     names = keys.column_names
     have, gone = comparable(rows, names), comparable(keys, names)
     if len(names) == 1:
-        found: np.ndarray = pc.is_in(have.column(0), value_set=pc.unique(gone.column(0))).to_numpy()
-        return ~found
+        is_gone: np.ndarray = pc.is_in(have.column(0), value_set=pc.unique(gone.column(0))).to_numpy()
+        return ~is_gone
     columns = [f"k{number}" for number in range(len(names))]
     numbered = pa.table([*have.columns, pa.array(np.arange(rows.num_rows))], [*columns, "#"])
     left = numbered.join(gone.rename_columns(columns), keys=columns, join_type="left anti", use_threads=False)

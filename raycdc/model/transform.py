@@ -159,10 +159,10 @@ class Transforms:
         """The transform of `table`; None where its rows stay as they are."""
         if table not in self._known:
             index = self.index(table)
-            found = None if index is None else self.all[index]
+            transform = None if index is None else self.all[index]
             if lookups := tuple(one for one in self.lookups if one.pattern().match(table)):
-                found = replace(found or Transform(table=lookups[0].table), lookups=lookups)
-            self._known[table] = found
+                transform = replace(transform or Transform(table=lookups[0].table), lookups=lookups)
+            self._known[table] = transform
         return self._known[table]
 
     def index(self, table: TableId) -> int | None:

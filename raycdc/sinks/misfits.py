@@ -10,10 +10,11 @@ import pyarrow.compute as pc
 
 def reasons(rows: int, bad: Iterable[tuple[pa.Array, str]]) -> pa.Array:
     """For each row the text of the first of the masks that is true for it, or null."""
-    found = pa.nulls(rows, pa.string())
+    reasons = pa.nulls(rows, pa.string())
     for mask, text in bad:
-        found = pc.if_else(pc.and_(pc.is_null(found), pc.fill_null(mask, fill_value=False)), pa.scalar(text), found)
-    return found
+        is_first = pc.and_(pc.is_null(reasons), pc.fill_null(mask, fill_value=False))
+        reasons = pc.if_else(is_first, pa.scalar(text), reasons)
+    return reasons
 
 
 def halved(rows: pa.RecordBatch, refusal: Callable[[pa.RecordBatch], str]) -> pa.Array:

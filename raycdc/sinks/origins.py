@@ -86,8 +86,8 @@ def last_per_origin(rows: pa.Table, key: Sequence[str], columns: Sequence[str], 
     after = np.isin(ops[last], (RowKind.INSERT, RowKind.UPDATE_AFTER))
     gained = after.astype(np.int64) - before.astype(np.int64)
     if alone and (twice := np.flatnonzero(each.column("net_sum").to_numpy() != gained)).size:
-        (found,) = each.select(names).slice(int(twice[0]), 1).to_pylist()
-        raise same_key(target, dict(zip(key, found.values(), strict=True)), alone=True)
+        (row,) = each.select(names).slice(int(twice[0]), 1).to_pylist()
+        raise same_key(target, dict(zip(key, row.values(), strict=True)), alone=True)
     counted = each.select(names)
     for name, values in (("before", before.astype(np.int64)), ("after", after.astype(np.int64)),
                          ("alive", np.where(after, last, -1)), ("last", last)):  # fmt: skip
@@ -97,8 +97,8 @@ def last_per_origin(rows: pa.Table, key: Sequence[str], columns: Sequence[str], 
     )
     had, has = keys.column("before_sum").to_numpy(), keys.column("after_sum").to_numpy()
     if (twice := np.flatnonzero((had > 1) | (has > 1))).size:
-        (found,) = keys.select(names).slice(int(twice[0]), 1).to_pylist()
-        raise same_key(target, dict(zip(key, found.values(), strict=True)), alone=alone)
+        (row,) = keys.select(names).slice(int(twice[0]), 1).to_pylist()
+        raise same_key(target, dict(zip(key, row.values(), strict=True)), alone=alone)
     alive = keys.column("alive_max").to_numpy()
     chosen = np.where(alive >= 0, alive, keys.column("last_max").to_numpy())
     changed = (had > 0) | (has > 0)

@@ -79,18 +79,18 @@ class SparkResolver:
                 used |= {name.casefold() for name in item.left_out}
             elif isinstance(item, Expression):
                 at = f"{where}: projection, character"
-                found = _analyze(empty, item.sql, at, item.at)
-                used |= found.uses
-                columns.append(_column(found, item.sql, f"{at} {item.at + 1}", schema))
+                analyzed = _analyze(empty, item.sql, at, item.at)
+                used |= analyzed.uses
+                columns.append(_column(analyzed, item.sql, f"{at} {item.at + 1}", schema))
             else:
                 columns.append(plain_column(where, item, schema))
                 used.add(columns[-1].stored.casefold())
         in_filter: frozenset[str] = frozenset()
         if transform.filter:
-            found = _analyze(empty, transform.filter, f"{where}: filter, character", 0)
-            if found.type != "BOOLEAN":
-                raise SchemaError(f"{where}: filter: it is {found.type}, not true or false.")
-            in_filter = found.uses
+            analyzed = _analyze(empty, transform.filter, f"{where}: filter, character", 0)
+            if analyzed.type != "BOOLEAN":
+                raise SchemaError(f"{where}: filter: it is {analyzed.type}, not true or false.")
+            in_filter = analyzed.uses
         uses = Uses(
             frozenset((used | in_filter) - META_LOGICAL.keys() - {""}),
             frozenset(used & META_LOGICAL.keys()),
@@ -122,7 +122,7 @@ class SparkResolver:
 
 def expression_ddl(schema: TableSchema) -> str:
     """The columns that expressions can name: the table's own and metadata."""
-    meta = ", ".join(f"`{name}` {found.spark()}" for name, found in META_LOGICAL.items())
+    meta = ", ".join(f"`{name}` {kind.spark()}" for name, kind in META_LOGICAL.items())
     return f"{schema.spark_ddl()}, {meta}"
 
 
@@ -155,16 +155,16 @@ def _working_folder_last() -> Iterator[None]:
         sys.path.remove(here)
 
 
-def _column(found: _Analyzed, sql: str, at: str, schema: TableSchema) -> ResolvedColumn:
-    if found.column.casefold() in META_LOGICAL:
-        stored = found.column.casefold()
-        return ResolvedColumn(found.name, META_LOGICAL[stored], stored=stored)
-    if (index := find_column(schema, found.column)) is not None:
+def _column(analyzed: _Analyzed, sql: str, at: str, schema: TableSchema) -> ResolvedColumn:
+    if analyzed.column.casefold() in META_LOGICAL:
+        stored = analyzed.column.casefold()
+        return ResolvedColumn(analyzed.name, META_LOGICAL[stored], stored=stored)
+    if (index := find_column(schema, analyzed.column)) is not None:
         column = schema.columns[index]
-        return ResolvedColumn(found.name, column.type, column.nullable, stored=column.name)
-    if not _has_name(sql, found.name):
+        return ResolvedColumn(analyzed.name, column.type, column.nullable, stored=column.name)
+    if not _has_name(sql, analyzed.name):
         raise SchemaError(f"{at}: {sql!r} needs a name: {sql} AS …")
-    return ResolvedColumn(found.name, _logical(found.type, at, found.name), found.nullable, sql=sql)
+    return ResolvedColumn(analyzed.name, _logical(analyzed.type, at, analyzed.name), analyzed.nullable, sql=sql)
 
 
 def _has_name(sql: str, name: str) -> bool:

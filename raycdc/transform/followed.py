@@ -192,16 +192,16 @@ def _lost(event: SchemaChangeEvent, transform: Transform) -> str:
 def named(transform: Transform) -> set[str]:
     """All names in the transform, in lower case: of columns, of results, and of functions."""
     keys = [lookup.key for lookup in transform.lookups]
-    found = {name.casefold() for name in (*transform.primary_keys, *transform.layout.columns, *keys)}
+    names = {name.casefold() for name in (*transform.primary_keys, *transform.layout.columns, *keys)}
     for item in transform.items:
         match item:
             case Star(left_out, _):
-                found |= {name.casefold() for name in left_out}
+                names |= {name.casefold() for name in left_out}
             case Renamed(column, _, _):
-                found.add(column.casefold())
+                names.add(column.casefold())
             case Expression(sql, _):
-                found |= set(_names(sql))
-    return found | set(_names(transform.filter))
+                names |= set(_names(sql))
+    return names | set(_names(transform.filter))
 
 
 def _taken(transform: Transform) -> set[str]:
@@ -211,15 +211,15 @@ def _taken(transform: Transform) -> set[str]:
     stars = [item for item in transform.items if isinstance(item, Star)]
     if not stars:
         return set()
-    found = {transform.deleted_column.casefold()} if transform.soft else set()
-    found |= {column.name.casefold() for lookup in transform.lookups for column in lookup.columns}
+    names = {transform.deleted_column.casefold()} if transform.soft else set()
+    names |= {column.name.casefold() for lookup in transform.lookups for column in lookup.columns}
     for item in transform.items:
         match item:
             case Renamed(_, name, _) | Constant(_, name, _):
-                found.add(name.casefold())
+                names.add(name.casefold())
             case Expression(sql, _):
-                found |= set(_names(sql)[-1:])
-    return found - {name.casefold() for name in stars[0].left_out}
+                names |= set(_names(sql)[-1:])
+    return names - {name.casefold() for name in stars[0].left_out}
 
 
 def _names(sql: str) -> list[str]:

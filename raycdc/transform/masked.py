@@ -32,7 +32,7 @@ _REFUSED = "?"
 def masked_schema(table: TableId, schema: TableSchema, masks: Masks) -> TableSchema:
     """The columns that rows of `table` have in segments. `ConfigError` for masks that cannot be."""
     masks.check_key(table, schema.primary_key)
-    kept = [found for column in schema.columns if (found := _masked(table, column, masks)) is not None]
+    kept = [masked for column in schema.columns if (masked := _masked(table, column, masks)) is not None]
     if not kept:
         raise ConfigError(f"mask: all columns of {table} are dropped, so that there is nothing to write.")
     return TableSchema(tuple(kept), schema.primary_key)

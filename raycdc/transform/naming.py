@@ -89,19 +89,19 @@ class Naming:
         return {name: known.get(name) or self.rules.column(name) for name in names}
 
 
-def renamed(found: ResolvedTransform, names: Names) -> ResolvedTransform:
-    """`found`, with the columns of its result under those names."""
+def renamed(resolved: ResolvedTransform, names: Names) -> ResolvedTransform:
+    """`resolved`, with the columns of its result under those names."""
 
     def of(name: str) -> str:
         return names.get(name, name)
 
-    columns = tuple(replace(column, name=of(column.name)) for column in found.columns)
-    shown = tuple(replace(column, name=of(column.name)) for column in found.schema.columns)
-    schema = TableSchema(shown, tuple(map(of, found.schema.primary_key)))
-    parts = tuple(replace(part, column=of(part.column)) for part in found.layout.partitions)
-    layout: TableLayout = replace(found.layout, partitions=parts)
-    lookups = tuple(replace(one, key=of(one.key)) for one in found.lookups)
-    return replace(found, columns=columns, schema=schema, layout=layout, lookups=lookups)
+    columns = tuple(replace(column, name=of(column.name)) for column in resolved.columns)
+    shown = tuple(replace(column, name=of(column.name)) for column in resolved.schema.columns)
+    schema = TableSchema(shown, tuple(map(of, resolved.schema.primary_key)))
+    parts = tuple(replace(part, column=of(part.column)) for part in resolved.layout.partitions)
+    layout: TableLayout = replace(resolved.layout, partitions=parts)
+    lookups = tuple(replace(one, key=of(one.key)) for one in resolved.lookups)
+    return replace(resolved, columns=columns, schema=schema, layout=layout, lookups=lookups)
 
 
 def renamed_changes(changes: Sequence[SchemaChangeEvent], names: Names) -> list[SchemaChangeEvent]:
@@ -167,15 +167,15 @@ def _in_order(changes: Sequence[SchemaChangeEvent], names: Names) -> Sequence[Sc
 
 def names_of_changes(changes: Sequence[SchemaChangeEvent]) -> list[str]:
     """The columns that changes name, and that need not be there after them."""
-    found: list[str] = []
+    names: list[str] = []
     for change in changes:
         match change:
             case DropColumnEvent(_, name):
-                found.append(name)
+                names.append(name)
             case RenameColumnEvent(_, name, new_name):
-                found += [name, new_name]
+                names += [name, new_name]
             case AddColumnEvent(_, column, _):
-                found.append(column.name)
+                names.append(column.name)
             case _:
                 continue
-    return found
+    return names

@@ -29,22 +29,22 @@ _STORED = {LETTERS: "letters", LOOKED_UP: "joined"}
 
 def document_names(place: StatePlace, folder: StateFolder) -> list[str]:
     """The names of all documents; in a folder, files may come and go meanwhile."""
-    found = [name for name in _ROOTS if folder.read(name) is not None]
-    found += [f"{name}/{file}" for name in _FOLDERS for file in folder.list(name) if not _is_pulse(file)]
-    found += [f"{LOOKED_UP}/{file}" for file in folder.list(LOOKED_UP) if file.endswith(".json")]
+    names = [name for name in _ROOTS if folder.read(name) is not None]
+    names += [f"{name}/{file}" for name in _FOLDERS for file in folder.list(name) if not _is_pulse(file)]
+    names += [f"{LOOKED_UP}/{file}" for file in folder.list(LOOKED_UP) if file.endswith(".json")]
     if place.on_store:
-        return found + [f"{LETTERS}/{file}" for file in folder.list(_STORED[LETTERS])]
+        return names + [f"{LETTERS}/{file}" for file in folder.list(_STORED[LETTERS])]
     letters = Path(place.work) / LETTERS
     waiting = [entry.name for entry in os.scandir(letters)] if letters.is_dir() else []
-    return found + [f"{LETTERS}/{file}" for file in sorted(waiting) if file.startswith(".") and _is_whole(file)]
+    return names + [f"{LETTERS}/{file}" for file in sorted(waiting) if file.startswith(".") and _is_whole(file)]
 
 
 def documents_of(place: StatePlace, folder: StateFolder) -> dict[str, bytes]:
     """Every document with its content: on a store as of one moment, in a folder one after the other."""
 
     def act() -> dict[str, bytes]:
-        found = {name: folder.read(stored_name(place, name)) for name in document_names(place, folder)}
-        return {name: data for name, data in found.items() if data is not None}
+        documents = {name: folder.read(stored_name(place, name)) for name in document_names(place, folder)}
+        return {name: data for name, data in documents.items() if data is not None}
 
     return folder.atomically(act)
 

@@ -77,19 +77,18 @@ class Expressions:
         self._session = spark_session(_MASTER, Path(self._scratch.name), self._options.conf)
         return SparkResolver(self._session, self._transforms)
 
-    def rows(self, found: ResolvedTransform, batch: pa.RecordBatch) -> ComputedRows:
-        """What `found` computes of a batch of its source's rows. `NotComparedError` where an expression fails on one.
-
-        The text has no value of a row.
+    def rows(self, resolved: ResolvedTransform, batch: pa.RecordBatch) -> ComputedRows:
+        """The columns that `resolved` computes of a batch of its source's rows. `NotComparedError` where an expression
+        fails on one; its text has no value of a row.
         """
-        columns = computable(found)
-        keep = found.transform.filter
+        columns = computable(resolved)
+        keep = resolved.transform.filter
         if not columns and not keep:
             return ComputedRows({}, None)
         from raycdc.spark.transforms import errors_untold
 
-        kinds = _inputs(found)
-        arrays = [_input(found.table, batch, name).cast(kind.arrow()) for name, kind in kinds.items()]
+        kinds = _inputs(resolved)
+        arrays = [_input(resolved.table, batch, name).cast(kind.arrow()) for name, kind in kinds.items()]
         numbers = pa.array(np.arange(batch.num_rows))
         rows = pa.table([*arrays, numbers], names=[*kinds, _ROW])
         ddl = TableSchema(tuple(Column(name, kind) for name, kind in kinds.items())).spark_ddl()
@@ -109,21 +108,21 @@ class Expressions:
             ) from None
         made = made.combine_chunks()
         if not made.column(_ROW).combine_chunks().equals(numbers):
-            raise AssertionError(f"{found.table}: rows came back from Spark in another order")
+            raise AssertionError(f"{resolved.table}: rows came back from Spark in another order")
         values = {column.name: made.column(f"c{n}").combine_chunks() for n, column in enumerate(columns)}
         passing = made.column(_KEEP).to_numpy().astype(np.bool_) if keep else None
         return ComputedRows(values, passing)
 
 
-def computable(found: ResolvedTransform) -> Sequence[ResolvedColumn]:
+def computable(resolved: ResolvedTransform) -> Sequence[ResolvedColumn]:
     """The computed columns that have one value whenever they are computed."""
-    return [column for column in found.computed if not _VARYING.search(column.sql)]
+    return [column for column in resolved.computed if not _VARYING.search(column.sql)]
 
 
-def _inputs(found: ResolvedTransform) -> dict[str, LogicalType]:
+def _inputs(resolved: ResolvedTransform) -> dict[str, LogicalType]:
     """The columns that expressions use, by name."""
-    uses = found.uses
-    used = {column.name: column.type for column in found.source.columns if column.name.casefold() in uses.columns}
+    uses = resolved.uses
+    used = {column.name: column.type for column in resolved.source.columns if column.name.casefold() in uses.columns}
     meta = {name: META_LOGICAL[name] for name in CONSTANT_META if name in uses.meta | uses.filter_meta}
     return used | meta
 

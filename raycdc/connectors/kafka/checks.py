@@ -70,14 +70,14 @@ def tables_of_last_messages(config: KafkaSourceConfig) -> dict[TableId, TableSch
     topic cannot be read, `DataError` when its messages are not of the format.
     """
     cluster = Cluster(config)
-    found: dict[TableId, TableSchema] = {}
+    schemas: dict[TableId, TableSchema] = {}
     for topic in cluster.topics():
         decoded = _decode(config, _last_messages(config, cluster, topic))
         for part in decoded:
             if part.failure is not None:
                 raise DataError(f"{topic.name} is not all {config.format['type']}: {part.failure}. {_OTHER_FORMAT}")
-        found |= _schemas(decoded)
-    return found
+        schemas |= _schemas(decoded)
+    return schemas
 
 
 # -- topics
@@ -217,10 +217,10 @@ def _last_messages(config: KafkaSourceConfig, cluster: Cluster, topic: Topic) ->
     """The last messages of a topic's first partitions that have some; read without a group."""
     bounds = cluster.bounds([(topic.name, number) for number in topic.partitions])
     sampled = [p for p, (low, high) in bounds.items() if high > low][:SAMPLED_PARTITIONS]
-    found: dict[int, list[MessageBatch]] = {number: [] for _, number in sampled}
+    batches: dict[int, list[MessageBatch]] = {number: [] for _, number in sampled}
     ends = {p: cluster.latest([p])[p] for p in sampled}
     if not sampled:
-        return found
+        return batches
     consumer = consumer_client(consumer_properties(config), section="source")
     try:
         consumer.assign([_near_the_end(partition, *bounds[partition]) for partition in sampled])
@@ -235,14 +235,14 @@ def _last_messages(config: KafkaSourceConfig, cluster: Cluster, topic: Topic) ->
             for part in parts:
                 partition = int(part.split_id.rpartition(":")[2])
                 if part.batch is not None:
-                    found[partition].append(part.batch)
+                    batches[partition].append(part.batch)
                 if part.next_offset >= ends[topic.name, partition]:
                     waiting.discard((topic.name, partition))
     except KafkaException as cause:
         raise source_error(cause.args[0], config.bootstrap_servers) from cause
     finally:
         consumer.close()
-    return found
+    return batches
 
 
 def _near_the_end(partition: Partition, low: int, high: int) -> TopicPartition:

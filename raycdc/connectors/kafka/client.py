@@ -140,8 +140,8 @@ class Cluster:
 
     def at_time(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, int]:
         """The first message at or after a time; partitions without one are left out."""
-        found = self._offsets(partitions, OffsetSpec.for_timestamp(timestamp_ms))
-        return {partition: offset for partition, offset in found.items() if offset >= 0}
+        offsets = self._offsets(partitions, OffsetSpec.for_timestamp(timestamp_ms))
+        return {partition: offset for partition, offset in offsets.items() if offset >= 0}
 
     def retention_ms(self, topics: Iterable[str]) -> dict[str, int | None]:
         """How long each topic keeps its messages: -1 for ever; None where it deletes them by their size, or where the

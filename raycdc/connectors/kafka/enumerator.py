@@ -106,10 +106,10 @@ class KafkaEnumerator:
                 raise
             return None
 
-    def _on_discovered(self, found: Discovery | None) -> None:
-        self._away = found is None
-        if found is not None:
-            self._take(found)
+    def _on_discovered(self, discovery: Discovery | None) -> None:
+        self._away = discovery is None
+        if discovery is not None:
+            self._take(discovery)
         again = self._config.discovery_interval
         if again is None or self._bounded:
             for reader in self._context.registered_readers():
@@ -117,9 +117,9 @@ class KafkaEnumerator:
             return
         self._context.call_async(self._discover, self._on_discovered, after_s=again.total_seconds())
 
-    def _take(self, found: Discovery) -> None:
-        self._partitions.check(found.topics)
-        self._partitions.take(found.states, found.ends)
+    def _take(self, discovery: Discovery) -> None:
+        self._partitions.check(discovery.topics)
+        self._partitions.take(discovery.states, discovery.ends)
         several = len(self._partitions.selected()) > 1
         if not self._keys.asked and _keys_may_meet(self._config, several=several, bounded=self._bounded):
             self._keys.asked = True

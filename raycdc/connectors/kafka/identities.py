@@ -101,12 +101,12 @@ class Identities:
             return False
         self._asked_s = None
         for topic, identity in dict(self._read).items():
-            found = answers.get(topic) if answers is not None else None
-            if found is None:
+            answer = answers.get(topic) if answers is not None else None
+            if answer is None:
                 self.unanswered += 1
                 continue
-            if found != identity:
-                raise self._lost(topic, found)
+            if answer != identity:
+                raise self._lost(topic, answer)
             del self._read[topic]
         return True
 

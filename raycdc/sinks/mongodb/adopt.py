@@ -38,8 +38,8 @@ def check_keys(collection: Any, target: TableId, schema: TableSchema, where: str
     if key != (ID,):
         whole: Any = f"${key[0]}" if len(key) == 1 else {name: f"${name}" for name in key}
         columns = key[0] if len(key) == 1 else "{" + ", ".join(key) + "}"
-        found = collection.find_one({"$expr": {"$ne": [f"${ID}", whole]}}, {ID: 1})
-        _refuse(found, target, where, f"is not its {columns}, by which rows are found")
+        document = collection.find_one({"$expr": {"$ne": [f"${ID}", whole]}}, {ID: 1})
+        _refuse(document, target, where, f"is not its {columns}, by which rows are found")
     for name in key:
         field = ID if len(key) == 1 else f"{ID}.{name}"
         logical = schema.column(name).type
@@ -49,11 +49,11 @@ def check_keys(collection: Any, target: TableId, schema: TableSchema, where: str
         wanted: Document = {"$type": list(_TYPES.get(form, (form.bson,)))}
         if (pattern := key_pattern(logical)) is not None:
             wanted = {"$regex": pattern}
-        found = collection.find_one({"$nor": [{field: wanted}]}, {ID: 1})
-        if found is None and form in (Form.BINARY, Form.UUID):
+        document = collection.find_one({"$nor": [{field: wanted}]}, {ID: 1})
+        if document is None and form in (Form.BINARY, Form.UUID):
             subtype = UUID_SUBTYPE if form is Form.UUID else subtype_of(logical)
-            found = _other_binary(collection, subtype, name if len(key) > 1 else None)
-        _refuse(found, target, where, f"has not the form of column {name} ({form.value})")
+            document = _other_binary(collection, subtype, name if len(key) > 1 else None)
+        _refuse(document, target, where, f"has not the form of column {name} ({form.value})")
 
 
 def _other_binary(collection: Any, subtype: int, part: str | None) -> Any:
@@ -65,8 +65,8 @@ def _other_binary(collection: Any, subtype: int, part: str | None) -> Any:
     return None
 
 
-def _refuse(found: Document | None, target: TableId, where: str, why: str) -> None:
-    if found is not None:
+def _refuse(document: Document | None, target: TableId, where: str, why: str) -> None:
+    if document is not None:
         raise TargetTakenError(
             f"{target} exists in {where} and has a document whose {ID} {why}. Choose another target."
         )

@@ -60,10 +60,10 @@ def check_claims(
     """`DataError` where the target has a key already that a row of `merged_rows` says is new."""
     claimed = rows.filter(rows.column(CLAIMED))
     for keys in layout.keys(claimed.to_batches()):
-        found = server.collection(layout.target).find_one({ID: {"$in": keys}}, {ID: 1}, session=session)
-        if found is not None:
+        document = server.collection(layout.target).find_one({ID: {"$in": keys}}, {ID: 1}, session=session)
+        if document is not None:
             names = layout.schema.primary_key
-            key = {names[0]: found[ID]} if len(names) == 1 else dict(found[ID])
+            key = {names[0]: document[ID]} if len(names) == 1 else dict(document[ID])
             raise same_key(str(layout.target), key, alone=alone)
 
 
@@ -97,18 +97,18 @@ class Load(TableTask[None]):
         server, layout = self.address.open(), self.layout
         with server.named(layout.target):
             if self.mode == "insert":
-                found = statements(layout, self.table)
+                writes = statements(layout, self.table)
             else:
                 rows = merged_rows(self.table, self.origins)
                 if self.mode == "check":
                     assert self.origins is not None
                     check_claims(server, layout, rows, alone=self.origins.alone)
                     return
-                found = removals(layout, rows) if self.mode == "remove" else deletions(layout, rows)
+                writes = removals(layout, rows) if self.mode == "remove" else deletions(layout, rows)
                 if self.mode == "merge":
-                    found = chain(found, merges(layout, rows))
+                    writes = chain(writes, merges(layout, rows))
             commits = Commits(server, self.app_id)
-            write(server, layout.target, found, lambda session: commits.pass_fence(session, layout.target, self.fence))
+            write(server, layout.target, writes, lambda session: commits.pass_fence(session, layout.target, self.fence))
 
 
 def _read(path: str) -> str:

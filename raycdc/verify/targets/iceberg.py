@@ -53,7 +53,7 @@ class Warehouse:
                 raise NotComparedError("a warehouse of type hadoop on an object store is not read by verify")
             folder = Path(place.path).absolute() / target.db / target.table / "metadata"
             names = [name.name for name in folder.glob("v*.metadata.json")] if folder.is_dir() else []
-            versions = {int(found[1]): name for name in names if (found := _METADATA.fullmatch(name))}
+            versions = {int(match[1]): name for name in names if (match := _METADATA.fullmatch(name))}
             if not versions:
                 raise absent
             return StaticTable.from_metadata(f"file://{folder / versions[max(versions)]}")
@@ -69,16 +69,16 @@ class Warehouse:
             ) from cause
 
     def _properties(self) -> dict[str, str]:
-        found = {"type": self.type, **({"uri": self.uri} if self.uri else {})}
+        properties = {"type": self.type, **({"uri": self.uri} if self.uri else {})}
         if self.type == "rest":
-            found |= {"warehouse": self.warehouse} if self.warehouse else {}
+            properties |= {"warehouse": self.warehouse} if self.warehouse else {}
         elif self.warehouse:
             place = place_of(self.warehouse)
             if isinstance(place, FolderPlace):
-                found["warehouse"] = f"file://{Path(place.path).absolute()}"
+                properties["warehouse"] = f"file://{Path(place.path).absolute()}"
             else:
-                found |= {"warehouse": str(place), **iceberg_properties(place, self.storage)}
-        return {**found, **self.properties}
+                properties |= {"warehouse": str(place), **iceberg_properties(place, self.storage)}
+        return {**properties, **self.properties}
 
 
 class IcebergRows:
@@ -120,10 +120,10 @@ def _condition(wanted: Wanted | None, schema: Schema) -> BooleanExpression:
             parts.append(reduce(_has.Or, (_between(name, low, high) for low, high in spans(values))))
     if wanted is None or not parts:
         return AlwaysTrue()
-    found: BooleanExpression = reduce(_has.And, parts)
+    condition: BooleanExpression = reduce(_has.And, parts)
     if wanted.of_changes:
-        found = _has.Or(found, _has.EqualTo(KIND, EMPTIED))
-    return found
+        condition = _has.Or(condition, _has.EqualTo(KIND, EMPTIED))
+    return condition
 
 
 def _between(name: str, low: object, high: object) -> object:

@@ -172,10 +172,10 @@ class DocumentReads:
             return batch.data, events
         keys = {int(n): batch.key(int(own[n])) for n in bare}
         last = int(batch.times[own[bare[-1]]])
-        found = self._read_documents(writer.table, writer.layout.uuid, list(keys.values()), last)
+        documents = self._read_documents(writer.table, writer.layout.uuid, list(keys.values()), last)
         parts, end = [batch.data], len(batch.data)
         places: dict[bytes, int] = {}
-        for key, document in found.documents.items():
+        for key, document in documents.documents.items():
             places[key] = end
             parts.append(document)
             end += len(document)
@@ -189,7 +189,7 @@ class DocumentReads:
         for raw, n in absent.items():
             if later.get(raw, -1) < n:
                 time, wall_ms = int(events[n, codes.E_TIME]), int(events[n, codes.E_WALL])
-                self._wait(Absent(writer.table, writer.layout.uuid, raw, time, wall_ms, found.seen))
+                self._wait(Absent(writer.table, writer.layout.uuid, raw, time, wall_ms, documents.seen))
         return data, events
 
     def forget(self, table: TableId) -> None:

@@ -269,11 +269,11 @@ def _charsets(columns: list[int], default: bytes | None, each: bytes | None) -> 
     numbers = list(_numbers(default))
     if not numbers:
         raise CorruptLogError("a TABLE_MAP event's default collation is missing")
-    found = {c: charset_of_collation(numbers[0]) for c in columns}
+    charsets = {c: charset_of_collation(numbers[0]) for c in columns}
     for index, collation in zip(numbers[1::2], numbers[2::2], strict=False):
         if index < len(columns):
-            found[columns[index]] = charset_of_collation(collation)
-    return found
+            charsets[columns[index]] = charset_of_collation(collation)
+    return charsets
 
 
 def type_text(column: MapColumn) -> str:  # noqa: PLR0911  one line per type

@@ -37,11 +37,11 @@ class StatementParser(AlterParser):
         """The effects of the statement on tables, in order; empty when it has none."""
         if self.accept("SET", "STATEMENT"):
             self._skip_set_statement()
-        found = self._by_first_word()
+        statement = self._by_first_word()
         self.accept_symbol(";")
-        if found and not self.at_end():
+        if statement and not self.at_end():
             raise Unparsable(f"{self.here()} after the statement is not understood")
-        return found
+        return statement
 
     def _by_first_word(self) -> list[TableDdl]:
         match self.word():

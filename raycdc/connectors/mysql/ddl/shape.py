@@ -155,12 +155,12 @@ def _longest_rising(numbers: Sequence[int]) -> set[int]:
         at = bisect_left(ends, number)
         previous[number] = ends[at - 1] if at else None
         ends[at : at + 1] = [number]
-    found: set[int] = set()
+    rising: set[int] = set()
     number_at = ends[-1] if ends else None
     while number_at is not None:
-        found.add(number_at)
+        rising.add(number_at)
         number_at = previous[number_at]
-    return found
+    return rising
 
 
 def _doubt(after: MySqlTable, slots: Sequence[Slot], origins: Origins, *, forgiving: bool) -> str | None:

@@ -10,11 +10,11 @@ import pyarrow.compute as pc
 
 def reasons(rows: int, bad: Iterable[tuple[pa.Array, str]]) -> pa.Array:
     """For each row the text of the first of the masks that is true for it, or null."""
-    reasons = pa.nulls(rows, pa.string())
+    texts = pa.nulls(rows, pa.string())
     for mask, text in bad:
-        is_first = pc.and_(pc.is_null(reasons), pc.fill_null(mask, fill_value=False))
-        reasons = pc.if_else(is_first, pa.scalar(text), reasons)
-    return reasons
+        is_first = pc.and_(pc.is_null(texts), pc.fill_null(mask, fill_value=False))
+        texts = pc.if_else(is_first, pa.scalar(text), texts)
+    return texts
 
 
 def halved(rows: pa.RecordBatch, refusal: Callable[[pa.RecordBatch], str]) -> pa.Array:

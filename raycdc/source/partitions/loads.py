@@ -30,24 +30,24 @@ MOVES_MAX = 64
 
 def weights(loads: Mapping[str, SplitLoad]) -> dict[str, float]:
     """Each partition's load, in bytes per second; empty where they are no work."""
-    weights = {split_id: load.bytes_per_s + load.backlog_bytes / DRAIN_S for split_id, load in loads.items()}
-    total = sum(weights.values())
+    brought = {split_id: load.bytes_per_s + load.backlog_bytes / DRAIN_S for split_id, load in loads.items()}
+    total = sum(brought.values())
     if total < LEAST_BYTES_PER_S:
         return {}
-    each = EACH * total / len(weights)
-    return {split_id: weight + each for split_id, weight in weights.items()}
+    each = EACH * total / len(brought)
+    return {split_id: weight + each for split_id, weight in brought.items()}
 
 
 def overloaded(owned: Mapping[int, Collection[str]], weight: Mapping[str, float]) -> set[int]:
     """Readers that have more than the mean, and more than one partition to give."""
     load = {reader: sum(weight.get(name, 0.0) for name in names) for reader, names in owned.items()}
     mean = sum(load.values()) / max(1, len(load))
-    overloaded = set()
+    readers = set()
     for reader, names in owned.items():
         largest = max((weight.get(name, 0.0) for name in names), default=0.0)
         if load[reader] > (1 + 2 * GAIN) * mean and load[reader] - largest > GAIN * load[reader]:
-            overloaded.add(reader)
-    return overloaded
+            readers.add(reader)
+    return readers
 
 
 def moves_by_load(
@@ -102,5 +102,5 @@ class LoadLook:
         """Of these those that were overloaded at the last look, too; all, where a reader came (no regular look)."""
         if not looks:
             return now
-        lasting, self._before = now & self._before, now
-        return lasting
+        still, self._before = now & self._before, now
+        return still

@@ -1,8 +1,8 @@
-"""The clock, the chance and the threads of a process, handed to who decides: a simulation hands in others, which it
-orders itself.
+"""The clock, the chance and the threads of a process, as a value that is handed in.
 
-What waits for a thread waits by the future that `pool` gives, and what waits for time by `wait`, so that nothing
-blocks where nobody else could run.
+A simulation hands in others, so that one seed decides the time, every random choice, and which thread runs next. For
+that, code that got this value takes no other clock, chance or thread: it waits for a thread by the future that `pool`
+gives, and for time by `wait`.
 """
 
 from __future__ import annotations

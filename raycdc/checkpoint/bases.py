@@ -1,9 +1,13 @@
-"""Whole states beside the manifests, so that one which is a change is not the change of a change without end.
+"""Whole states beside the manifests, so that the way to the state of an epoch is short.
 
-A base is what a manifest leaves behind, written once more and whole, by whoever has the time: nothing waits for it, and
-whoever dies while it is written leaves a longer way for whoever reads. It says which document it belongs to, by its
-checksum, and is believed only for that one. Its lines are written and read one by one, because a process that must
-answer others in time may not be away for as long as a large state takes at once.
+A manifest may hold only the change since the one before it (`raycdc.checkpoint.manifest_files`). To know the state of
+such an epoch, a reader goes back to the last whole one and applies all changes since. A *base* is the state after a
+manifest, written whole and beside it: readers begin there. Nothing waits for a base, so a process that dies while it
+writes one only leaves them a longer way.
+
+A base names its manifest's document by the checksum, and is believed only for that one. Its lines are written and read
+one by one, because a process that must answer others in time may not be busy for as long as a large state takes at
+once.
 
 ```
 bases/%010d.jsonl    {"version", "epoch", "of": checksum of the manifest's document}

@@ -1,4 +1,4 @@
-"""What libraries and raycdc itself log while a command works, on standard error."""
+"""The log of a command on standard error: lines of libraries, and of raycdc itself."""
 
 from __future__ import annotations
 

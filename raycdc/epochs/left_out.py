@@ -1,4 +1,4 @@
-"""Where leaving bad rows out would leave targets wrong in silence, and is refused before a row is written.
+"""Refusals of epochs in which leaving bad rows out would make a target wrong in silence, before a row is written.
 
 That a bad row is one that its target does not have (`raycdc.bridge.bad_rows`) holds for as long as the same row is
 judged alike. A changed type may change what the server has in rows that are there, and how they are judged:

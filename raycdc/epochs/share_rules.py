@@ -1,4 +1,4 @@
-"""What a target may get of an epoch, as the configuration and the sink allow: each refusal is of that target alone.
+"""The rules by which a target may get its part of an epoch: whoever breaks one is refused alone, and all others go on.
 
 Asked by `raycdc.epochs.works` for each target of each epoch, in order, before a row of it is written.
 """

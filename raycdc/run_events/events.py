@@ -1,4 +1,4 @@
-"""What a run may tell: one frozen value per event, whose text (``str``) is for people where the event has one."""
+"""The events that a run may tell: one frozen value each, whose text (``str``) is for people where it has one."""
 
 from __future__ import annotations
 

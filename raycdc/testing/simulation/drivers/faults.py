@@ -1,4 +1,4 @@
-"""What goes wrong in a story of drivers: processes end or pause, the power fails, engines and segments are lost."""
+"""The faults in a story of drivers: processes end or pause, the power fails, engines and segments are lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a story of drivers is about: one state and its surroundings, the log, and the drivers that there are now.
+"""The scene of a story of drivers: one state and its surroundings, the log, and the drivers that there are now.
 
 Played by `raycdc.testing.simulation.drivers.world`; faults and the user's commands act on the same scene.
 """

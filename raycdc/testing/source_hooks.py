@@ -1,4 +1,4 @@
-"""The page that a test of a source supplies for `raycdc.testing.SourceConformance`: the source, and how others change it.
+"""The page that a test of a source supplies for `raycdc.testing.SourceConformance`: the source, and what changes it.
 
 Called by the stories, each in a folder of its own, where a source may keep things.
 """

@@ -26,6 +26,7 @@ from typing import Any, assert_never
 from raycdc.checkpoint.changelog import FullBy, settle_changelog
 from raycdc.checkpoint.configured import (
     Difference,
+    Setting,
     configured_keys,
     differences,
     kept_sink,
@@ -223,7 +224,7 @@ def require_fitting(config: PipelineConfig, store: CheckpointStore, *, has_sink:
     return changes
 
 
-def _other_reader(was: Mapping[str, Any], *, has_sink: bool) -> str:
+def _other_reader(was: Mapping[str, Setting], *, has_sink: bool) -> str:
     """Why this state's epochs are not for whoever asks now: what the one has the other would never get."""
     kind = kept_sink(was)
     if has_sink == (kind is not None):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
+from raycdc.checkpoint.commit_record import CommitRecordJson
+from raycdc.checkpoint.manifest import ManifestJson
 from raycdc.checkpoint.opaque import Position
 from raycdc.checkpoint.place import StatePlace, state_place
 from raycdc.checkpoint.store import CheckpointStore
@@ -44,7 +46,20 @@ def place_of_state(path: Path) -> StatePlace:
     return state_place(*state_sections(document))
 
 
-def checkpoint_document(store: CheckpointStore) -> dict[str, Any]:
+class CheckpointDocument(TypedDict):
+    """The document that the command prints; its parts are as the state has them."""
+
+    state: str
+    pipeline: str
+    checkpoint: str
+    generation: int
+    sealed_epochs: list[int]
+    committed_epoch: int | None
+    commit: CommitRecordJson | None
+    manifest: ManifestJson | None
+
+
+def checkpoint_document(store: CheckpointStore) -> CheckpointDocument:
     """Identity, the newest sealed epoch whole, and what the sink is known to hold."""
     manifest = store.last_manifest()
     commit = store.last_commit()
@@ -60,8 +75,8 @@ def checkpoint_document(store: CheckpointStore) -> dict[str, Any]:
     }
 
 
-def _summary(document: dict[str, Any], place_text: PlaceText) -> str:
-    manifest: dict[str, Any] | None = document["manifest"]
+def _summary(document: CheckpointDocument, place_text: PlaceText) -> str:
+    manifest = document["manifest"]
     lines = [
         f"pipeline    {document['pipeline']}",
         f"checkpoint  {document['checkpoint']}, generation {document['generation']}",

@@ -21,7 +21,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +31,7 @@ from raycdc.bridge import SegmentWriter
 from raycdc.bridge.access import HERE, SegmentAccess
 from raycdc.bridge.bad_rows import BadRecords, Sifted, judged, whole_updates
 from raycdc.bridge.reading import read_segment, verify_segments
-from raycdc.checkpoint.manifest import Segment
+from raycdc.checkpoint.manifest import Segment, SegmentJson
 from raycdc.errors import RowRefusedError, SegmentUnavailableError, StateError
 from raycdc.failpoints import reach
 from raycdc.lookup.answers import Answers, begins
@@ -47,6 +47,14 @@ _CAME = (RowKind.INSERT, RowKind.UPDATE_AFTER)
 #: Bytes that are looked up for the rows of one batch: a document is repeated for each row, and Arrow's columns of text
 #: end at 2 GiB.
 JOINED_BYTES_MAX = 8 << 20
+
+
+class _Note(TypedDict):
+    """Noted of a segment that was joined: its file (empty: no row is left), and the transform that it was made by."""
+
+    file: str
+    segment: SegmentJson | None
+    asked: str
 
 
 class Joiner:
@@ -102,7 +110,7 @@ class Joiner:
         if there is None:
             fresh, lost = self._written(made, resolved, epoch)
             stored = fresh.stored() if fresh else None
-            told = {"file": fresh.name if fresh else "", "segment": stored, "asked": asked}
+            told: _Note = {"file": fresh.name if fresh else "", "segment": stored, "asked": asked}
             ours = json.dumps(told).encode()
             there = self._answers.keep(note, ours, fresh.name if fresh else "")
             reach("after_lookup")
@@ -113,7 +121,7 @@ class Joiner:
                 )
             if there == ours:
                 return fresh
-        noted: dict[str, Any] = json.loads(there)
+        noted: _Note = json.loads(there)
         if noted["asked"] != asked:
             raise StateError(
                 f"The [[lookup]] or [[transform]] of {resolved.table} differs from when epoch {epoch} was begun, of "

@@ -13,9 +13,9 @@ from typing import Any, TypedDict
 
 from raycdc.checkpoint.manifest import Manifest, SegmentJson, TableEpochJson
 from raycdc.checkpoint.opaque import EnumeratorState, SealedSplit
-from raycdc.checkpoint.patch import Patch
+from raycdc.checkpoint.patch import Patch, PatchJson
 from raycdc.model import TableId
-from raycdc.model.json_value import Json, PatchJson
+from raycdc.model.json_value import Json
 
 #: Version of a manifest that is a change. One that is whole has `MANIFEST_VERSION`, which older versions read.
 CHANGE_VERSION = 4

@@ -64,11 +64,10 @@ def print_ddl(path: Path, *, tables: bool, server: str = "mysql") -> int:
 
 
 def _described(table: MySqlTable) -> Mapping[str, Json]:
-    columns = [{"name": c.name, "type": c.column_type, "nullable": c.nullable} for c in table.columns]
     return {
         "db": table.id.db,
         "table": table.id.table,
-        "columns": columns,
+        "columns": [{"name": c.name, "type": c.column_type, "nullable": c.nullable} for c in table.columns],
         "primary_key": list(table.primary_key),
     }
 

@@ -86,21 +86,21 @@ def table_list(store: CheckpointStore) -> list[TableLine]:
     manifest, record = store.last_manifest(), store.last_commit()
     state, requests = as_it_is(stream_state(manifest), record), requests_of(store)
     lost = bad_rows(store, record.epoch if record else 0)
-    lines = []
+    lines: list[TableLine] = []
     for name, table, asked in each_table(state, requests):
         parked = table if isinstance(table, Parked) else None
-        lines.append(
-            {
-                "table": name,
-                "phase": phase_word(table),
-                "again": parked is not None and parked.again,
-                "reason": parked.reason if parked else None,
-                "position": parked.position.to_json() if parked else None,
-                "ts_ms": parked.ts_ms if parked else None,
-                "asked": asked,
-                **({"bad_rows": lost[name]} if name in lost else {}),
-            }
-        )
+        line: TableLine = {
+            "table": name,
+            "phase": phase_word(table),
+            "again": parked is not None and parked.again,
+            "reason": parked.reason if parked else None,
+            "position": parked.position.to_json() if parked else None,
+            "ts_ms": parked.ts_ms if parked else None,
+            "asked": asked,
+        }
+        if name in lost:
+            line["bad_rows"] = lost[name]
+        lines.append(line)
     return lines
 
 

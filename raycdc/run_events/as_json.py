@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from raycdc.run_events.events import (
     CaughtUp,
@@ -161,7 +161,7 @@ def _progress(progress: Progress) -> dict[str, Json]:
 
 def _table(table: TableFigures) -> Mapping[str, Json]:
     # What a paused table goes on from is for the connector alone.
-    parked = {} if table.parked is None else {"parked": replace(table.parked, left=None).to_json()}
+    parked = {} if table.parked is None else {"parked": cast("Json", replace(table.parked, left=None).to_json())}
     return {
         "table": table.table,
         "phase": table.phase,

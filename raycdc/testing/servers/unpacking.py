@@ -9,7 +9,8 @@ from typing import IO, Literal
 
 def unpack_tar(packed: IO[bytes], folder: Path, *, compression: Literal["gz", "xz"]) -> None:
     """Put the files of a compressed tar archive into `folder`, with their modes and links."""
-    archive = tarfile.open(fileobj=packed, mode=f"r|{compression}")  # noqa: SIM115
+    mode: Literal["r|gz", "r|xz"] = "r|gz" if compression == "gz" else "r|xz"
+    archive = tarfile.open(fileobj=packed, mode=mode)  # noqa: SIM115
     # Debian 12's Python is older than the filters.
     if hasattr(tarfile, "data_filter"):
         archive.extractall(folder, filter="data")

@@ -11,7 +11,7 @@ from raycdc.connectors.mysql.binlog.events import DdlItem
 from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.ddl.apply import DdlDialect, apply_ddl, parse_ddl
 from raycdc.connectors.mysql.ddl.history import DdlHistory
-from raycdc.connectors.mysql.ddl.history_state import HistoryState
+from raycdc.connectors.mysql.ddl.history_state import HistoryState, StoredHistory
 from raycdc.connectors.mysql.ddl.log_server import LogServer
 from raycdc.connectors.mysql.ddl.shadows import role_of, tool_tables
 from raycdc.connectors.mysql.ddl.statements import CreateTable
@@ -68,7 +68,7 @@ class Followed:
     def __init__(self, *tables: str, restarts: bool = True) -> None:
         self.selector = TableSelector(tables or ("shop.orders",))
         self.tables = {ORDERS: table_of(CREATED, ORDERS)}
-        self.state: dict[str, Any] = {}
+        self.state: StoredHistory = {}
         self.events: list[SchemaChangeEvent] = []
         self.updates = 0
         self.restarts = restarts

@@ -16,7 +16,7 @@ from raycdc.config import (
     flattened_texts,
     option,
 )
-from raycdc.config.model import EPOCHS_PER_HOUR
+from raycdc.config.pipeline import EPOCHS_PER_HOUR
 from raycdc.model import TableSchema
 from raycdc.model.layout import TableLayout
 from raycdc.plugins import Plugin

@@ -24,6 +24,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Self
@@ -108,19 +109,37 @@ _LAST: dict[str, tuple[str, frozenset[str]]] = {}
 
 
 class _Answers:
-    """Answers of commands and functions, each kept for `KEPT_S`: several connections are opened at once."""
+    """Answers of commands and functions, each kept for `KEPT_S`: several connections are opened at once. Whoever asks
+    while the same is asked waits for that answer, or for its error, and nobody for another one's.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: dict[tuple[str, str], tuple[float, str]] = {}
+        #: By kind and argument: when it was asked, and the answer that may be on its way.
+        self._kept: dict[tuple[str, str], tuple[float, Future[str]]] = {}
 
     def get(self, kind: str, argument: str, ask: Callable[[str], str]) -> str:
+        key, now_s = (kind, argument), time.monotonic()
         with self._lock:
-            now = time.monotonic()
-            found = self._kept.get((kind, argument))
-            if found is None or now - found[0] > KEPT_S:
-                found = self._kept[kind, argument] = (now, ask(argument))
-            return found[1]
+            asked_s, answer = self._kept.get(key, (0.0, None))
+            if answer is None or (answer.done() and now_s - asked_s > KEPT_S):
+                answer = mine = Future[str]()
+                self._kept[key] = (now_s, mine)
+            else:
+                mine = None
+        if mine is not None:
+            self._ask(key, argument, ask, mine)
+        return answer.result()
+
+    def _ask(self, key: tuple[str, str], argument: str, ask: Callable[[str], str], answer: Future[str]) -> None:
+        try:
+            answer.set_result(ask(argument))
+        except BaseException as cause:
+            # The next one who comes asks again; an interrupt is for this thread alone.
+            with self._lock:
+                self._kept.pop(key, None)
+            answer.set_exception(cause if isinstance(cause, ValueError) else ValueError("was interrupted"))
+            raise
 
 
 _ANSWERS = _Answers()

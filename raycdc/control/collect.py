@@ -13,8 +13,9 @@ import threading
 import time
 from bisect import bisect_right, insort
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 
 from raycdc.control.history import Pace
@@ -69,6 +70,8 @@ from raycdc.source.table_life import Parked
 
 #: So many warnings and errors are remembered.
 NOTES_MAX = 50
+#: So many tables are picked at once; of more a copy is looked through, while events come in.
+FEW = 1000
 #: The reasons of what a user asked for, which is no warning: the table's own line says it for as long as it is so.
 _ASKED_FOR = frozenset(request.reason for request in TableRequest) - {TableRequest.RESUME.reason}
 #: A pipeline that is less behind is held up by nothing but its epochs.
@@ -172,8 +175,8 @@ class Collector:
         now_s = self._clock()
         with self._lock:
             lag_ms = self._behind_ms(now_s)
-            known = (self._tables.of(name) for name in names if name in self._tables)
-            return tuple(self._report(*each, lag_ms=lag_ms, now_s=now_s) for each in known)
+            known = [self._tables.of(name) for name in names if name in self._tables]
+        return tuple(self._report(*each, lag_ms=lag_ms, now_s=now_s) for each in known)
 
     def _behind_ms(self, now_s: float) -> int | None:
         return None if self._behind is None else round(self._behind[0] + (now_s - self._behind[1]) * 1000)
@@ -214,15 +217,15 @@ class Collector:
         self._run = replace(self._run, step=step)
 
     def status(self, chosen: Chosen = EVERY_TABLE) -> Status:
-        """The document of now, with the tables that are `chosen`; reports are made of these alone."""
+        """The document of now, with the tables that are `chosen`; reports are made of these alone, and while they are,
+        nobody waits: an event of the run comes in as ever.
+        """
         room = self._about.log_room()
         job, about, now_s = self._job, self._about, self._clock()
         with self._lock:
             speed = self._tables.speed.now(now_s)
             lag_ms = self._behind_ms(now_s)
-            names, next_after = self._tables.names(chosen)
-            figures = map(self._tables.of, names)
-            tables = tuple(self._report(*each, lag_ms=lag_ms, now_s=now_s) for each in figures)
+            pick = self._tables.picking(chosen)
             waits = bool(self._tables.in_snapshot) or not _keeps_up(lag_ms)
             bottleneck = self._stages.bottleneck()
             counts = replace(
@@ -233,6 +236,8 @@ class Collector:
             )
             lag = self._lag
             warnings, errors = tuple(self._journal.warnings), tuple(self._journal.errors)
+        figures, next_after = pick()
+        tables = tuple(self._report(*each, lag_ms=lag_ms, now_s=now_s) for each in figures)
         readers = tuple(map(_reader, job.readers)) if job is not None else ()
         return Status(
             version=VERSION,
@@ -335,6 +340,10 @@ class Speeds:
             self.backfill.saw(figures.backfill.chunks_done, now_s=now_s)
 
 
+#: The newest of a table.
+Figures = tuple[TableFigures, Commit | None, Speeds]
+
+
 class Tables:
     """The newest figures of every table. Not thread-safe."""
 
@@ -388,23 +397,6 @@ class Tables:
             if count:
                 self._commits[table] = Commit(epoch, at_ms, count)
 
-    def names(self, chosen: Chosen) -> tuple[list[str], str | None]:
-        """The names that are chosen, and the last of them where more would be."""
-        if chosen.table:
-            names: Iterable[str] = [chosen.table] if chosen.table in self._figures else []
-        else:
-            names = islice(self._names, bisect_right(self._names, chosen.after), None)
-        if chosen.first:
-            # Of many tables few are in a phase that one wants to see first.
-            ahead = [name for name in names if self._figures[name].phase == chosen.first]
-            names = chain(ahead, (name for name in self._names if self._figures[name].phase != chosen.first))
-            return list(islice(names, chosen.limit)), None
-        passing = (name for name in names if chosen.phase in ("", self._figures[name].phase) and name > chosen.after)
-        if chosen.limit is None:
-            return list(passing), None
-        found = list(islice(passing, chosen.limit))
-        return found, found[-1] if found and next(passing, None) is not None else None
-
     def __contains__(self, name: str) -> bool:
         return name in self._figures
 
@@ -413,9 +405,50 @@ class Tables:
         speeds = self._speeds.copy()
         return Known(self._figures.copy(), self._commits.copy(), lambda name, now_s: speeds[name].rows.now(now_s))
 
-    def of(self, name: str) -> tuple[TableFigures, Commit | None, Speeds]:
+    def of(self, name: str) -> Figures:
         """The newest of a table."""
         return self._figures[name], self._commits.get(name), self._speeds[name]
+
+    def picking(self, chosen: Chosen) -> Callable[[], tuple[list[Figures], str | None]]:
+        """Gives those that are chosen, as they are now, and the last one's name where more would be. What takes as long
+        as there are tables is done when it is called, and not here.
+        """
+        if chosen.table or (chosen.limit is not None and chosen.limit <= FEW and not chosen.phase and not chosen.first):
+            few = _Listed(self._names, self._figures, self._commits, self._speeds).picked(chosen)
+            return lambda: few
+        copied = _Listed(self._names.copy(), self._figures.copy(), self._commits.copy(), self._speeds.copy())
+        return partial(copied.picked, chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """Tables as they are at one moment: their names, ascending, and the newest of each."""
+
+    names: Sequence[str]
+    figures: Mapping[str, TableFigures]
+    commits: Mapping[str, Commit]
+    speeds: Mapping[str, Speeds]
+
+    def picked(self, chosen: Chosen) -> tuple[list[Figures], str | None]:
+        """Those that are chosen, and the last one's name where more would be."""
+        names, next_after = self._chosen(chosen)
+        return [(self.figures[name], self.commits.get(name), self.speeds[name]) for name in names], next_after
+
+    def _chosen(self, chosen: Chosen) -> tuple[list[str], str | None]:
+        if chosen.table:
+            names: Iterable[str] = [chosen.table] if chosen.table in self.figures else []
+        else:
+            names = islice(self.names, bisect_right(self.names, chosen.after), None)
+        if chosen.first:
+            # Of many tables few are in a phase that one wants to see first.
+            ahead = [name for name in names if self.figures[name].phase == chosen.first]
+            names = chain(ahead, (name for name in self.names if self.figures[name].phase != chosen.first))
+            return list(islice(names, chosen.limit)), None
+        passing = (name for name in names if chosen.phase in ("", self.figures[name].phase) and name > chosen.after)
+        if chosen.limit is None:
+            return list(passing), None
+        found = list(islice(passing, chosen.limit))
+        return found, found[-1] if found and next(passing, None) is not None else None
 
 
 def _keeps_up(lag_ms: int | None) -> bool:
@@ -443,7 +476,9 @@ def _snapshot(figures: TableFigures, speeds: Speeds, now_s: float) -> SnapshotRe
 def _backfill(figures: TableFigures, speeds: Speeds, now_s: float) -> BackfillReport | None:
     if figures.backfill is None:
         return None
-    rate = None if speeds.backfill is None else speeds.backfill.now(now_s)
+    # Read once: it goes when the backfill is done, which may be now.
+    speed = speeds.backfill
+    rate = None if speed is None else speed.now(now_s)
     return backfill_report(figures.backfill, chunks_per_s=rate)
 
 

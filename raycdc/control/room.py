@@ -15,7 +15,7 @@ from raycdc.source.connector import LogRoom
 
 #: An answer is good for so long: a question takes a connection of its own.
 GOOD_FOR_S = 30.0
-#: Whoever asks first waits so long for it.
+#: Whoever comes within so long after the source was asked first waits for its answer, to the end of that time.
 PATIENCE_S = 2.0
 
 
@@ -28,6 +28,7 @@ class AskedRoom:
         self._answered = threading.Event()
         self._room: LogRoom | None = None
         self._asked_s = float("-inf")
+        self._asking = False
 
     def __repr__(self) -> str:
         return f"AskedRoom({self._room!r})"
@@ -35,21 +36,27 @@ class AskedRoom:
     def __call__(self) -> LogRoom | None:
         """The newest answer; None while there is none, or where the source cannot say."""
         with self._lock:
-            due = time.monotonic() - self._asked_s >= GOOD_FOR_S
+            now_s = time.monotonic()
+            # A source that does not answer at all is asked by one thread, however long it takes.
+            due = not self._asking and now_s - self._asked_s >= GOOD_FOR_S
             if due:
-                self._asked_s = time.monotonic()
+                self._asked_s, self._asking = now_s, True
+            patience_s = self._asked_s + PATIENCE_S - now_s
         if due:
             threading.Thread(target=self._look, name="log room", daemon=True).start()
-        self._answered.wait(PATIENCE_S)
+        if patience_s > 0:
+            self._answered.wait(patience_s)
         return self._room
 
     def _look(self) -> None:
         room = None
-        # A source that is away is told of by those who need it.
-        with suppress(RaycdcError):
-            room = self._ask()
-        self._room = room
-        self._answered.set()
+        try:
+            # A source that is away is told of by those who need it.
+            with suppress(RaycdcError):
+                room = self._ask()
+        finally:
+            self._room, self._asking = room, False
+            self._answered.set()
 
 
 def room_of(config: PipelineConfig, store: CheckpointStore) -> AskedRoom:

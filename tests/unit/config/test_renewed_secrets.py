@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import pickle
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -74,6 +76,49 @@ def test_what_a_command_prints_and_a_function_answers(monkeypatch: pytest.Monkey
     secret = password_of(f"${{plugin:{__name__}:vault cdc/password}}")
     assert newest(secret.reveal()) == SAID
     assert password_of("${env:SAID}").reveal() == SAID
+
+
+def test_whoever_asks_waits_for_his_own_answer_alone_and_two_who_ask_the_same_for_one() -> None:
+    answers, begun, goes_on = references._Answers(), threading.Event(), threading.Event()
+    asked: list[str] = []
+
+    def slow(argument: str) -> str:
+        asked.append(argument)
+        begun.set()
+        assert goes_on.wait(600)
+        return f"of {argument}"
+
+    with ThreadPoolExecutor(3) as pool:
+        try:
+            first = pool.submit(answers.get, "command", "vault", slow)
+            assert begun.wait(600)
+            second = pool.submit(answers.get, "command", "vault", slow)
+            other = pool.submit(answers.get, "command", "else", lambda argument: f"of {argument}")
+            assert other.result(60) == "of else", "nobody waits for a command that is another one's"
+            assert not first.done()
+        finally:
+            goes_on.set()
+        assert [first.result(600), second.result(600)] == ["of vault"] * 2
+    assert asked == ["vault"]
+
+
+def test_an_answer_that_fails_is_told_to_all_who_wait_for_it_and_asked_for_again_by_the_next() -> None:
+    answers, begun, goes_on = references._Answers(), threading.Event(), threading.Event()
+
+    def fails(_: str) -> str:
+        begun.set()
+        assert goes_on.wait(600)
+        raise ValueError("ended with exit code 1")
+
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            first = pool.submit(answers.get, "command", "vault", fails)
+            assert begun.wait(600)
+        finally:
+            goes_on.set()
+        with pytest.raises(ValueError, match="exit code 1"):
+            first.result(600)
+    assert answers.get("command", "vault", lambda _: SAID) == SAID
 
 
 @pytest.mark.parametrize(

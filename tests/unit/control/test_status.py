@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,17 +14,21 @@ from raycdc.checkpoint.opaque import Position
 from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.client import ServerInfo
 from raycdc.connectors.mysql.room import log_room
+from raycdc.control import room as control_room
 from raycdc.control.collect import NOTES_MAX, About, Collector
 from raycdc.control.model import VERSION, BackfillReport, Chosen, ResumingReport, Status
 from raycdc.control.rates import Speed
+from raycdc.control.room import AskedRoom
 from raycdc.control.stages import Stages
 from raycdc.errors import StateError
+from raycdc.model import TableId
 from raycdc.run_events import Committed, Lags, Progress, Started, TableFigures, TableParked, Warned
 from raycdc.source.connector import LogRoom
 from raycdc.source.protocol.api import BackfillProgress
 from raycdc.source.protocol.job_status import JobStatus, ReaderStatus
 from raycdc.source.protocol.metrics import BesideTrouble, ProcessMetrics, ReaderMetrics
 from raycdc.source.table_life import Parked, Phase
+from raycdc.testing.servers.process import wait_until
 
 PARKED = Parked("f1", True, 2, Phase.PARKED, "its key changed", Position.from_json({}), ts_ms=5)
 
@@ -173,6 +179,52 @@ def test_a_status_has_the_tables_that_are_chosen_and_makes_no_others(monkeypatch
     assert found(Chosen(table="shop.c")) == (["c"], None)
     assert found(Chosen(table="shop.x")) == ([], None)
     assert found(Chosen(limit=0)) == ([], None)
+
+
+@pytest.mark.parametrize("chosen", [Chosen(), Chosen(phase="stream"), Chosen(first="parked", limit=9), Chosen(limit=2)])
+def test_the_run_goes_on_while_a_status_is_made(chosen: Chosen) -> None:
+    """Of many tables that takes a while; so it does here, of two."""
+    came: list[bool] = []
+
+    def targets(table: TableId) -> tuple[TableId, ...]:
+        came.append(ends(lambda: collector.listen(Progress((TableFigures("shop.c", "stream"),), Lags(), ()))))
+        came.append(ends(lambda: collector.status(Chosen(limit=0))))
+        return (table,)
+
+    collector = Collector(About("shop", "jsonl out", True, targets))
+    for name in "ab":
+        collector.listen(Progress((TableFigures(f"shop.{name}", "stream"),), Lags(), ()))
+    assert [table.table for table in collector.status(chosen).tables] == ["shop.a", "shop.b"]
+    assert came == [True] * 4
+    assert len(collector.reports(["shop.a"])) == 1
+    assert came == [True] * 6
+
+
+def ends(call: Callable[[], object]) -> bool:
+    """Whether a call in a thread of its own ends, long before this one would give up."""
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(60)
+    return not thread.is_alive()
+
+
+def test_a_source_that_does_not_say_how_much_of_its_log_it_has_is_asked_by_one_thread() -> None:
+    asked, says = threading.Semaphore(0), threading.Event()
+
+    def ask() -> LogRoom | None:
+        asked.release()
+        assert says.wait(600)
+        return LogRoom(7, 60.0)
+
+    room = AskedRoom(ask)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(control_room, "GOOD_FOR_S", 0.0)
+        patched.setattr(control_room, "PATIENCE_S", 0.0)
+        assert [room() for _ in range(3)] == [None] * 3
+        assert asked.acquire(timeout=600)
+        assert not asked.acquire(blocking=False), "while one question is under way there is no other"
+        says.set()
+        wait_until(lambda: room() == LogRoom(7, 60.0), timeout_s=600, what="its answer")
 
 
 def test_a_status_of_a_newer_version_is_refused_by_name() -> None:

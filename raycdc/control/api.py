@@ -23,13 +23,13 @@ from dataclasses import asdict, dataclass
 
 from pydantic_core import to_json
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from raycdc.control.calls import TooManyCallsError, beside, in_thread
 from raycdc.control.events import EventHub
 from raycdc.control.model import Chosen, Status
 from raycdc.control.openapi import description
@@ -66,13 +66,13 @@ def application(answers: Answers, guarding: Guarding, page: Page | None = None) 
     """The ASGI application, with the page for browsers unless that is off."""
     api = _Api(answers)
     routes = [
-        Route("/v1/status", api.status),
-        Route("/v1/tables", api.tables),
-        Route("/v1/commands", api.commands),
+        Route("/v1/status", beside(api.status)),
+        Route("/v1/tables", beside(api.tables)),
+        Route("/v1/commands", beside(api.commands)),
         Route("/v1/commands", api.submit, methods=["POST"]),
-        Route("/v1/commands/{id}", api.command),
+        Route("/v1/commands/{id}", beside(api.command)),
         Route("/v1/events", api.events),
-        Route("/v1/openapi.json", api.openapi),
+        Route("/v1/openapi.json", beside(api.openapi)),
     ]
     routes += [] if page is None else page.routes()
     return Starlette(routes=routes, middleware=[Middleware(_Guard, guarding, page)])
@@ -131,10 +131,10 @@ class _Api:
         except (ValueError, TypeError) as wrong:
             return error(400, f"The request is no command: {wrong}")
         try:
-            command_id = await run_in_threadpool(self._answers.commands.submit, command)
+            command_id = await in_thread(lambda: self._answers.commands.submit(command))
         except ConfigError as wrong:
             return error(400, str(wrong))
-        except RaycdcError as failed:
+        except (RaycdcError, TooManyCallsError) as failed:
             return error(503, str(failed))
         return JSONResponse({"id": command_id}, 202, headers=HEADERS)
 

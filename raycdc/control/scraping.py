@@ -26,6 +26,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from raycdc.config import MetricsOptions
+from raycdc.control.calls import beside
 from raycdc.control.collect import Collector
 from raycdc.control.metrics import Bounds, exposition
 from raycdc.control.model import Chosen, Status
@@ -62,7 +63,7 @@ def prepare(options: MetricsOptions, collector: Collector) -> tuple[socket.socke
 def application(options: MetricsOptions, told: Told) -> Starlette:
     """The ASGI application."""
     door = _Door(options, told)
-    paths = {"/metrics": door.metrics, "/healthz": door.healthz, "/readyz": door.readyz}
+    paths = {"/metrics": beside(door.metrics), "/healthz": door.healthz, "/readyz": door.readyz}
     return Starlette(routes=[Route(path, answer) for path, answer in paths.items()])
 
 
@@ -85,7 +86,7 @@ class _Door:
         )
         return Response(page, headers=HEADERS | {"Content-Type": media_type})
 
-    def healthz(self, request: Request) -> Response:
+    async def healthz(self, request: Request) -> Response:
         if (refused := self._refusal(request)) is not None:
             return refused
         silent_s = self._told.silent_s()
@@ -94,7 +95,7 @@ class _Door:
             return self._said(503, text)
         return self._said(200, "ok")
 
-    def readyz(self, request: Request) -> Response:
+    async def readyz(self, request: Request) -> Response:
         if (refused := self._refusal(request)) is not None:
             return refused
         step = self._told.step()

@@ -11,8 +11,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 
-from starlette.concurrency import run_in_threadpool
-
+from raycdc.control.calls import TooManyCallsError, in_thread
 from raycdc.control.collect import Collector
 from raycdc.control.history import STEPS, History
 from raycdc.control.model import Chosen, Status, TableReport
@@ -70,7 +69,10 @@ class Feed:
         self._lookers += 1
         try:
             while True:
-                look = await run_in_threadpool(self.look, wanted, may, seen)
+                try:
+                    look = await in_thread(lambda: self.look(wanted, may, seen))
+                except TooManyCallsError:
+                    return  # Whoever asks again is told why.
                 yield b"event: look\ndata: " + look.to_json() + b"\n\n"
                 await asyncio.sleep(EVERY_S)
         finally:

@@ -96,10 +96,10 @@ class Page:
             return path == "/page/login"
         return path == "/" or path.startswith("/page/")
 
-    def _index(self, _: Request) -> Response:
+    async def _index(self, _: Request) -> Response:
         return self._answer("index.html")
 
-    def _file(self, request: Request) -> Response:
+    async def _file(self, request: Request) -> Response:
         name: str = request.path_params["name"]
         return self._answer(name) if name in self._files else error(404, "The page has no such file.")
 
@@ -128,7 +128,7 @@ class Page:
         )
         return answer
 
-    def _logout(self, request: Request) -> Response:
+    async def _logout(self, request: Request) -> Response:
         if (session := session_of(request)) is not None:
             self._sessions.end(session)
         answer = JSONResponse({}, headers=HEADERS)

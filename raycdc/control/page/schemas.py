@@ -9,6 +9,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from raycdc.checkpoint.store import CheckpointStore
+from raycdc.control.calls import beside
 from raycdc.control.requests import HEADERS, error
 from raycdc.errors import RaycdcError
 from raycdc.model import LogicalType, TableId
@@ -69,7 +70,7 @@ class Schemas:
 
     def routes(self) -> list[Route]:
         """``GET /v1/schema?table=…``."""
-        return [Route("/v1/schema", self._answer)]
+        return [Route("/v1/schema", beside(self._answer))]
 
     def _answer(self, request: Request) -> Response:
         try:

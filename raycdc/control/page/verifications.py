@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, TypedDict
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from raycdc.control.calls import TooManyCallsError, beside, in_thread
 from raycdc.control.requests import HEADERS, error, is_name, json_body
 from raycdc.printable import printable_text
 
@@ -129,7 +129,7 @@ class Verifications:
         """``POST /v1/verifications`` with ``{"table": …}`` begins one, ``GET /v1/verifications/ID`` says how it is."""
         return [
             Route("/v1/verifications", self._begin, methods=["POST"]),
-            Route("/v1/verifications/{id}", self._state),
+            Route("/v1/verifications/{id}", beside(self._state)),
         ]
 
     async def _begin(self, request: Request) -> Response:
@@ -139,7 +139,10 @@ class Verifications:
         table = asked.get("table") if isinstance(asked, dict) else None
         if not isinstance(table, str) or not table or not is_name(table):
             return error(400, 'A verification is {"table": "DB.TABLE"}.')
-        begun = await run_in_threadpool(self.begin, table)
+        try:
+            begun = await in_thread(lambda: self.begin(table))
+        except TooManyCallsError as busy:
+            return error(503, str(busy))
         if begun is None:
             return error(409, "Another table is being compared: try again when that is done.")
         return JSONResponse(asdict(begun), 202, headers=HEADERS)

@@ -1,0 +1,113 @@
+"""The doors beside a run: requests that hang keep neither others nor the end of the process waiting."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.config import MetricsOptions
+from raycdc.control import api, scraping
+from raycdc.control.calls import CALLS_MAX
+from raycdc.control.collect import About, Collector
+from raycdc.control.events import EventHub
+from raycdc.control.history import History
+from raycdc.control.page.feed import Feed
+from raycdc.control.page.routes import Page
+from raycdc.control.page.schemas import Schemas
+from raycdc.control.page.sessions import Sessions
+from raycdc.control.page.verifications import Verifications
+from raycdc.driver.commands import CommandDesk
+
+#: A door whose answers never come, and a process that has done its work.
+HANGS = """
+import json, socket, sys, threading, urllib.error, urllib.request
+from raycdc.config import MetricsOptions
+from raycdc.control import api, scraping
+from raycdc.control.events import EventHub
+from raycdc.control.serving import HttpThread
+
+count, came = int(sys.argv[1]), threading.Semaphore(0)
+
+def hangs(chosen):
+    came.release()
+    threading.Event().wait()
+
+listening = {name: socket.create_server(("127.0.0.1", 0)) for name in ("control", "metrics")}
+ports = {name: each.getsockname()[1] for name, each in listening.items()}
+told = scraping.Told("shop", hangs, lambda: "running", lambda: 0.0)
+guarding = api.Guarding("t" * 20, frozenset({f"127.0.0.1:{ports['control']}"}))
+applications = {
+    "control": api.application(api.Answers(hangs, None, EventHub()), guarding),
+    "metrics": scraping.application(MetricsOptions(address="127.0.0.1:1"), told),
+}
+
+def prepared(name):
+    return lambda: (listening[name], applications[name])
+
+doors = [HttpThread(name, prepared(name), lambda cause: print("failed", cause)) for name in applications]
+for door in doors:
+    door.open()
+
+def ask(name, path):
+    request = urllib.request.Request(f"http://127.0.0.1:{ports[name]}{path}")
+    request.add_header("Authorization", "Bearer " + "t" * 20)
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return answer.status, json.load(answer)["text"]
+    except urllib.error.HTTPError as refused:
+        return refused.code, json.load(refused)["text"]
+    except Exception as closed:
+        return 0, str(closed)
+
+for number in range(count):
+    paths = (("control", "/v1/status"), ("metrics", "/metrics"))
+    threading.Thread(target=ask, args=paths[number % 2], daemon=True).start()
+for _ in range(count):
+    came.acquire()
+print(*ask("metrics", "/healthz"))
+print(*ask("metrics", "/metrics"))
+for door in doors:
+    door.close()
+print("done", flush=True)
+"""
+
+
+def test_requests_that_hang_keep_neither_others_nor_the_end_of_the_process_waiting(tmp_path: Path) -> None:
+    script = tmp_path / "hangs.py"
+    script.write_text(HANGS)
+    ended = subprocess.run(
+        [sys.executable, str(script), str(CALLS_MAX)], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines() == [
+        "200 ok",
+        f"503 {CALLS_MAX} requests are being answered already; try again later.",
+        "done",
+    ]
+
+
+def test_no_answer_is_made_in_a_thread_that_the_process_would_wait_for(tmp_path: Path) -> None:
+    """Starlette calls what is no coroutine in a pool whose threads are no daemons."""
+    store = CheckpointStore(tmp_path / "state", pipeline="shop")
+    collector = Collector(About("shop", "delta lake", True, targets=lambda table: (table,)))
+    feed = Feed(collector, History(collector.pace))
+    page = Page(Sessions("t", reads_only=False), feed, Schemas(store), Verifications(("true",)))
+    answers = api.Answers(collector.status, CommandDesk(store), EventHub())
+    applications = (
+        api.application(answers, api.Guarding("t", frozenset()), page),
+        scraping.application(MetricsOptions(), scraping.Told.by(collector)),
+    )
+    assert sum(map(_routes, applications)) > 15
+
+
+def _routes(application: Starlette) -> int:
+    for route in application.routes:
+        assert isinstance(route, Route)
+        assert inspect.iscoroutinefunction(route.endpoint), route
+    return len(application.routes)

@@ -64,7 +64,7 @@ class Guarding:
 
 def application(answers: Answers, guarding: Guarding, page: Page | None = None) -> Starlette:
     """The ASGI application, with the page for browsers unless that is off."""
-    api = _Api(answers)
+    api = _Api(answers, page)
     routes = [
         Route("/v1/status", beside(api.status)),
         Route("/v1/tables", beside(api.tables)),
@@ -112,8 +112,9 @@ class _Guard:
 
 
 class _Api:
-    def __init__(self, answers: Answers) -> None:
+    def __init__(self, answers: Answers, page: Page | None) -> None:
         self._answers = answers
+        self._page = page
 
     def status(self, request: Request) -> Response:
         return _json(self._answers.status(_chosen(request)).to_json())
@@ -147,11 +148,13 @@ class _Api:
     def commands(self, _: Request) -> Response:
         return JSONResponse({"commands": [asdict(status) for status in self._answers.commands.all()]}, headers=HEADERS)
 
-    async def events(self, _: Request) -> Response:
+    async def events(self, request: Request) -> Response:
         if self._answers.events.full:
             return error(503, "As many follow the events as may; try again later.")
         headers = HEADERS | {"X-Accel-Buffering": "no"}
-        return StreamingResponse(self._answers.events.follow(), media_type="text/event-stream", headers=headers)
+        events, page = self._answers.events, self._page
+        lines = events.follow() if page is None else events.follow(page.still_in(request))
+        return StreamingResponse(lines, media_type="text/event-stream", headers=headers)
 
     def openapi(self, _: Request) -> Response:
         return JSONResponse(description(), headers=HEADERS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from raycdc.printable import printable_json
 from raycdc.run_events import RunEvent, event_to_json
@@ -46,8 +46,8 @@ class EventHub:
         """Whether there is room for nobody else."""
         return len(self._followers) >= FOLLOWERS_MAX
 
-    async def follow(self) -> AsyncIterator[bytes]:
-        """Lines as server-sent events, until the follower goes or is too slow."""
+    async def follow(self, still_in: Callable[[], bool] = lambda: True) -> AsyncIterator[bytes]:
+        """Lines as server-sent events, until the follower goes, is too slow, or is not `still_in`."""
         queue: asyncio.Queue[bytes | None] = asyncio.Queue()
         with self._lock:
             self._followers[queue] = asyncio.get_running_loop()
@@ -58,7 +58,7 @@ class EventHub:
                     line = await asyncio.wait_for(queue.get(), BREATH_S)
                 except TimeoutError:
                     line = b":\n\n"
-                if line is None:
+                if line is None or not still_in():
                     return
                 yield line
         finally:

@@ -281,6 +281,25 @@ def test_who_may_look_alone_has_no_buttons_and_acts_by_no_other_way(watched: Wat
     assert watched.phase(IMAGE) == "stream"
 
 
+def test_whoever_leaves_in_one_window_is_out_in_all_of_them_and_is_told_what_to_do(watched: Watched) -> None:
+    watched.let_in()
+    browser = watched.browser
+    browser.click(watched.name("orders"), within="#table-list")
+    browser.awaits("document.getElementById('table-dialog').open")
+    # As the other window does it; this one only looks.
+    browser.look(
+        "void fetch('/page/logout', { method: 'POST', body: '{}', headers: { 'Content-Type': 'application/json', "
+        "'X-Raycdc-Key': localStorage.getItem('raycdc-key') } })"
+    )
+    browser.awaits("!document.getElementById('entrance').hidden")
+    assert browser.look("document.getElementById('view').checkVisibility()") is False
+    assert browser.look("document.getElementById('table-dialog').open") is False
+    told = browser.look("document.getElementById('login-error').textContent")
+    assert "not let in any more" in told
+    assert "The command above prints a new link." in told
+    browser.picture(PICTURES / "left.png")
+
+
 def test_it_can_be_used_by_keyboard_and_heard(watched: Watched) -> None:
     watched.let_in()
     browser = watched.browser

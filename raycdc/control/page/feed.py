@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 
 from raycdc.control.calls import TooManyCallsError, in_thread
@@ -23,10 +23,17 @@ LOOKERS_MAX = 16
 #: From one look to the next, and how old the part that all see may be.
 EVERY_S = 1.0
 SHARED_FOR_S = 0.9
+#: A browser asks anew so often, in one second to the next, and gets its cookie anew with that.
+STREAM_S = 3600.0
 #: Parked tables that are shown apart from the others, and splits of each reader.
 PARKED_MAX = SPLITS_MAX = 50
 #: Changes of schemas in each look.
 CHANGES_MAX = 30
+
+
+#: The last events of a stream. The page reads them by their names.
+ENDED = b"event: end\ndata: {}\n\n"
+AGAIN = b"event: again\ndata: {}\n\n"
 
 
 @dataclass(slots=True)
@@ -63,18 +70,26 @@ class Feed:
         """Whether there is room for nobody else."""
         return self._lookers >= LOOKERS_MAX
 
-    async def follow(self, wanted: Wanted, may: May) -> AsyncIterator[bytes]:
-        """Looks as server-sent events, until whoever looks goes."""
-        seen = _Seen()
+    async def follow(
+        self, wanted: Wanted, may: May, still_in: Callable[[], bool] | None = None
+    ) -> AsyncIterator[bytes]:
+        """Looks as server-sent events, until whoever looks goes. A browser is asked for before each, `still_in`: the
+        last event of one that may look no more is ``end``, and that of one that has looked for `STREAM_S` ``again``.
+        """
+        seen, until_s = _Seen(), time.monotonic() + STREAM_S
         self._lookers += 1
         try:
-            while True:
+            while still_in is None or still_in():
+                if still_in is not None and time.monotonic() >= until_s:
+                    yield AGAIN
+                    return
                 try:
                     look = await in_thread(lambda: self.look(wanted, may, seen))
                 except TooManyCallsError:
                     return  # Whoever asks again is told why.
                 yield b"event: look\ndata: " + look.to_json() + b"\n\n"
                 await asyncio.sleep(EVERY_S)
+            yield ENDED
         finally:
             self._lookers -= 1
 

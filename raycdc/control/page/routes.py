@@ -5,7 +5,8 @@
 | ``GET /``, ``GET /page/FILE`` | the page and what it loads, which are the same for everybody | anybody |
 | ``POST /page/login`` with ``{"code": …}`` | lets a browser in, for a link's code or the token | anybody |
 | ``POST /page/logout`` | ends the session | who was let in |
-| ``GET /v1/look`` | `raycdc.control.page.look.Look`, every second, as server-sent events; ``?contains=``, \
+| ``GET /v1/look`` | `raycdc.control.page.look.Look`, every second, as server-sent events: ``look``, and a last \
+``end`` for a session that has ended, ``again`` for one that has looked for an hour; ``?contains=``, \
 ``phase=``, ``sort=``, ``descending=1``, ``offset=`` and ``limit=`` choose its tables, ``table=`` one more | \
 the token, or who was let in |
 | ``GET /v1/schema?table=…`` | the columns of a table (`raycdc.control.page.schemas`) | the same |
@@ -15,6 +16,8 @@ the token, or who was let in |
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from starlette.requests import Request
@@ -83,6 +86,11 @@ class Page:
             *(() if self._verifications is None else self._verifications.routes()),
         ]
 
+    def still_in(self, request: Request) -> Callable[[], bool]:
+        """Says from now on whether whoever sent the request is let in; a session is used by being asked for."""
+        session = session_of(request)
+        return (lambda: True) if session is None else partial(self._sessions.goes_on, session)
+
     def close(self) -> None:
         """The run ends."""
         if self._verifications is not None:
@@ -112,21 +120,26 @@ class Page:
         if isinstance(asked, Response):
             return asked
         given = asked.get("code") if isinstance(asked, dict) else None
-        session = self._sessions.let_in(given) if isinstance(given, str) else None
+        # Browsers say by their Origin whether a proxy speaks TLS to them.
+        secure = request.headers.get("origin", "").startswith("https:")
+        session = self._sessions.let_in(given, secure=secure) if isinstance(given, str) else None
         if session is None:
             return error(401, "That lets nobody in: a link works once, and for ten minutes.")
         document = {"key": session.key, "read_only": session.reads_only}
         answer = JSONResponse(document, headers=HEADERS)
+        self._set_cookie(answer, session)
+        return answer
+
+    def _set_cookie(self, answer: Response, session: Session) -> None:
+        """The browser keeps it for as long as the session is good that nobody uses."""
         answer.set_cookie(
             self._sessions.cookie,
             session.secret,
             max_age=int(SESSION_GOOD_FOR_S),
             httponly=True,
             samesite="strict",
-            # Browsers say by their Origin whether a proxy speaks TLS to them.
-            secure=request.headers.get("origin", "").startswith("https:"),
+            secure=session.secure,
         )
-        return answer
 
     async def _logout(self, request: Request) -> Response:
         if (session := session_of(request)) is not None:
@@ -140,8 +153,13 @@ class Page:
             return error(503, "As many look at this run as may; close another page of it.")
         session = session_of(request)
         may = May(act=session is None or not session.reads_only, verify=self._verifications is not None)
-        looks = self._feed.follow(_wanted(request), may)
-        return StreamingResponse(looks, media_type="text/event-stream", headers=HEADERS | {"X-Accel-Buffering": "no"})
+        looks = self._feed.follow(_wanted(request), may, None if session is None else self.still_in(request))
+        headers = HEADERS | {"X-Accel-Buffering": "no"}
+        answer = StreamingResponse(looks, media_type="text/event-stream", headers=headers)
+        if session is not None:
+            # Whoever looks on stays logged in, so the cookie must not end before the session.
+            self._set_cookie(answer, session)
+        return answer
 
     async def _link(self, request: Request) -> Response:
         if session_of(request) is not None:

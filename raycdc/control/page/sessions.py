@@ -22,7 +22,7 @@ from starlette.requests import Request
 
 #: A link that nobody has used for so long lets nobody in.
 CODE_GOOD_FOR_S = 600.0
-#: A browser that has asked nothing for so long is let in anew.
+#: A browser that has asked nothing for so long, and had no look open, is let in anew.
 SESSION_GOOD_FOR_S = 12 * 3600.0
 #: So many of each are remembered: the newest.
 CODES_MAX = SESSIONS_MAX = 64
@@ -32,11 +32,14 @@ KEY_HEADER = "X-Raycdc-Key"
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A browser that was let in. `secret` is its cookie, `key` what the page has; `reads_only` may not act."""
+    """A browser that was let in. `secret` is its cookie, for TLS alone where it is `secure`; `key` is what the page
+    has; `reads_only` may not act.
+    """
 
     secret: str
     key: str
     reads_only: bool
+    secure: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class Sessions:
             self._codes = [*self._codes, code][-CODES_MAX:]
         return code.text
 
-    def let_in(self, given: str) -> Session | None:
+    def let_in(self, given: str, *, secure: bool = False) -> Session | None:
         """A new session for whoever gives a code, which then works no more, or the token; None for anything else."""
         reads_only = self._reads_only
         if not _same(given, self._token):
@@ -77,7 +80,7 @@ class Sessions:
             if code is None:
                 return None
             reads_only = reads_only or code.reads_only
-        session = Session(secrets.token_urlsafe(32), secrets.token_urlsafe(32), reads_only)
+        session = Session(secrets.token_urlsafe(32), secrets.token_urlsafe(32), reads_only, secure)
         with self._lock:
             self._sessions[session.secret] = (session, self._clock() + SESSION_GOOD_FOR_S)
             while len(self._sessions) > SESSIONS_MAX:
@@ -98,12 +101,22 @@ class Sessions:
             return None
         secret, key = request.cookies.get(self.cookie, ""), request.headers.get(KEY_HEADER, "")
         with self._lock:
-            session, until_s = self._sessions.pop(secret, (None, 0.0))
-            if session is None or until_s <= self._clock():
-                return None
-            # The one that was used last is at the end, so that the first is the one to forget.
-            self._sessions[secret] = (session, self._clock() + SESSION_GOOD_FOR_S)
-        return session if _same(key, session.key) else None
+            session = self._used_now(secret)
+        return session if session is not None and _same(key, session.key) else None
+
+    def goes_on(self, session: Session) -> bool:
+        """Whether the browser is still let in; whoever looks on uses its session."""
+        with self._lock:
+            return self._used_now(session.secret) is not None
+
+    def _used_now(self, secret: str) -> Session | None:
+        """The session of this cookie, which lives on from now; the caller has the lock."""
+        session, until_s = self._sessions.pop(secret, (None, 0.0))
+        if session is None or until_s <= self._clock():
+            return None
+        # The one that was used last is at the end, so that the first is the one to forget.
+        self._sessions[secret] = (session, self._clock() + SESSION_GOOD_FOR_S)
+        return session
 
     def end(self, session: Session) -> None:
         """The browser is let in no more."""

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,15 @@ from raycdc.control.api import Answers, Guarding, application
 from raycdc.control.collect import About, Collector
 from raycdc.control.events import EventHub
 from raycdc.control.history import STEPS, History
+from raycdc.control.page import feed as page_feed
 from raycdc.control.page.feed import Feed
 from raycdc.control.page.look import May
 from raycdc.control.page.routes import STATIC, Page
 from raycdc.control.page.schemas import Schemas
-from raycdc.control.page.sessions import CODE_GOOD_FOR_S, SESSION_GOOD_FOR_S, SESSIONS_MAX, Sessions
+from raycdc.control.page.sessions import CODE_GOOD_FOR_S, SESSION_GOOD_FOR_S, SESSIONS_MAX, Session, Sessions
 from raycdc.control.page.verifications import Verifications
 from raycdc.driver.commands import CommandDesk
-from raycdc.run_events import Committed, Lags, Progress, RunEvent, SchemaChanged, Started, TableFigures
+from raycdc.run_events import Committed, Lags, Progress, RunEvent, SchemaChanged, Started, TableFigures, Warned
 from raycdc.testing.servers.process import wait_until
 
 HOST = "127.0.0.1:8087"
@@ -66,9 +67,9 @@ class Door:
         self.history = History(self.collector.pace, **clock)  # type: ignore[arg-type]
         self.sessions = Sessions(TOKEN, reads_only=self.reads_only, clock=lambda: self.now_s)
         store = CheckpointStore(self.path / "state", pipeline="shop")
-        self.desk = CommandDesk(store)
+        self.desk, self.events = CommandDesk(store), EventHub()
         self.page = Page(self.sessions, Feed(self.collector, self.history), Schemas(store), self.verifications)
-        answers = Answers(self.collector.status, self.desk, EventHub())
+        answers = Answers(self.collector.status, self.desk, self.events)
         self.application = application(answers, Guarding(TOKEN, frozenset({HOST})), self.page)
 
     def tell(self, *events: RunEvent) -> None:
@@ -87,6 +88,33 @@ class Door:
         }  # fmt: skip
         body = sent if isinstance(sent, bytes) else b"" if sent is None else json.dumps(sent).encode()
         return asyncio.run(self._ask(scope, body))
+
+    def stream(self, path: str, headers: Mapping[str, str], came: Callable[[int], None]) -> tuple[str, list[bytes]]:
+        """The cookie and the parts of a stream that ends by itself; `came` hears the number of each."""
+        scope = {
+            "type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"",
+            "root_path": "", "scheme": "http", "server": ("127.0.0.1", 8087),
+            "headers": [(name.encode(), value.encode()) for name, value in ({"host": HOST} | {**headers}).items()],
+        }  # fmt: skip
+        parts: list[bytes] = []
+        told: dict[bytes, bytes] = {}
+
+        async def receive() -> Message:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        async def send(message: Message) -> None:
+            told.update(message.get("headers", ()))
+            if part := message.get("body"):
+                parts.append(part)
+                came(len(parts))
+
+        asyncio.run(self.application(scope, receive, send))
+        return told.get(b"set-cookie", b"").decode(), parts
+
+    def headers_of(self, session: Session) -> Mapping[str, str]:
+        """Those of the browser that has this session."""
+        return OWN | {"cookie": f"{self.sessions.cookie}={session.secret}", "x-raycdc-key": session.key}
 
     async def _ask(self, scope: Any, body: bytes) -> Answer:
         messages: list[Message] = []
@@ -214,6 +242,74 @@ def test_a_session_ends_when_it_is_left_or_long_unused_or_many_others_came(door:
     for _ in range(SESSIONS_MAX):
         door.sessions.let_in(TOKEN)
     assert door.ask("/v1/status", None, second).code == 401
+
+
+def test_whoever_looks_stays_let_in_and_a_look_ends_with_its_session(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_feed, "EVERY_S", 0.0)
+    session = door.sessions.let_in(TOKEN)
+    assert session is not None
+
+    def looked_for_days(count: int) -> None:
+        door.now_s += SESSION_GOOD_FOR_S - 1
+        if count == 5:
+            door.sessions.end(session)  # As another tab of the browser does that leaves.
+
+    cookie, looks = door.stream("/v1/look", door.headers_of(session), looked_for_days)
+    assert [look.partition(b"\n")[0] for look in looks] == [b"event: look"] * 5 + [b"event: end"]
+    # The cookie, too, is good for as long again.
+    assert cookie.startswith(f"{door.sessions.cookie}={session.secret}; ")
+    assert f"Max-Age={SESSION_GOOD_FOR_S:.0f}" in cookie
+
+
+def test_a_look_ends_with_a_session_that_is_forgotten(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine slept for a day, or as many others came as are remembered."""
+    monkeypatch.setattr(page_feed, "EVERY_S", 0.0)
+
+    def slept(_: int) -> None:
+        door.now_s += SESSION_GOOD_FOR_S
+
+    def crowded(count: int) -> None:
+        for _ in range(SESSIONS_MAX if count == 2 else 1):
+            door.sessions.let_in(TOKEN)
+
+    looks = {}
+    for what in (slept, crowded):
+        session = door.sessions.let_in(TOKEN)
+        assert session is not None
+        looks[what] = door.stream("/v1/look", door.headers_of(session), what)[1]
+        assert door.ask("/v1/status", None, door.headers_of(session)).code == 401
+    assert [len(looks[slept]), looks[slept][-1]] == [2, page_feed.ENDED]
+    assert [len(looks[crowded]), looks[crowded][-1]] == [3, page_feed.ENDED]
+
+
+def test_a_look_is_followed_by_another_one_so_that_the_cookie_lives_on(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_feed, "STREAM_S", 0.0)
+    session = door.sessions.let_in(TOKEN, secure=True)
+    assert session is not None
+    cookie, looks = door.stream("/v1/look", door.headers_of(session), lambda _: None)
+    assert looks == [page_feed.AGAIN]
+    assert "; Secure" in cookie
+    # Whoever has the token has no cookie, and looks without an end.
+    answer = door.ask("/v1/look", None, BEARER)
+    assert "set-cookie" not in answer.headers
+    assert answer.body.startswith(b"event: look\n")
+
+
+def test_events_are_followed_for_as_long_as_the_session_lasts(door: Door) -> None:
+    session = door.sessions.let_in(TOKEN)
+    assert session is not None
+
+    def told(count: int) -> None:
+        if count == 3:
+            door.sessions.end(session)
+        door.events.tell(Warned("news"))
+
+    _, lines = door.stream("/v1/events", door.headers_of(session), told)
+    assert [line.partition(b"\n")[0] for line in lines] == [b": raycdc", b"event: warning", b"event: warning"]
 
 
 def test_a_browser_acts_through_the_commands_of_the_command_line_and_from_its_own_page_alone(door: Door) -> None:

@@ -14,6 +14,9 @@ import { codeOfAddress, hasKey, logIn, logOut } from "./session.js";
 import { Tables } from "./tables.js";
 import { listenToTheme } from "./theme.js";
 
+const FORGOTTEN = "This browser is not let in any more: somebody has left here, the run was started anew, or nobody "
+  + "looked for twelve hours. The command above prints a new link.";
+
 const history = new History();
 const charts = new Charts(history);
 const epochs = new Epochs(history);
@@ -34,7 +37,7 @@ const feed = new Feed({
     document.body.classList.add("stale");
   },
   onRefused() {
-    enter(last ? "The run has forgotten this browser: it was started anew, or it is long since you were here." : "");
+    enter(last ? FORGOTTEN : "");
   },
 });
 
@@ -82,6 +85,7 @@ function openTable(name) {
 /** Show the entrance. */
 function enter(text) {
   feed.stop();
+  dialog.close();
   byId("view").hidden = true;
   byId("entrance").hidden = false;
   setText(byId("login-error"), text);

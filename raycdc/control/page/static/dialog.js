@@ -29,6 +29,10 @@ export class TableDialog {
     this.dialog.showModal();
   }
 
+  close() {
+    this.dialog.close();
+  }
+
   /** The newest of the table that is shown. */
   show(table, look) {
     if (!this.particulars || this.name !== table.table) return;

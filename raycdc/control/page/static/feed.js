@@ -5,6 +5,8 @@ import { NotLetInError, ask } from "./session.js";
 const AGAIN_MS = 2000;
 /** A look comes every second. A connection that is silent for so long is none. */
 const SILENT_MS = 15_000;
+/** A stream is followed by another one, in which the run keeps this browser's cookie fresh. */
+const AGAIN = "again";
 
 export class Feed {
   /** `onLook(look, first)`, `onSilence(text)` and `onRefused()` hear what comes. */
@@ -32,7 +34,7 @@ export class Feed {
   async run(signal) {
     while (!signal.aborted) {
       try {
-        await this.read(signal);
+        if (await this.read(signal) === AGAIN) continue;
         if (!signal.aborted) this.onSilence("The run has closed the connection: it ends, or has ended. Asking again …");
       } catch (error) {
         if (signal.aborted) return;
@@ -61,15 +63,19 @@ export class Feed {
       let first = true;
       for (;;) {
         const { value, done } = await reader.read();
-        if (done) return;
+        if (done) return null;
         clearTimeout(silence);
         silence = setTimeout(abort, SILENT_MS);
         text += value;
         const events = text.split("\n\n");
         text = events.pop();
         for (const event of events) {
-          const data = event.split("\n").find((line) => line.startsWith("data: "));
-          if (!data || signal.aborted) continue;
+          if (signal.aborted) continue;
+          const lines = event.split("\n");
+          if (lines.includes("event: end")) throw new NotLetInError();
+          if (lines.includes(`event: ${AGAIN}`)) return AGAIN;
+          const data = lines.find((line) => line.startsWith("data: "));
+          if (!data) continue;
           this.onLook(JSON.parse(data.slice(6)), first);
           first = false;
         }

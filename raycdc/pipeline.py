@@ -154,10 +154,10 @@ class Pipeline:
         notifier = Notifier(self.config, log.listen)
         control = Control(self.config, notifier.listen, local=local, show_page=show_page)
         reporter = ProgressReporter(control.listen, driver_pid=os.getpid())
-        reporter.on_status.append(control.heard)
-        reporter.on_exit.append(notifier.failed_at_once)
+        reporter.hearers.on_status.append(control.heard)
+        reporter.hearers.on_exit.append(notifier.failed_at_once)
         notifier.open(reporter.warning, lambda: None if (room := control.log_room()) is None else room.kept_s)
-        reporter.on_moved.append(control.moved)
+        reporter.hearers.on_moved.append(control.moved)
         start = Start(self.config, local, self._has_sink)
         with log.writing():
             try:
@@ -339,7 +339,8 @@ class Pipeline:
         watchdog = Watchdog(config.pipeline.watchdog.total_seconds(), reporter.tell, reporter.moved)
         watchdog.board.around = partial(activity, spark)
         run.stack.enter_context(watchdog.watching())
-        reporter.on_status.append(watchdog.heard)
+        reporter.hearers.on_status.append(watchdog.heard)
+        reporter.hearers.on_asking.append(watchdog.asked)
         if spark is not None and not config.spark.is_here:
             from raycdc.spark.executors import probe  # Only here, because most runs have no executors elsewhere.
 
@@ -388,9 +389,9 @@ class Pipeline:
         last = store.last_manifest()
         # The start has told of those that it asks for.
         known = None if last is None else known_tables(last) | requests_of(store).tables.keys()
-        reporter.on_status.append(NewTables(known, reporter.tell).heard)
+        reporter.hearers.on_status.append(NewTables(known, reporter.tell).heard)
         lives = TableLives(phases, reporter.tell)
-        reporter.on_status += [recoveries.heard, lives.heard]
+        reporter.hearers.on_status.extend([recoveries.heard, lives.heard])
         reporter.bad_rows(bad_rows(store, loop.committed))
         losses = RestartBudget()
         while True:

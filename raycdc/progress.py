@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Protocol, TypeVar
 
 from raycdc.epochs.lag import Lag
@@ -53,6 +53,26 @@ class StatusOf(Protocol):
     """Asks for the status of the source side, with what is known of each table or without. None while there is none."""
 
     def __call__(self, *, tables: bool) -> JobStatus | None: ...
+
+
+class HearsOfAsking(Protocol):
+    """Hears whether somebody is `asking` for statuses from now on."""
+
+    def __call__(self, *, asking: bool) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Hearers:
+    """Whoever hears of what is no event. They are called by the thread that it happens in, and return at once."""
+
+    #: When statuses of the source side begin to be asked for, and when nobody asks any more.
+    on_asking: list[HearsOfAsking] = field(default_factory=list)
+    #: Every status of the source side that is looked at.
+    on_status: list[Callable[[JobStatus | None], None]] = field(default_factory=list)
+    #: The error with which the process ends at once, before it does.
+    on_exit: list[Callable[[RaycdcError], None]] = field(default_factory=list)
+    #: That the driver's work goes on, also where there is no source side to look at.
+    on_moved: list[Callable[[], None]] = field(default_factory=list)
 
 
 class TablesOfRun:
@@ -158,12 +178,7 @@ class ProgressReporter:
 
     def __init__(self, listener: Listener, *, driver_pid: int) -> None:
         self._listener = listener
-        #: Each hears every status of the source side that is looked at.
-        self.on_status: list[Callable[[JobStatus | None], None]] = []
-        #: Each hears the error with which the process ends at once, before it does.
-        self.on_exit: list[Callable[[RaycdcError], None]] = []
-        #: Each hears that the driver's work goes on, also where there is no source side to look at.
-        self.on_moved: list[Callable[[], None]] = []
+        self.hearers = Hearers()
         self._driver_pid = driver_pid
         self._lock = threading.Lock()
         self._parked: dict[str, int] = {}
@@ -194,7 +209,7 @@ class ProgressReporter:
         self._tell(Warned(text))
 
     def moved(self) -> None:
-        for hear in self.on_moved:
+        for hear in self.hearers.on_moved:
             hear()
 
     def failed(self, error: RaycdcError) -> None:
@@ -234,6 +249,7 @@ class ProgressReporter:
                     tables_at_s = now_s + (now_s - begun_s) / TABLES_SHARE
 
         thread = threading.Thread(target=watch, name="progress", daemon=True)
+        self._asking(asking=True)
         thread.start()
         try:
             yield
@@ -243,6 +259,11 @@ class ProgressReporter:
         finally:
             ended.set()
             thread.join(timeout=5)
+            self._asking(asking=False)
+
+    def _asking(self, *, asking: bool) -> None:
+        for hear in self.hearers.on_asking:
+            hear(asking=asking)
 
     def _look(self, status: StatusOf, *, tables: bool = True, every: bool = False) -> bool:
         """Report once, with what is known of tables or without; False when the job has failed, which the epoch loop
@@ -251,8 +272,9 @@ class ProgressReporter:
         try:
             now = status(tables=tables)
         except RaycdcError:
+            self._asking(asking=False)
             return False
-        for hear in self.on_status:
+        for hear in self.hearers.on_status:
             hear(now)
         if now is not None:
             self._tell_parked(now.tables)

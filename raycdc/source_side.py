@@ -187,7 +187,7 @@ def _end_process(reporter: ProgressReporter, lost: ClusterLostError) -> None:
         reporter.failed(lost)
         sys.stderr.write(f"{printable_text(str(lost))}\n")
         sys.stderr.flush()
-        for tell in reporter.on_exit:
+        for tell in reporter.hearers.on_exit:
             tell(lost)
     finally:
         # Whatever a listener or standard error has against it.

@@ -5,6 +5,9 @@ readers and the coordinator told with their heartbeats, chunks that wait for the
 has not moved for ``pipeline.watchdog`` is told, again when it has stood twice as long, and once more when it goes on.
 Nothing else depends on it: it never ends a run, which patience and time-outs do.
 
+An enumerator that says nothing for as long is told of instead of what it and its readers waited for when it spoke last:
+that may have gone on since, and nobody knows.
+
 A log without changes, a table that waits for its turn and a reader that keeps to a rate are no work that stands.
 """
 
@@ -21,6 +24,11 @@ from raycdc.threads import THREADS, Threads
 from raycdc.waiting.stages import Board, Stage
 
 LOOK_S = 1.0
+#: An enumerator that seals much takes a second or two for an answer, whatever `pipeline.watchdog` is.
+SILENT_MIN_S = 10.0
+#: What one does that gives none.
+SILENT = "has not said how far the job is"
+SILENT_NOTE = "what tables and readers wait for is not known meanwhile"
 #: A stand-still is told again when it has lasted this many times as long.
 AGAIN_AFTER = 2.0
 
@@ -39,6 +47,8 @@ class _Told:
 
     event: StoodStill
     again_s: float
+    #: Whether a status of the source side told it, and not the driver.
+    by_status: bool
 
 
 @dataclass(slots=True)
@@ -57,10 +67,21 @@ class StandStills:
     _told: dict[_Place, _Told] = field(default_factory=dict)
     _since: dict[_Place, _Since] = field(default_factory=dict)
 
-    def look(self, now_s: float, board: Board, status: JobStatus | None) -> Iterator[RunEvent]:
-        """The events to tell now."""
-        found = dict(self._found(now_s, board, status))
+    def look(
+        self, now_s: float, board: Board, status: JobStatus | None, *, heard_s: float | None = None
+    ) -> Iterator[RunEvent]:
+        """The events to tell now. `heard_s` is when `status` was heard, or one was asked for first (None: now)."""
+        heard_s = now_s if heard_s is None else heard_s
+        silent = now_s - heard_s >= max(self.after_s, SILENT_MIN_S)
+        of_driver = dict(self._of_driver(board))
+        if silent:
+            of_driver |= [self._event(_Place(Stage.ENUMERATOR), SILENT, now_s - heard_s, SILENT_NOTE)]
+        of_status = {} if silent or status is None else dict(self._of_status(heard_s, status))
+        found = of_driver | of_status
         for place, told in list(self._told.items()):
+            # Nobody knows whether it has gone on while the enumerator is silent.
+            if told.by_status and silent:
+                continue
             if place not in found or found[place].seconds < self.after_s:
                 del self._told[place]
                 yield WentOn(told.event)
@@ -69,7 +90,7 @@ class StandStills:
             if event.seconds < self.after_s:
                 continue
             if before is None or event.seconds >= before.again_s:
-                self._told[place] = _Told(event, event.seconds * AGAIN_AFTER)
+                self._told[place] = _Told(event, event.seconds * AGAIN_AFTER, place in of_status)
                 yield event
             else:
                 before.event = event
@@ -79,11 +100,12 @@ class StandStills:
         told, self._told = self._told, {}
         return [WentOn(each.event) for each in told.values()]
 
-    def _found(self, now_s: float, board: Board, status: JobStatus | None) -> Iterator[tuple[_Place, StoodStill]]:
+    def _of_driver(self, board: Board) -> Iterator[tuple[_Place, StoodStill]]:
         for one in board.standing():
             yield self._event(_Place(one.stage, one.table, one.split), one.doing, one.seconds, one.note)
-        if status is None:
-            return
+
+    def _of_status(self, heard_s: float, status: JobStatus) -> Iterator[tuple[_Place, StoodStill]]:
+        """What stood when the status was heard, and for how long it did by then."""
         for one in status.standing:
             yield self._event(_Place(one.stage, one.table, one.split), one.doing, one.seconds, one.note)
         for reader in status.readers:
@@ -95,8 +117,8 @@ class StandStills:
         for place, (doing, shows) in seen.items():
             since = self._since.get(place)
             if since is None or since.shows != shows:
-                since = self._since[place] = _Since(shows, now_s)
-            yield self._event(place, doing, now_s - since.since_s)
+                since = self._since[place] = _Since(shows, heard_s)
+            yield self._event(place, doing, heard_s - since.since_s)
 
     def _observed(self, status: JobStatus) -> Iterator[tuple[_Place, tuple[str, Hashable]]]:
         """What readers wait for in each other: in words, and by what one sees that it moves."""
@@ -120,8 +142,9 @@ class StandStills:
 
 
 class Watchdog:
-    """See the module's docstring. `tell` is called by its thread; `heard` by whoever has a new status. `moved` hears
-    that works of the driver have moved, at most once a look: a recovery may take long, and has no other sign of life.
+    """See the module's docstring. `tell` is called by its thread; `asked` and `heard` by whoever asks for statuses.
+    `moved` hears that works of the driver have moved, at most once a look: a recovery may take long, and has no other
+    sign of life.
     """
 
     def __init__(
@@ -138,12 +161,20 @@ class Watchdog:
         self._moved_s = 0.0
         self._threads = threads
         self._status: JobStatus | None = None
+        #: When a status was heard last, or asked for first; None while nobody asks.
+        self._heard_s: float | None = None
         #: The works of the driver.
         self.board = Board(threads)
 
+    def asked(self, *, asking: bool) -> None:
+        """Statuses are asked for from now on, or no more: there is no source side."""
+        self._status, self._heard_s = None, self._threads.now_s() if asking else None
+
     def heard(self, status: JobStatus | None) -> None:
-        """The newest status of the source side; None while there is none."""
-        self._status = status
+        """The newest status of the source side; while it gives none, the last one says what stood then."""
+        # One that comes when nobody asks any more is a late answer.
+        if status is not None and self._heard_s is not None:
+            self._status, self._heard_s = status, self._threads.now_s()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -168,5 +199,5 @@ class Watchdog:
         if (moved_s := self.board.moved_last_s()) > self._moved_s:
             self._moved_s = moved_s
             self._moved()
-        for event in self._stand_stills.look(self._threads.now_s(), self.board, self._status):
+        for event in self._stand_stills.look(self._threads.now_s(), self.board, self._status, heard_s=self._heard_s):
             self._tell(event)

@@ -12,6 +12,7 @@ what has not moved for a while; readers tell it with their heartbeats, and `rayc
 | `chunk` | a chunk of a table | no batch of it comes |
 | `hand-off` | a chunk of a table | neither the log nor any chunk moves |
 | `seal` | an epoch | no reader reports, and none syncs a file |
+| `enumerator` | the enumerator | it does not say how far the job is, so nobody knows of `ask` to `seal` meanwhile |
 | `look` | a target | the sink does not say what it holds |
 | `schema`, `stage`, `commit` | a target | neither a statement nor a task ends |
 """
@@ -44,6 +45,7 @@ class Stage(StrEnum):
     CHUNK = "chunk"
     HAND_OFF = "hand-off"
     SEAL = "seal"
+    ENUMERATOR = "enumerator"
     LOOK = "look"
     SCHEMA = "schema"
     STAGE = "stage"

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from raycdc.driver.watchdog import StandStills
+from raycdc.driver.watchdog import StandStills, Watchdog
 from raycdc.errors import SinkError, SinkUnavailableError
 from raycdc.model import TableId
-from raycdc.run_events import StoodStill, WentOn
+from raycdc.progress import ProgressReporter
+from raycdc.run_events import RunEvent, StoodStill, WentOn
 from raycdc.source.protocol.job_status import JobStatus, ReaderStatus, SealStatus
 from raycdc.source.protocol.metrics import HandOffWait, LogMetrics, ProcessMetrics, ReaderMetrics
 from raycdc.source.protocol.pace import WHOLE, Lane, LaneDemand, PaceDemand
@@ -173,6 +174,79 @@ def test_a_seal_that_waits_for_a_reader_names_it() -> None:
     (event,) = stand_stills.look(clock.s, board, sealing)
     assert str(event) == "epoch 7 waits for reader 1, 2 to seal its part since 5 s"
     assert told(stand_stills, clock, board, status()) == ["moving 5"]
+
+
+def waits(second: float) -> JobStatus:
+    """A chunk waits for the log, which is at this place."""
+    wait = HandOffWait(TableId("shop", "orders"), "shop.orders:12", "waits for the log's reader to open it")
+    return status(readers=(ReaderStatus(1, 1, 12, "n", metrics=ReaderMetrics(LogMetrics(int(second)), waits=(wait,))),))
+
+
+def test_an_enumerator_that_is_silent_is_told_of_and_nothing_of_what_it_said_before() -> None:
+    clock = Clock()
+    events: list[RunEvent] = []
+    watchdog = Watchdog(60.0, events.append, threads=clock)
+    reporter = ProgressReporter(lambda _: None, driver_pid=1)
+    reporter.hearers.on_status.append(watchdog.heard)
+    reporter.hearers.on_asking.append(watchdog.asked)
+    heard, stuck, answers = threading.Semaphore(0), threading.Event(), threading.Event()
+    reporter.hearers.on_status.append(lambda _: heard.release())
+    asked = 0
+
+    def ask(*, tables: bool) -> JobStatus:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            stuck.set()
+            assert answers.wait(600)
+        return waits(0)
+
+    def told_at(second: float) -> list[str]:
+        clock.s, before = second, len(events)
+        watchdog.look()
+        return [f"{type(event).__name__} {event}" for event in events[before:]]
+
+    where = "shop.orders, chunk shop.orders:12 on reader 1"
+    assert told_at(1000.0) == [], "nobody has asked yet"
+    with reporter.watching(ask, every_s=0.001):
+        assert stuck.wait(600)
+        assert told_at(1001.0) == []
+        assert told_at(1059.0) == []
+        (silent,) = told_at(1060.0)
+        assert silent == (
+            "StoodStill the enumerator: has not said how far the job is since 60 s (what tables and readers wait for "
+            "is not known meanwhile)"
+        )
+        assert told_at(1100.0) == []
+        (again,) = told_at(1120.0)
+        assert again.startswith("StoodStill the enumerator: has not said how far the job is since 120 s")
+        answers.set()
+        for _ in range(2):
+            assert heard.acquire(timeout=600)
+        assert told_at(1120.0) == [
+            "WentOn the enumerator: goes on after 120 s (has not said how far the job is)",
+            # It still does, and the log is where it was.
+            f"StoodStill {where}: waits for the log's reader to open it since 120 s",
+        ]
+    assert told_at(1121.0) == [f"WentOn {where}: goes on after 120 s (waits for the log's reader to open it)"]
+    assert told_at(5000.0) == [], "nobody asks any more"
+
+
+def test_what_stood_before_the_enumerator_was_silent_neither_goes_on_nor_grows_meanwhile() -> None:
+    clock = Clock()
+    board, stand_stills = Board(clock), StandStills(60.0)
+    assert told(stand_stills, clock, board, waits(0)) == []
+    clock.s = 60.0
+    assert told(stand_stills, clock, board, waits(0)) == ["standing 60"]
+    said = {}
+    for second in range(70, 1000, 10):
+        clock.s = float(second)
+        events = list(stand_stills.look(clock.s, board, waits(0), heard_s=60.0))
+        if events:
+            said[second] = [str(event).partition(":")[0] for event in events]
+    assert said == {120: ["the enumerator"], 180: ["the enumerator"], 300: ["the enumerator"], 540: ["the enumerator"]}
+    # The chunk went on meanwhile.
+    assert told(stand_stills, clock, board, status()) == ["moving 60", "moving 930"]
 
 
 def test_the_text_names_table_chunk_and_reader() -> None:

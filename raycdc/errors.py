@@ -315,6 +315,18 @@ class ClusterLostError(RaycdcError):
         super().__init__(f"{what} {advice}".strip())
 
 
+class ClusterNotStartedError(RaycdcError):
+    """Ray did not come up, or did not start a process that the run needs, in the time that busy machines take. A run
+    that began in its own process tries again later; another one ends, with nothing lost.
+    """
+
+    exit_code = ExitCode.CLUSTER
+    cure = (
+        "See with `ray status` and Ray's logs what the text names: no cluster, a node without memory or room for "
+        "another process, or a machine that does too much at once. Then the same command."
+    )
+
+
 class ProtocolError(RaycdcError):
     """A message between coordinator and reader is unknown, malformed or out of turn. Always a bug."""
 

@@ -29,7 +29,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from raycdc.bridge.access import SpoolAddress
 from raycdc.bridge.certificates import JobAuthority, ServerIdentity
 from raycdc.checkpoint.manifest import STATE_NODE
-from raycdc.errors import RaycdcError
+from raycdc.errors import ClusterNotStartedError
 from raycdc.runtime.ray_actors import CONCURRENCY, Needs, actor_class, last_line
 from raycdc.runtime.ray_nodes import RayNodes
 from raycdc.runtime.ray_private import machine_address
@@ -144,7 +144,11 @@ class RaySpools:
             look()
             self.look()
         if self._own not in self.addresses():
-            raise RaycdcError(f"The spool server of the driver's own node did not start within {START_S:g} s.")
+            raise ClusterNotStartedError(
+                f"Ray has started no spool server on the driver's node within {START_S:g} s (Ray's node "
+                f"{self._own}). See with `ray status` whether that node has memory free, and with `uptime` whether its "
+                "machine is overloaded; then start the run again, which goes on from what was sealed."
+            )
 
     def __repr__(self) -> str:
         return f"RaySpools({self.addresses()})"

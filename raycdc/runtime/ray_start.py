@@ -23,7 +23,7 @@ from typing import Any
 
 import ray
 
-from raycdc.errors import RaycdcError
+from raycdc.errors import ClusterNotStartedError
 from raycdc.runtime import ray_private
 from raycdc.runtime.ray_head import RayHead, Raylet
 
@@ -57,8 +57,14 @@ def start_ray(address: str, *, workers: int) -> None:
     logging.getLogger("ray").setLevel(logging.ERROR)
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address != "local":
-        with own_sigterm():
-            ray.init(address=address, **common)
+        try:
+            with own_sigterm():
+                ray.init(address=address, **common)
+        except (ConnectionError, RuntimeError) as cause:
+            raise ClusterNotStartedError(
+                f'No Ray answers where ray.address = "{address}" says: {cause} Start the cluster, or correct the '
+                "address; then start the run again, which goes on from what was sealed."
+            ) from cause
         return
     folder = ray_private.folder()
     ray_private.sweep(folder)
@@ -78,7 +84,10 @@ def start_ray(address: str, *, workers: int) -> None:
         except Exception as cause:
             ray.shutdown()
             if attempt == START_ATTEMPTS or "timed out" not in str(cause):
-                raise RaycdcError(f"Ray did not start: {cause}") from cause
+                raise ClusterNotStartedError(
+                    f"Ray did not start: {cause} Its logs are below {folder}. See whether the machine has memory free "
+                    "and is not overloaded; then start the run again, which goes on from what was sealed."
+                ) from cause
         else:
             return
 

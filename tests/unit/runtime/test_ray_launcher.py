@@ -5,15 +5,19 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import ray
 from ray._private import ray_constants, services
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError
 
-from raycdc.errors import StateError
-from raycdc.runtime import ray_stand_in
+from raycdc.errors import ClusterNotStartedError, ExitCode, StateError
+from raycdc.runtime import ray_spools, ray_stand_in, ray_start
 from raycdc.runtime.launcher import CoordinatorLostError
 from raycdc.runtime.ray_launcher import error_of_begin
+from raycdc.runtime.ray_nodes import RayNodes, ReaderNeeds
+from raycdc.runtime.ray_spools import SpoolSettings
 from raycdc.runtime.ray_start import lean_nodes
 from raycdc.testing.servers.process import wait_until
 
@@ -28,6 +32,39 @@ def test_a_coordinator_that_cannot_be_made_ends_the_run() -> None:
     error = error_of_begin(failed)
     assert isinstance(error, StateError)
     assert "No module named 'x'" in str(error)
+
+
+def test_a_spool_server_that_does_not_come_up_is_no_bug(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Ray has no process for it, and says nothing."""
+    monkeypatch.setattr(ray_spools.RaySpools, "look", lambda _: None)
+    here = SimpleNamespace(get_node_id=lambda: "4711")
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: here)
+    nodes = RayNodes(ReaderNeeds(), own="4711", network=False, warn=pytest.fail, nodes=list)
+    with pytest.raises(ClusterNotStartedError, match=r"within 60 s \(Ray's node 4711\)\. See with `ray status`") as end:
+        ray_spools.RaySpools(SpoolSettings(tmp_path, "c", "t"), nodes, warn=pytest.fail, look=lambda: None)
+    assert end.value.exit_code is ExitCode.CLUSTER
+
+
+def test_a_ray_that_does_not_come_up_is_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(**_: object) -> None:
+        raise RuntimeError("The raylet has died.")
+
+    monkeypatch.setattr(ray, "init", fails)
+    with pytest.raises(ClusterNotStartedError, match=r"Ray did not start: The raylet has died\. Its logs are") as end:
+        ray_start.start_ray("local", workers=1)
+    assert end.value.exit_code is ExitCode.CLUSTER
+
+
+@pytest.mark.parametrize("error", [ConnectionError, RuntimeError])
+def test_a_cluster_that_is_not_there_is_no_bug(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(**_: object) -> None:
+        raise error("Could not find any running Ray instance.")
+
+    monkeypatch.setattr(ray, "init", fails)
+    told = r'No Ray answers where ray\.address = "db1:6379" says: Could not find any running Ray instance\. Start the'
+    with pytest.raises(ClusterNotStartedError, match=told) as end:
+        ray_start.start_ray("db1:6379", workers=1)
+    assert end.value.exit_code is ExitCode.CLUSTER
 
 
 RAYLET = [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -23,6 +24,7 @@ from pydantic import (
     WrapValidator,
 )
 from pydantic.config import JsonDict
+from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 
 from raycdc.config.references import Renewed
@@ -89,6 +91,22 @@ class Secret:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Deprecated:
+    """A key that will go: `since` is the version that said so first, `instead` what to do, as a sentence."""
+
+    since: str
+    instead: str
+
+    @classmethod
+    def of(cls, field: FieldInfo) -> Deprecated | None:
+        """What `option` was told of a key."""
+        extra = field.json_schema_extra
+        if not isinstance(extra, dict) or not extra.get("deprecated"):
+            return None
+        return cls(str(extra["since"]), str(extra["instead"]))
+
+
 def option(
     default: Any = ...,
     *,
@@ -98,13 +116,15 @@ def option(
     planned: bool | tuple[str, ...] = False,
     change: str = "",
     init: bool = False,
+    deprecated: Deprecated | None = None,
     **constraints: Any,
 ) -> Any:
     """Declare a key. Without `default` it is required.
 
     `planned` names values (True: every value but the default) that are part of the design but do not work yet.
     `change` is for plug-ins of others: what changing the key means for a state (`raycdc.config.changes`).
-    With `init` the key is asked for by ``raycdc init`` although it has a default.
+    With `init` the key is asked for by ``raycdc init`` although it has a default. One that is `deprecated` works, and
+    whoever sets it is warned.
     `constraints` are pydantic's (``ge``, ``le``, ``min_length`` …).
     """
     extra: JsonDict = {"unit": unit} if unit else {}
@@ -112,6 +132,9 @@ def option(
         extra["change"] = change
     if init:
         extra["init"] = True
+    if deprecated:
+        # JSON Schema's own word, by which editors strike the key through.
+        extra |= {"deprecated": True, "since": deprecated.since, "instead": deprecated.instead}
     if planned:
         extra["planned"] = list(planned) if isinstance(planned, tuple) else True
     if isinstance(default, timedelta):

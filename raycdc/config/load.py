@@ -15,7 +15,7 @@ from raycdc.config.control import ControlOptions
 from raycdc.config.fields import Options, Secret
 from raycdc.config.model import COMMON_SECTIONS, REPEATED_SECTIONS, PipelineConfig, repeated_problems
 from raycdc.config.pipeline import PipelineOptions
-from raycdc.config.problems import planned_problems, problems_of, show_value
+from raycdc.config.problems import deprecated_keys, planned_problems, problems_of, show_value
 from raycdc.config.references import Place, Resolver, show_place
 from raycdc.config.source_and_sink import SinkConfig, SourceConfig
 from raycdc.config.storage import StorageOptions
@@ -108,12 +108,12 @@ class _Loader:
             if validated is not None:
                 sections[name] = validated
                 self._problems.extend(planned_problems(validated, name))
-                self._warn_about_literal_secrets(validated, (name,))
+                self._warn_about(validated, (name,))
         for name, (field, model) in REPEATED_SECTIONS.items():
             sections[field] = self._repeated(name, model)
             for index, options in enumerate(sections[field]):
                 if options is not None:
-                    self._warn_about_literal_secrets(options, (name, index))
+                    self._warn_about(options, (name, index))
         if "source" in sections:
             repeated = {name: sections[field] for name, (field, _) in REPEATED_SECTIONS.items()}
             self._problems.extend(repeated_problems(sections["source"], **repeated))
@@ -214,6 +214,10 @@ class _Loader:
 
     def _keys_elsewhere(self, name: str) -> dict[str, str]:
         return {key: other for other, model in COMMON_SECTIONS.items() if other != name for key in model.model_fields}
+
+    def _warn_about(self, options: BaseModel, place: Place) -> None:
+        self._warnings.extend(deprecated_keys(options, place))
+        self._warn_about_literal_secrets(options, place)
 
     def _warn_about_literal_secrets(self, options: BaseModel, place: Place) -> None:
         for name in type(options).model_fields:

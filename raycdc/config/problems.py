@@ -8,7 +8,7 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from raycdc.config.fields import Secret
+from raycdc.config.fields import Deprecated, Secret
 from raycdc.config.references import Place, show_place
 from raycdc.plugins import did_you_mean
 
@@ -35,6 +35,19 @@ def planned_problems(options: BaseModel, place: str) -> Iterator[str]:
             yield f"{here}: {show_value(value)} is not supported yet"
         if isinstance(value, BaseModel):
             yield from planned_problems(value, here)
+
+
+def deprecated_keys(options: BaseModel, place: Place) -> Iterator[str]:
+    """A warning for each key that is set and will go (`raycdc.config.fields.Deprecated`)."""
+    for name, field in type(options).model_fields.items():
+        if name not in options.model_fields_set:
+            continue
+        here: Place = (*place, field.alias or name)
+        if (deprecated := Deprecated.of(field)) is not None:
+            yield f"{show_place(here)} is deprecated since {deprecated.since}. {deprecated.instead}"
+        value = getattr(options, name)
+        if isinstance(value, BaseModel):
+            yield from deprecated_keys(value, here)
 
 
 def show_value(value: Any) -> str:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, create_model
 from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 
-from raycdc.config.fields import Options, Secret, show_duration, show_size
+from raycdc.config.fields import Deprecated, Options, Secret, show_duration, show_size
 from raycdc.config.model import COMMON_SECTIONS, REPEATED_SECTIONS
 from raycdc.config.problems import show_value
 from raycdc.plugins import PluginGroup, list_plugins, load_plugin
@@ -149,6 +149,8 @@ def _meaning(field: FieldInfo) -> str:
     text = field.description or ""
     if field.examples:
         text += f" Example: `{show_value(field.examples[0])}`."
+    if (deprecated := Deprecated.of(field)) is not None:
+        text += f" **Deprecated since {deprecated.since}.** {deprecated.instead}"
     if planned is True:
         return f"{text} (Not supported yet.)"
     return f"{text} (Not yet: {', '.join(map(str, planned))}.)" if isinstance(planned, list) else text

@@ -12,12 +12,15 @@ from typing import Any, get_args
 
 import pytest
 
-from raycdc.config import Mode, PipelineConfig, PipelineOptions, Secret, config_from_dict, load_config
-from raycdc.config.fields import Options, parse_duration, parse_size, show_duration, show_size
+from raycdc.cli.entry import main
+from raycdc.config import Mode, PipelineConfig, PipelineOptions, RouteOptions, Secret, config_from_dict, load_config
+from raycdc.config.fields import Deprecated, Options, option, parse_duration, parse_size, show_duration, show_size
+from raycdc.config.keys import declared_models, keys_of
 from raycdc.config.pipeline import LeftOutChange, SchemaChange
+from raycdc.config.problems import deprecated_keys
 from raycdc.config.reference import json_schema, reference_page
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig, ServerIdRange
-from raycdc.errors import ConfigError
+from raycdc.errors import ConfigError, ExitCode
 from raycdc.model import TableId
 from raycdc.model.pace import Pace
 from raycdc.plugins import list_plugins, load_plugin
@@ -437,6 +440,64 @@ def test_json_schema_describes_a_whole_configuration() -> None:
     assert schema["additionalProperties"] is False
     assert schema["$defs"]["PipelineOptions"]["properties"]["epoch_interval"]["default"] == "2s"
     assert "geheim" not in json.dumps(schema)
+
+
+class Inner(Options):
+    old: int = option(1, help="h", deprecated=Deprecated("0.3.0", "Leave it out."))
+    new: int = option(1, help="h")
+
+
+class Outer(Options):
+    inner: Inner = option(Inner(), help="h")
+    gone: Inner = option(Inner(), help="h", deprecated=Deprecated("0.4.0", "Write outer.inner instead."))
+    from_: str = option("", help="h", alias="from", deprecated=Deprecated("0.5.0", "Write outer.to instead."))
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ({}, []),
+        ({"inner": {"new": 2}}, []),
+        ({"inner": {"old": 1}}, ["outer.inner.old is deprecated since 0.3.0. Leave it out."]),
+        ({"gone": {"new": 2}}, ["outer.gone is deprecated since 0.4.0. Write outer.inner instead."]),
+        ({"from": "x"}, ["outer.from is deprecated since 0.5.0. Write outer.to instead."]),
+    ],
+)
+def test_a_deprecated_key_is_told_where_it_is_written(written: dict[str, Any], told: list[str]) -> None:
+    assert list(deprecated_keys(Outer.model_validate(written), ("outer",))) == told
+
+
+def test_check_and_run_warn_of_a_deprecated_key_and_it_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planted = {"deprecated": True, "since": "9.1.0", "instead": "Write epochs_per_hour instead."}
+    field, entry = PipelineOptions.model_fields["epoch_bytes_max"], RouteOptions.model_fields["replace_symbol"]
+    monkeypatch.setattr(field, "json_schema_extra", {**(field.json_schema_extra or {}), **planted})  # type: ignore[dict-item]
+    monkeypatch.setattr(entry, "json_schema_extra", planted)
+    file = tmp_path / "p.toml"
+    file.write_text(
+        'pipeline = { name = "p", state = "state", epoch_bytes_max = "7MB" }\n'
+        'source = { type = "datagen", tables = ["a.b"] }\nsink = { type = "console" }\ncontrol = { enabled = false }\n'
+        'route = [{ table = "a.b", to = "c.<>", replace_symbol = "<>" }]\n'
+    )
+    assert load_config(file).pipeline.epoch_bytes_max == 7_000_000
+    told = [
+        "Warning: pipeline.epoch_bytes_max is deprecated since 9.1.0. Write epochs_per_hour instead.",
+        "Warning: route[0].replace_symbol is deprecated since 9.1.0. Write epochs_per_hour instead.",
+    ]
+    main(["check", str(file), "--local"])
+    assert capsys.readouterr().err.splitlines()[:2] == told
+    # It goes no further than to the page that it does not have.
+    assert main(["run", str(file), "--local", "--page"]) == ExitCode.CONFIG
+    assert capsys.readouterr().err.splitlines()[:2] == told
+    assert "**Deprecated since 9.1.0.** Write epochs_per_hour instead. |" in reference_page()
+
+
+def test_no_key_is_deprecated_without_a_word_in_the_changelog() -> None:
+    changelog = (Path(__file__).parents[3] / "CHANGELOG.md").read_text()
+    for section, model in declared_models():
+        for key, field in keys_of(model):
+            assert Deprecated.of(field) is None or f"`{section.partition(':')[0]}.{key}`" in changelog, key
 
 
 def test_a_pace_is_more_than_nothing_and_belongs_to_every_source() -> None:

@@ -22,7 +22,7 @@ from raycdc.control.serving import HttpThread
 from raycdc.errors import ExitCode
 from raycdc.pipeline import Pipeline
 from raycdc.testing.forked_commands import completed
-from raycdc.testing.servers.process import free_port, wait_until
+from raycdc.testing.servers.process import held_port, wait_until
 
 CONFIG = """
 pipeline = { name = "asked", state = "state", epoch_interval = "200ms" }
@@ -42,10 +42,17 @@ def status(folder: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def port() -> Iterator[int]:
+    """Of the figures."""
+    with held_port() as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+def folder(port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A pipeline that runs, with all of both tables committed."""
     path = tmp_path_factory.mktemp("door")
-    metrics = f'metrics = {{ address = "127.0.0.1:{free_port()}" }}'
+    metrics = f'metrics = {{ address = "127.0.0.1:{port}" }}'
     (path / "pipeline.toml").write_text(CONFIG + metrics)
     command = [sys.executable, "-m", "raycdc.cli", "run", "pipeline.toml", "--local", "--json"]
     with (path / "run.log").open("w") as log:
@@ -221,10 +228,11 @@ def test_a_run_does_not_take_its_own_figures_for_those_of_somebody_else(
         wait_until(lambda: "open=True" in repr(thread), timeout_s=300, what="the door for scrapers is open")
 
     monkeypatch.chdir(tmp_path)
-    config = CONFIG.replace("per_second = 20", "events = 0") + f'metrics = {{ address = "127.0.0.1:{free_port()}" }}'
-    (tmp_path / "pipeline.toml").write_text(config)
     monkeypatch.setattr(HttpThread, "open", opened)
-    Pipeline.from_config(load_config("pipeline.toml")).run(until="caught-up", local=True)
+    with held_port() as port:
+        config = CONFIG.replace("per_second = 20", "events = 0") + f'metrics = {{ address = "127.0.0.1:{port}" }}'
+        (tmp_path / "pipeline.toml").write_text(config)
+        Pipeline.from_config(load_config("pipeline.toml")).run(until="caught-up", local=True)
 
 
 def test_a_state_at_rest_says_how_its_last_run_ended(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from raycdc.testing.forked_commands import completed
 from raycdc.testing.jobs import Job, Run
 from raycdc.testing.servers import DatabaseServer, KafkaServer, MariaDbServer, MongoDb, PostgresServer
 from raycdc.testing.servers.kafka import SWEEPER_PASSWORD
-from raycdc.testing.servers.process import free_port
+from raycdc.testing.servers.process import held_port
 
 pytestmark = pytest.mark.server
 
@@ -213,10 +213,16 @@ def spark_tells(port: int) -> str:
     return "".join(page(f"/{application['id']}/{name}") for name in ("environment", "sql?details=true&length=1000"))
 
 
-def with_doors(folder: Path) -> tuple[str, dict[str, int]]:
-    """The sections of both doors, and their ports."""
-    ports = {"control": free_port(), "metrics": free_port()}
-    return DOORS % {"folder": folder, **ports}, ports
+@pytest.fixture
+def ports() -> Iterator[Mapping[str, int]]:
+    """Those of both doors and of Spark's pages, which nobody else gets while one run after another listens there."""
+    with held_port() as control, held_port() as metrics, held_port() as spark:
+        yield {"control": control, "metrics": metrics, "spark": spark}
+
+
+def with_doors(folder: Path, ports: Mapping[str, int]) -> str:
+    """The sections of both doors."""
+    return DOORS % {"folder": folder, **ports}
 
 
 def doors_tell(run: Run, ports: Mapping[str, int]) -> str:
@@ -243,7 +249,7 @@ def doors_tell(run: Run, ports: Mapping[str, int]) -> str:
             return False
 
     assert run.wait_for(is_open), run.story()
-    bearer = {door: f"Bearer {BY_FILE[door]}" for door in ports}
+    bearer = {door: f"Bearer {BY_FILE[door]}" for door in ("control", "metrics")}
     asked = [answer("metrics", path, Authorization=bearer["metrics"]) for path in ("/metrics", "/healthz", "/readyz")]
     paths = ("/v1/status", "/v1/tables", "/v1/commands", "/v1/openapi.json", "/v1/look?limit=10")
     asked += [answer("control", path, Authorization=bearer["control"]) for path in paths]
@@ -265,8 +271,7 @@ def caught_up(job: Job) -> None:
     in_words(said(ended))
 
 
-def story(job: Job, server: MariaDbServer, bad: str, *, ports: Mapping[str, int], port: int = 0) -> None:
-    """`ports`: of both doors; `port`: of Spark's pages."""
+def story(job: Job, server: MariaDbServer, bad: str, *, ports: Mapping[str, int]) -> None:
     if job.local:
         killed = job.start("--until", "caught-up", "--verbose", failpoints="before_commit=kill@1")
         assert killed.wait() == -9, killed.story()
@@ -274,7 +279,7 @@ def story(job: Job, server: MariaDbServer, bad: str, *, ports: Mapping[str, int]
     live = job.start("--verbose")
     live.wait_for(lambda: len(list((job.state / "commits").glob("*.json"))) > 0)
     in_processes()
-    shown = (spark_tells(port) if port else "") + doors_tell(live, ports)
+    shown = ("" if job.local else spark_tells(ports["spark"])) + doors_tell(live, ports)
     live.interrupt()
     in_words(said(live), shown)
     in_files(job)
@@ -313,7 +318,7 @@ def make(server: MariaDbServer) -> None:
 
 
 def test_a_run_without_ray_into_postgresql(
-    mariadb: MariaDbServer, postgres: PostgresServer, secrets: Path, tmp_path: Path
+    mariadb: MariaDbServer, postgres: PostgresServer, secrets: Path, ports: Mapping[str, int], tmp_path: Path
 ) -> None:
     make(mariadb)
     with postgres.fresh_database() as home:
@@ -322,8 +327,7 @@ def test_a_run_without_ray_into_postgresql(
         postgres.execute("GRANT ALL ON SCHEMA public TO sweeper", database=home)
         keys = f'url = "{postgres.url(home)}"\nuser = "sweeper"\npassword = "${{file:{secrets}/sink}}"\n'
         job = Swept(tmp_path, mariadb, DATABASE, ("people", "odd", "stated"), sink="jdbc", sink_keys=keys, local=True)
-        doors, ports = with_doors(secrets)
-        job.sections = SECTIONS % {"folder": secrets} + doors
+        job.sections = SECTIONS % {"folder": secrets} + with_doors(secrets, ports)
         job.pipeline = f'on_bad_record = "park"\nstate_key = "${{file:{secrets}/state}}"'
         story(job, mariadb, f"INSERT INTO odd VALUES ('{KEY}', '{VALUE}\\0')", ports=ports)
 
@@ -331,14 +335,14 @@ def test_a_run_without_ray_into_postgresql(
 @pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_a_run_on_ray_and_spark_into_delta(mariadb: MariaDbServer, secrets: Path, tmp_path: Path) -> None:
+def test_a_run_on_ray_and_spark_into_delta(
+    mariadb: MariaDbServer, secrets: Path, ports: Mapping[str, int], tmp_path: Path
+) -> None:
     make(mariadb)
     job = Swept(tmp_path, mariadb, DATABASE, ("people", "odd", "stated"), readers=2)
-    port = free_port()
-    doors, ports = with_doors(secrets)
-    job.sections = (SECTIONS + SPARK) % {"folder": secrets, "port": port} + doors
+    job.sections = (SECTIONS + SPARK) % {"folder": secrets, "port": ports["spark"]} + with_doors(secrets, ports)
     job.pipeline = f'on_bad_record = "park"\nstate_key = "${{file:{secrets}/state}}"'
-    story(job, mariadb, f"INSERT INTO odd VALUES ('{KEY}', '{VALUE}')", ports=ports, port=port)
+    story(job, mariadb, f"INSERT INTO odd VALUES ('{KEY}', '{VALUE}')", ports=ports)
 
 
 def encrypted_key(kafka: KafkaServer, secrets: Path) -> Path:
@@ -372,7 +376,14 @@ def sent(kafka: KafkaServer, database: str) -> list[bytes | None]:
 @pytest.mark.parametrize("local", [True, pytest.param(False, marks=[pytest.mark.spark, pytest.mark.long])])
 @pytest.mark.parametrize("source", ["kafka", "mongodb"])
 def test_a_run_between_a_topic_and_a_collection(
-    source: str, *, local: bool, kafka: KafkaServer, mongodb: MongoDb, secrets: Path, tmp_path: Path
+    source: str,
+    *,
+    local: bool,
+    kafka: KafkaServer,
+    mongodb: MongoDb,
+    secrets: Path,
+    ports: Mapping[str, int],
+    tmp_path: Path,
 ) -> None:
     words = {
         "folder": secrets,
@@ -394,8 +405,7 @@ def test_a_run_between_a_topic_and_a_collection(
         job = SweptClients(tmp_path, cast("DatabaseServer", kafka), database, (), local=local, source_keys=read)
         job.sink, job.sink_keys = ("mongodb", "kafka")[source == "mongodb"], written.split("\n", 2)[2]
         job.write = "changelog"
-        doors, ports = with_doors(secrets)
-        job.sections = (SECTIONS % {"folder": secrets} + doors).replace("sweep.", f"{database}.")
+        job.sections = (SECTIONS % {"folder": secrets} + with_doors(secrets, ports)).replace("sweep.", f"{database}.")
         job.pipeline = f'state_key = "${{file:{secrets}/state}}"'
         killed = job.start("--until", "caught-up", "--verbose", failpoints="before_commit=kill@1")
         assert killed.wait() == -9, killed.story()

@@ -11,7 +11,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from signal import SIGKILL, Signals
 
@@ -40,6 +41,19 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+@contextmanager
+def held_port() -> Iterator[int]:
+    """A free TCP port of the loopback interface, which the kernel gives to nobody else while the block runs. Whoever
+    asks for it by its number and with ``SO_REUSEADDR`` gets it, again and again: a socket that is bound and does not
+    listen keeps it.
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        port: int = holder.getsockname()[1]
+        yield port
 
 
 def wait_until(condition: Callable[[], bool], *, timeout_s: float, what: str) -> None:

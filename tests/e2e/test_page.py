@@ -180,6 +180,17 @@ def test_the_page_shows_what_the_status_says(watched: Watched) -> None:
     assert browser.complaints() == []
 
 
+def test_charts_go_by_the_clock_of_the_run(watched: Watched) -> None:
+    watched.let_in()
+    browser, drawn = watched.browser, "document.querySelectorAll('#chart-list path{}').length > 0"
+    browser.awaits(drawn.format(".curve"))
+    # The browser's own is two hours ahead.
+    browser.look("void (Date.now = ((clock) => () => clock() + 7200000)(Date.now))")
+    browser.look("void document.querySelectorAll('#chart-list path').forEach((each) => each.classList.add('before'))")
+    browser.awaits(f"!({drawn.format('.before')})")
+    assert browser.look(drawn.format(".curve")) is True
+
+
 def test_names_of_tables_are_text_whatever_is_in_them(watched: Watched) -> None:
     watched.let_in()
     browser = watched.browser

@@ -45,7 +45,7 @@ export class Charts {
 
   draw() {
     const samples = this.history.series.get(this.range.step) ?? [];
-    for (const chart of this.charts) chart.draw(samples, this.range);
+    for (const chart of this.charts) chart.draw(samples, this.range, this.history.now);
   }
 }
 
@@ -66,9 +66,10 @@ class Chart {
     this.svg.addEventListener("keydown", (event) => this.key(event));
   }
 
-  draw(samples, range) {
+  draw(samples, range, now) {
     this.samples = samples;
     this.range = range;
+    this.now = now;
     const width = Math.max(160, this.svg.clientWidth || this.box.clientWidth - 36);
     const [first, last] = this.span();
     const peak = Math.max(this.about.least, ...samples.flatMap((sample) =>
@@ -109,7 +110,7 @@ class Chart {
 
   /** From when until when. */
   span() {
-    const last = Math.max(this.samples.at(-1)?.at ?? 0, Date.now() - this.range.step * 2000);
+    const last = Math.max(this.samples.at(-1)?.at ?? 0, this.now - this.range.step * 2000);
     return [last - this.range.seconds * 1000, last];
   }
 

@@ -9,6 +9,8 @@ export class History {
   }
 
   clear() {
+    /** By the clock of the run's machine: the browser's may be another one. */
+    this.now = 0;
     this.series = new Map();
     this.epochs = [];
   }
@@ -16,6 +18,7 @@ export class History {
   /** A look; the first one of a connection has everything. */
   saw(look, first) {
     if (first) this.clear();
+    this.now = look.status.at_ms;
     for (const { step_seconds: step, at_ms: times, ...columns } of look.series) {
       const samples = this.series.get(step) ?? [];
       times.forEach((at, n) => samples.push({

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import ssl
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -327,31 +327,36 @@ _DENIED = frozenset(
     }
 )
 
-_SESSION = (
-    "SET SESSION time_zone = '+00:00'",
+_SESSION = {
+    "time_zone": "'+00:00'",
     # Neutral: no ANSI_QUOTES or PAD_CHAR_TO_FULL_LENGTH changing what a statement means or a value looks like.
-    "SET SESSION sql_mode = ''",
-    "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+    "sql_mode": "''",
     # Set globally, they would cut off what a SELECT answers, find a row by IS NULL that has none, and leave a
     # transaction open behind the end of one, with its old view of the rows.
-    "SET SESSION sql_select_limit = 18446744073709551615",
-    "SET SESSION sql_auto_is_null = 0",
-    "SET SESSION completion_type = 0",
-    f"SET SESSION net_write_timeout = {NET_TIMEOUT_S}",
-    f"SET SESSION net_read_timeout = {NET_TIMEOUT_S}",
-    f"SET SESSION wait_timeout = {NET_TIMEOUT_S}",
-)
+    "sql_select_limit": "18446744073709551615",
+    "sql_auto_is_null": "0",
+    "completion_type": "0",
+    "net_write_timeout": str(NET_TIMEOUT_S),
+    "net_read_timeout": str(NET_TIMEOUT_S),
+    "wait_timeout": str(NET_TIMEOUT_S),
+}
+#: Its variable has another name on each server.
+_ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
 
 def _prepare_session(connection: Connection[Any]) -> None:
     with connection.cursor() as cursor:
-        for statement in _SESSION:
-            cursor.execute(statement)
+        cursor.execute(_ISOLATION)
+        cursor.execute(_set(_SESSION))
         cursor.execute("SHOW SESSION VARIABLES WHERE Variable_name IN %s", (_OPTIONAL_NAMES,))
         present = {str(row[0]).lower() for row in cursor.fetchall()}
-        for name, value in _OPTIONAL.items():
-            if name in present:
-                cursor.execute(f"SET SESSION {name} = {value}")
+        if known := {name: value for name, value in _OPTIONAL.items() if name in present}:
+            cursor.execute(_set(known))
+
+
+def _set(variables: Mapping[str, str]) -> str:
+    """One statement, because whoever connects waits for the answer to each."""
+    return "SET " + ", ".join(f"SESSION {name} = {value}" for name, value in variables.items())
 
 
 #: Set where the server has them. MariaDB stops statements after max_statement_time, MySQL SELECTs after

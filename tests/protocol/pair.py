@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from raycdc.checkpoint.manifest import Manifest, Segment
@@ -29,7 +30,7 @@ from raycdc.source.protocol.source_event import (
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.chunk_events import ChunkOpened, ChunkPublished, ChunkVoided, CloseChunk, Fate
 from raycdc.source.snapshot.enumerator import IncrementalSnapshotEnumerator, restore_or_create
-from raycdc.source.snapshot.snapshot_plan import FailoverDialect, PlannedChunks, StartPoint, TablePlan
+from raycdc.source.snapshot.snapshot_plan import FailoverDialect, PlanChunks, PlannedChunks, StartPoint, TablePlan
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
 from raycdc.source.table_life import SnapshotState
 
@@ -81,6 +82,9 @@ class Dialect:
         ranges = itertools.pairwise(bounds)
         chunks = [SnapshotSplit(table, n, "id", low, high) for n, (low, high) in enumerate(ranges)]
         return PlannedChunks(tuple(chunks[first_index:]), None, len(chunks))
+
+    def planning(self) -> AbstractContextManager[PlanChunks]:
+        return nullcontext(self.plan)
 
     def captures(self, table: TableId) -> bool:
         return table not in self.left_out

@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
@@ -42,7 +43,7 @@ from raycdc.source.snapshot.log_unit import (
     TransactionPart,
     Transactions,
 )
-from raycdc.source.snapshot.snapshot_plan import PlannedChunks, StartPoint, TablePlan
+from raycdc.source.snapshot.snapshot_plan import PlanChunks, PlannedChunks, StartPoint, TablePlan
 from raycdc.source.snapshot.stream_state import stream_of
 from raycdc.source.split import StreamSplit
 from raycdc.source.table_life import Parking
@@ -107,6 +108,9 @@ class CsvFilesDialect:
 
     def plan(self, document: SchemaDocument, table: TableId, planner: PlannerState, first_index: int) -> PlannedChunks:
         return PlannedChunks((), None, 0)
+
+    def planning(self) -> AbstractContextManager[PlanChunks]:
+        return nullcontext(self.plan)
 
     def current_ordinal(self) -> int:
         return sum(file.read_bytes().rfind(b"\n") + 1 for file in _files(self._config).values())

@@ -1,6 +1,6 @@
 """The questions of the split enumerator to MongoDB.
 
-Each call has a client of its own, because the server may be away between two of them.
+Each call has a client of its own, because the server may be away between two of them; a `planning` has one, too.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 
 from raycdc.checkpoint.opaque import PlannerState
@@ -24,7 +25,7 @@ from raycdc.connectors.mongodb.stream.token import ordinal_of
 from raycdc.model import TableId
 from raycdc.source.new_beginnings import unread
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.snapshot_plan import PlannedChunks, StartPoint, TablePlan
+from raycdc.source.snapshot.snapshot_plan import PlanChunks, PlannedChunks, StartPoint, TablePlan
 from raycdc.source.split import SnapshotSplit
 from raycdc.transform.followed import TargetRules
 
@@ -77,10 +78,26 @@ class MongoDbEnumeratorDialect:
 
     def plan(self, document: SchemaDocument, table: TableId, planner: PlannerState, first_index: int) -> PlannedChunks:
         """All chunks of a collection at once: bounds that were asked for later would be others."""
-        with self._server() as (client, info):
-            cuts = cut(client, info, table, self._config.snapshot)
-            # Taken last, so that it is as recent as it can be.
-            as_of = log_end(client) if cuts.as_of_one_time else None
+        with self.planning() as plan:
+            return plan(document, table, planner, first_index)
+
+    @contextmanager
+    def planning(self) -> Iterator[PlanChunks]:
+        with self._server() as server:
+            yield partial(self._planned, server)
+
+    def _planned(
+        self,
+        server: tuple[Client, ServerInfo],
+        document: SchemaDocument,
+        table: TableId,
+        planner: PlannerState,
+        first_index: int,
+    ) -> PlannedChunks:
+        client, info = server
+        cuts = cut(client, info, table, self._config.snapshot)
+        # Taken last, so that it is as recent as it can be.
+        as_of = log_end(client) if cuts.as_of_one_time else None
         bounds = [None, *map(bound_to_json, cuts.bounds), None]
         splits = tuple(
             SnapshotSplit(table, first_index + n, ID, lower, upper, as_of=as_of)

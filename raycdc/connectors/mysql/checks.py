@@ -1,15 +1,16 @@
 """Is this server, as this user, fit to be captured? What is missing, and the statement that fixes it.
 
 `check_source` looks and changes nothing; each finding is one `CheckResult`. `require_ok` turns the failed ones that
-are required into one error that fits on a screen. Used by ``raycdc check`` and before every run.
+are required into one error that fits on a screen. ``raycdc check`` asks everything; a start asks by `require_source`,
+which leaves out whatever refuses nothing: advice, and what parks a table, which is asked where tables are parked.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pymysql
@@ -66,11 +67,27 @@ def check_source(
         _position_privilege(connection, info, account),
         _replication_privilege(connection, account),
         *_process_privilege(connection, info, account),
-        *_select_privileges(connection, info, wanted, loaded, account),
+        *_select_privileges(connection, info, wanted, loaded, account, tries_rows=True),
         *_table_warnings(connection, loaded),
         *check_cascades(connection, info, loaded, accepted=accept_cascades),
         *_server_id(connection, info, list(server_ids)),
     ]
+
+
+def require_source(connection: Connection[Any], info: ServerInfo, tables: Iterable[TableId]) -> None:
+    """Raise `SourceError` for whatever `check_source` finds that a run must not begin with.
+
+    One statement per table, as a start waits for it.
+    """
+    wanted = sorted(set(tables))
+    account = _account(connection)
+    results = [
+        *_log_settings(info),
+        _position_privilege(connection, info, account),
+        _replication_privilege(connection, account),
+        *_select_privileges(connection, info, wanted, load_tables(connection, wanted), account, tries_rows=False),
+    ]
+    require_ok(results, info)
 
 
 def rows_in_the_open(settings: MySqlSettings) -> list[CheckResult]:
@@ -277,10 +294,14 @@ def _select_privileges(
     wanted: list[TableId],
     loaded: dict[TableId, MySqlTable],
     account: str,
+    *,
+    tries_rows: bool,
 ) -> list[CheckResult]:
+    """Whether each table is there, and may be read; `tries_rows`: and whether it can be, which parks it otherwise."""
     results = []
     refused: list[TableId] = []
     locked: list[TableId] = []
+    _wait_for_locks(connection, _FIRST_LOCK_WAIT_S)
     for table in wanted:
         name = quote_name(table.db, table.table)
         if table not in loaded:
@@ -292,23 +313,24 @@ def _select_privileges(
                 )
             )
             continue
+        why, may_read = unfit(loaded[table]), True
         try:
-            if why := unfit(loaded[table]):
-                results.append(CheckResult(f"table {table}", why, error=SchemaError, parks=True))
-                continue
-            if why := unreadable(connection, table):
-                results.append(CheckResult(f"table {table}", why, error=SchemaError, parks=True))
-                continue
-            # Not by name: with a privilege on some columns the others are hidden from us, but they are in the log.
-            query(connection, f"SET SESSION lock_wait_timeout = {_LATER_LOCK_WAIT_S if locked else _FIRST_LOCK_WAIT_S}")
-            query(connection, f"SELECT * FROM {name} LIMIT 0")
+            if not why:
+                may_read = _may_read(connection, name)
+            if not why and (tries_rows or not may_read):
+                why = unreadable(connection, table)
         except SourceUnavailableError as error:
             if not is_of_locked_table(error.__cause__):
                 raise
+            if not locked:
+                _wait_for_locks(connection, _LATER_LOCK_WAIT_S)
             locked.append(table)
-        except SourceError:
+            continue
+        if why:
+            results.append(CheckResult(f"table {table}", why, error=SchemaError, parks=True))
+        elif not may_read:
             refused.append(table)
-    query(connection, "SET SESSION lock_wait_timeout = DEFAULT")
+    _wait_for_locks(connection)
     if locked:
         results.append(
             CheckResult(
@@ -331,9 +353,39 @@ def _select_privileges(
     return results
 
 
+def _may_read(connection: Connection[Any], name: str) -> bool:
+    """Whether the server answers a SELECT of every column of the table `name`."""
+    try:
+        # Not by name: with a privilege on some columns the others are hidden from us, but they are in the log.
+        query(connection, f"SELECT * FROM {name} LIMIT 0")
+    except SourceUnavailableError:
+        raise
+    except SourceError:
+        return False
+    return True
+
+
+@contextmanager
+def short_lock_waits(connection: Connection[Any]) -> Iterator[None]:
+    """Inside, nobody is waited for who has a table locked, or only for a moment."""
+    _wait_for_locks(connection, _LATER_LOCK_WAIT_S)
+    try:
+        yield
+    finally:
+        with suppress(SourceError):  # of a connection that is no good any more: that is told already
+            _wait_for_locks(connection)
+
+
+def _wait_for_locks(connection: Connection[Any], seconds: int | None = None) -> None:
+    """So long from here on; None: as the server does."""
+    query(connection, f"SET SESSION lock_wait_timeout = {'DEFAULT' if seconds is None else seconds}")
+
+
 def unreadable(connection: Connection[Any], table: TableId) -> str:
-    """Why the server can read no row of a table: its file is damaged or away. Empty where it can, or nobody knows."""
-    query(connection, f"SET SESSION lock_wait_timeout = {_LATER_LOCK_WAIT_S}")
+    """Why the server can read no row of a table: its file is damaged or away. Empty where it can, or nobody knows.
+
+    Waits for a lock of the table as long as the session does: see `short_lock_waits`.
+    """
     try:
         query(connection, f"SELECT 1 FROM {quote_name(table.db, table.table)} LIMIT 1")
     except SourceUnavailableError as error:
@@ -345,8 +397,6 @@ def unreadable(connection: Connection[Any], table: TableId) -> str:
                 f"Table {table} cannot be read: {error}. Mend it (CHECK TABLE, REPAIR TABLE, IMPORT TABLESPACE), then "
                 f"run: raycdc tables resnapshot CONFIG {table}; or leave it out (source.exclude)."
             )
-    finally:
-        query(connection, "SET SESSION lock_wait_timeout = DEFAULT")
     return ""
 
 

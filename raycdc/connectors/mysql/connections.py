@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import Any
 
 from pymysql.connections import Connection
@@ -23,6 +23,34 @@ _HEARTBEAT_MARGIN_S = 10.0
 #: How long a reading beside the log waits until that has its server id; the two are opened together.
 _ID_WITHIN_S = 5.0
 _PAUSE_S = 0.02
+
+
+class SharedConnection:
+    """One connection for questions that are asked one after another, by one thread; close it at the end.
+
+    After an error another one is opened, because nobody knows what state a session is in that had one.
+    """
+
+    def __init__(self, connect: Callable[[], Connection[Any]]) -> None:
+        self._connect = connect
+        self._connection: Connection[Any] | None = None
+
+    @contextmanager
+    def borrow(self) -> Iterator[Connection[Any]]:
+        """The connection. It may block on opening it, with the errors of that."""
+        if self._connection is None:
+            self._connection = self._connect()
+        try:
+            yield self._connection
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Harmless where nothing is open."""
+        if (connection := self._connection) is not None:
+            self._connection = None
+            close_quietly(connection)
 
 
 class Connections:

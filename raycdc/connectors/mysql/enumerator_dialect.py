@@ -1,11 +1,14 @@
 """The enumerator's side of MySQL: where to start, what the tables look like there, and how they are cut into chunks.
 
-Every method opens its own connection, blocks, and runs off the coordinator's thread.
+Every method opens its own connection, blocks, and runs off the coordinator's thread; what is planned in one `planning`
+shares one.
 """
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from functools import partial
 from typing import Any
 
 from pymysql.connections import Connection
@@ -15,9 +18,9 @@ from raycdc.clients.mysql import is_of_changed_table
 from raycdc.connectors.mysql.binlog.position import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.cascades import refusal_of
 from raycdc.connectors.mysql.catalog import database_charsets, discover_tables, load_tables
-from raycdc.connectors.mysql.checks import check_source, require_ok, unfit, unreadable
+from raycdc.connectors.mysql.checks import require_source, short_lock_waits, unfit, unreadable
 from raycdc.connectors.mysql.client import ServerInfo, current_place, probe, start_position
-from raycdc.connectors.mysql.connections import Connections
+from raycdc.connectors.mysql.connections import Connections, SharedConnection
 from raycdc.connectors.mysql.ddl.history_state import StoredHistory, begin_state
 from raycdc.connectors.mysql.failover import is_elsewhere, resume_position
 from raycdc.connectors.mysql.hidden_changes import hidden_table
@@ -35,7 +38,14 @@ from raycdc.model import TableId
 from raycdc.source.connector import SourceContext
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.chunk_key import key_names
-from raycdc.source.snapshot.snapshot_plan import PLANNED_AHEAD, PlannedChunks, ResumePoint, StartPoint, TablePlan
+from raycdc.source.snapshot.snapshot_plan import (
+    PLANNED_AHEAD,
+    PlanChunks,
+    PlannedChunks,
+    ResumePoint,
+    StartPoint,
+    TablePlan,
+)
 
 #: Times the start point is looked for while tables keep changing their shape.
 _START_TRIES = 10
@@ -66,7 +76,7 @@ class MySqlEnumeratorDialect:
         with closing(self._connections.connect()) as connection:
             info = probe(connection)
             tables = self._discover(connection)
-            self._require_ok(connection, info, tables)
+            require_source(connection, info, tables)
             parks = self._context.rules.parks
             if (start := PastStart.of(self._config.startup)) is not None:
                 open_log = self._connections.open_log
@@ -94,11 +104,27 @@ class MySqlEnumeratorDialect:
 
     def plan(self, document: SchemaDocument, table: TableId, planner: PlannerState, first_index: int) -> PlannedChunks:
         """The next chunks of a table; `planner` holds only the key at first."""
+        return self._planned(self._connections.connect, document, table, planner, first_index)
+
+    @contextmanager
+    def planning(self) -> Iterator[PlanChunks]:
+        shared = SharedConnection(self._connections.connect)
+        with closing(shared):
+            yield partial(self._planned, shared.borrow)
+
+    def _planned(
+        self,
+        connect: Callable[[], AbstractContextManager[Connection[Any]]],
+        document: SchemaDocument,
+        table: TableId,
+        planner: PlannerState,
+        first_index: int,
+    ) -> PlannedChunks:
         described, settings = table_of(document), self._options.chunks(table)
         state = planner.to_json()
         opened: Any = self._context.hiding.open_json(state.get(_SEALED)) or state
         begun = ChunkPlan.from_json(opened, described, rows=settings.chunk_rows) if opened else None
-        chunks = ChunkPlanner(self._connections.connect, described, settings, begun)
+        chunks = ChunkPlanner(connect, described, settings, begun)
         try:
             ranges = chunks.next_chunks(PLANNED_AHEAD)
         except SourceError as cause:
@@ -139,12 +165,7 @@ class MySqlEnumeratorDialect:
             info = probe(connection)
             if not is_elsewhere(info, before):
                 return None  # Whether it still has the place is looked at when the log is opened.
-            require_ok(
-                check_source(
-                    connection, info, self._discover(connection), accept_cascades=self._options.accept_cascades
-                ),
-                info,
-            )
+            require_source(connection, info, self._discover(connection))
             place = resume_position(connection, info, before)
             end = ordinal_of(current_place(connection, info))
             return ResumePoint(place.sealed(), ordinal_of(place), end)
@@ -159,16 +180,15 @@ class MySqlEnumeratorDialect:
             )
         return tables
 
-    def _require_ok(self, connection: Connection[Any], info: ServerInfo, tables: list[TableId]) -> None:
-        require_ok(check_source(connection, info, tables, accept_cascades=self._options.accept_cascades), info)
-
     def _plans(
         self, connection: Connection[Any], info: ServerInfo, tables: dict[TableId, MySqlTable]
     ) -> tuple[TablePlan, ...]:
         plans = []
         options, rules = self._options, self._context.rules
+        with short_lock_waits(connection):
+            unfits = {table: unfit(described) or unreadable(connection, table) for table, described in tables.items()}
         for table_id, described in sorted(tables.items()):
-            why = unfit(described) or unreadable(connection, table_id)
+            why = unfits[table_id]
             if why := why or ("" if options.accept_cascades else refusal_of(connection, info, table_id)):
                 plans.append(TablePlan(table_id, "", SchemaDocument({}), None, why))
                 continue

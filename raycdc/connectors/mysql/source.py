@@ -18,7 +18,7 @@ from raycdc.connectors.mysql.binlog.position import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.captured import captured_tables, findings
 from raycdc.connectors.mysql.cascades import unfollowable
 from raycdc.connectors.mysql.catalog import all_tables, discover_tables, load_tables
-from raycdc.connectors.mysql.checks import check_source, require_ok
+from raycdc.connectors.mysql.checks import require_source
 from raycdc.connectors.mysql.client import log_files, probe, start_position
 from raycdc.connectors.mysql.connections import Connections
 from raycdc.connectors.mysql.enumerator_dialect import MySqlEnumeratorDialect
@@ -92,8 +92,7 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
             info = probe(connection)
             selector = self.config.selector()
             tables = discover_tables(connection, selector, named=selector.plain_names)
-            results = check_source(connection, info, tables, accept_cascades=self._options.accept_cascades)
-            require_ok(results, info)
+            require_source(connection, info, tables)
             self._options.require_fitting(load_tables(connection, tables))
             if (state := stream_of(last)) is not None:
                 resume_position(connection, info, BinlogOffset.of(state.position))

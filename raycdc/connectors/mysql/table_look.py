@@ -14,7 +14,7 @@ from pymysql.connections import Connection
 from raycdc.connectors.mysql.binlog.position import ordinal_of
 from raycdc.connectors.mysql.cascades import refusal_of
 from raycdc.connectors.mysql.catalog import is_sequence, load_tables
-from raycdc.connectors.mysql.checks import unfit, unreadable
+from raycdc.connectors.mysql.checks import short_lock_waits, unfit, unreadable
 from raycdc.connectors.mysql.client import current_place, probe
 from raycdc.connectors.mysql.snapshot.chunk_keys import best_key
 from raycdc.connectors.mysql.snapshot.chunks import ChunkSettings, Strategy
@@ -50,7 +50,9 @@ def look_at(
                 return None
             treated = options.types.treat_table(after)
             captured = options.capture(table).narrowed(treated)
-            why = unfit(after) or rules.refusal(table, captured.schema()) or unreadable(connection, table)
+            why = unfit(after) or rules.refusal(table, captured.schema())
+            with short_lock_waits(connection):
+                why = why or unreadable(connection, table)
             if not why and not options.accept_cascades:
                 why = refusal_of(connection, info, table)
             if why:

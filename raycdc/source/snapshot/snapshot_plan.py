@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -81,6 +83,10 @@ class PlannedChunks:
     order: str = ""
 
 
+#: `EnumeratorDialect.plan`.
+PlanChunks = Callable[[SchemaDocument, TableId, PlannerState, int], PlannedChunks]
+
+
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
     """Where a log goes on at another server: the place and the log's end, as that server counts them."""
@@ -105,6 +111,11 @@ class EnumeratorDialect(Protocol):
     def plan(
         self, document: SchemaDocument, table: TableId, planner: PlannerState, first_index: int
     ) -> PlannedChunks: ...
+
+    def planning(self) -> AbstractContextManager[PlanChunks]:
+        """`plan` for several tables, one after another in one thread, with whatever they can share, such as a
+        connection; ``nullcontext(self.plan)`` where that is nothing.
+        """
 
     def current_ordinal(self) -> int:
         """The log's end now."""

@@ -7,7 +7,7 @@ is parked, gone, or *over* (its log reader refuses its chunks, and the next mani
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -29,6 +29,25 @@ from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.snapshot.table_progress import CountedTables, Published
 from raycdc.source.split import SnapshotSplit
 from raycdc.source.table_life import AsOf, InSnapshot, Parked
+
+#: Tables planned in one call; as their chunks are few, what they share is what costs.
+_TABLES_AT_ONCE_MAX = 16
+#: The arguments of `EnumeratorDialect.plan`.
+_Question = tuple[SchemaDocument, TableId, PlannerState, int]
+
+
+@dataclass(slots=True)
+class _Call:
+    """The call to the source that plans: whether there is one, and how many tables the next one may plan. The first
+    chunk waits for one table alone.
+    """
+
+    under_way: bool = False
+    tables_max: int = 1
+
+    def begin(self) -> None:
+        self.under_way = True
+        self.tables_max = min(2 * self.tables_max, _TABLES_AT_ONCE_MAX)
 
 
 @dataclass(slots=True)
@@ -125,7 +144,7 @@ class SnapshotPlanning:
         self._to_begin: set[TableId] = set()
         self._documents: dict[str, SchemaDocument] = {}
         self.news = TableNews(lambda table, published: self._tables[table].progress(published))
-        self._asked = False
+        self._call = _Call()
         self.pending: deque[SnapshotSplit] = deque()
         #: Tables whose chunks the log reader refuses: the next manifest says why.
         self.over: set[TableId] = set()
@@ -193,31 +212,37 @@ class SnapshotPlanning:
 
     def plan(self) -> None:
         """Have more chunks planned, if few are pending and a table has more."""
-        if self._asked or len(self.pending) >= PLANNED_AHEAD // 2:
+        if self._call.under_way or len(self.pending) >= PLANNED_AHEAD // 2:
             return
         # Tables that are read as of one place come one at a time, so that the place is as late as can be.
         if any(split.as_of is not None for split in self.pending):
             return
+        asked: list[TablePlanning] = []
+        questions: list[_Question] = []
         for table in self._to_plan:
             state = self._tables[table]
-            if state.planner is not None and table not in self.over:
-                self._asked = True
-                document = self._documents[state.fingerprint]
-                plan = partial(self._dialect.plan, document, table, state.planner, state.planned)
-                self._context.call_async(plan, partial(self._take, table, state))
-                return
+            if state.planner is not None and table not in self.over and len(asked) < self._call.tables_max:
+                asked.append(state)
+                questions.append((self._documents[state.fingerprint], table, state.planner, state.planned))
+        if asked:
+            self._call.begin()
+            plan = partial(_answers, self._dialect, questions)
+            self._context.call_async(plan, partial(self._take, asked, [table for _, table, _, _ in questions]))
 
-    def _take(self, table: TableId, asked: TablePlanning, chunks: PlannedChunks) -> None:
-        self._asked = False
-        state = self._tables[table]
-        if state is asked and state.planner is not None:  # Else dropped, parked or begun again meanwhile.
-            state.planner, state.estimate = chunks.planner, chunks.estimate
-            state.planned += len(chunks.splits)
-            if chunks.rows is not None:
-                state.amount = replace(state.amount, estimate=chunks.rows)
-            self._put(table, state)
-            incarnation = state.incarnation
-            self.pending.extend(replace(split, incarnation=incarnation) for split in chunks.splits)
+    def _take(
+        self, asked: Sequence[TablePlanning], tables: Sequence[TableId], answers: Sequence[PlannedChunks]
+    ) -> None:
+        self._call.under_way = False
+        for before, table, chunks in zip(asked, tables, answers, strict=False):
+            state = self._tables[table]
+            if state is before and state.planner is not None:  # Else dropped, parked or begun again meanwhile.
+                state.planner, state.estimate = chunks.planner, chunks.estimate
+                state.planned += len(chunks.splits)
+                if chunks.rows is not None:
+                    state.amount = replace(state.amount, estimate=chunks.rows)
+                self._put(table, state)
+                incarnation = state.incarnation
+                self.pending.extend(replace(split, incarnation=incarnation) for split in chunks.splits)
         self._on_planned()
 
     def _put(self, table: TableId, planning: TablePlanning) -> None:
@@ -315,3 +340,21 @@ class SnapshotPlanning:
             state.incarnation,
             state.amount,
         )
+
+
+def _answers(dialect: EnumeratorDialect, questions: Sequence[_Question]) -> list[PlannedChunks]:
+    """Answers to the first of the `questions`, at least one: until there are chunks enough, because the later a plan is
+    made, the better it is, or until a table has more of them. Blocks.
+    """
+    answers: list[PlannedChunks] = []
+    with dialect.planning() as plan:
+        for question in questions:
+            answers.append(plan(*question))
+            splits = [split for answer in answers for split in answer.splits]
+            if (
+                answers[-1].planner is not None
+                or len(splits) >= PLANNED_AHEAD // 2
+                or any(split.as_of is not None for split in splits)
+            ):
+                break
+    return answers

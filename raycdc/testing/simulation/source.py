@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,7 +36,7 @@ from raycdc.source.snapshot.log_unit import (
     TransactionPart,
     Transactions,
 )
-from raycdc.source.snapshot.snapshot_plan import PlannedChunks, ResumePoint, StartPoint, TablePlan
+from raycdc.source.snapshot.snapshot_plan import PlanChunks, PlannedChunks, ResumePoint, StartPoint, TablePlan
 from raycdc.source.split import StreamSplit
 from raycdc.source.table_life import Parking
 from raycdc.testing.simulation.chunk_source import SimChunkSource
@@ -84,6 +85,9 @@ class SimEnumeratorDialect:
         following = first + len(taken)
         more = PlannerState.from_json({"next": following}) if following < len(chunks) else None
         return PlannedChunks(tuple(taken), more, len(chunks))
+
+    def planning(self) -> AbstractContextManager[PlanChunks]:
+        return nullcontext(self.plan)
 
     def captures(self, table: TableId) -> bool:
         return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from raycdc.source.protocol.coordinator import CoordinatorSettings
 from raycdc.source.reader.context import ReaderContext
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.enumerator import restore_or_create
-from raycdc.source.snapshot.snapshot_plan import PlannedChunks, StartPoint
+from raycdc.source.snapshot.snapshot_plan import PlanChunks, PlannedChunks, StartPoint
 
 
 class ToldSource(Source[SourceConfig]):
@@ -71,6 +71,9 @@ class Dialect:
         return StartPoint(Position.from_json({"at": 1}), 1, ())
 
     def plan(self, *_: object) -> PlannedChunks:
+        raise AssertionError("there are no tables")
+
+    def planning(self) -> AbstractContextManager[PlanChunks]:
         raise AssertionError("there are no tables")
 
     def captures(self, table: TableId) -> bool:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, cast
 
+from raycdc.checkpoint.opaque import PlannerState, Position
 from raycdc.model import TableId
+from raycdc.source.new_beginnings import unread
 from raycdc.source.protocol.api import TableCounts
+from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.enumerator_state import SealedPlanning
+from raycdc.source.snapshot.snapshot_plan import PLANNED_AHEAD, PlanChunks, PlannedChunks, StartPoint, TablePlan
 from raycdc.source.snapshot.snapshot_planning import SnapshotPlanning
+from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.split import SnapshotSplit
+from raycdc.source.table_life import Parking, Unknown, parked_from
+from raycdc.testing.epochs import simple_schema
 
 TABLE = TableId("shop", "orders")
 
@@ -66,3 +76,99 @@ def test_all_tables_together_are_counted_as_their_chunks_come_and_go() -> None:
         TableCounts(1, 0, 2, 0),
         TableCounts(1, 0, 2, 0),
     ]
+
+
+class Several:
+    """A dialect of tables that have `chunks` each, and a context that makes its calls when it is told to.
+
+    Notes which tables were planned together. Of a table in `as_of` the chunks are read as of one place.
+    """
+
+    failover = None
+    chunk_readers_max = 0
+
+    def __init__(self, chunks: Mapping[TableId, int], *, as_of: Collection[TableId] = ()) -> None:
+        self._chunks, self._as_of = chunks, as_of
+        self.together: list[list[TableId]] = []
+        self._calls: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
+
+    def call_async(self, call: Callable[[], Any], handler: Callable[[Any], None], *, after_s: float = 0.0) -> None:
+        self._calls.append((call, handler))
+
+    def run(self) -> None:
+        """Make the call that was asked for first."""
+        call, handler = self._calls.popleft()
+        handler(call())
+
+    @contextmanager
+    def planning(self) -> Iterator[PlanChunks]:
+        self.together.append([])
+        yield self._plan
+
+    def _plan(self, _: SchemaDocument, table: TableId, planner: PlannerState, first_index: int) -> PlannedChunks:
+        self.together[-1].append(table)
+        at = 1 if table in self._as_of else None
+        most = min(self._chunks[table], first_index + PLANNED_AHEAD)
+        splits = tuple(SnapshotSplit(table, n, "id", None, None, as_of=at) for n in range(first_index, most))
+        return PlannedChunks(splits, planner if most < self._chunks[table] else None, self._chunks[table])
+
+
+def tables(count: int) -> list[TableId]:
+    return [TableId("shop", f"t{number:02}") for number in range(count)]
+
+
+def begun(several: Several, names: Iterable[TableId]) -> SnapshotPlanning:
+    unused, document = cast("Any", None), SchemaDocument.of(simple_schema())
+    several_: Any = several
+    planning = SnapshotPlanning(several_, several_, document=unused, on_planned=lambda: None)
+    plans = tuple(TablePlan(table, document.fingerprint, document, unread("id")) for table in names)
+    planning.begin(StartPoint(Position.from_json({}), 0, plans))
+    return planning
+
+
+def planned_to_the_end(several: Several, planning: SnapshotPlanning) -> list[tuple[TableId, int]]:
+    """Chunks as readers that take each at once are given them."""
+    given: list[tuple[TableId, int]] = []
+    while not planning.is_done:
+        planning.plan()
+        several.run()
+        given += [(split.table, split.index) for split in planning.pending]
+        planning.pending.clear()
+    return given
+
+
+def test_the_first_table_is_planned_alone_and_later_ones_together() -> None:
+    names = tables(40)
+    several = Several(dict.fromkeys(names, 1))
+    assert planned_to_the_end(several, begun(several, names)) == [(table, 0) for table in names]
+    assert [len(together) for together in several.together] == [1, 2, 4, 8, 16, 9]
+
+
+def test_a_table_of_many_chunks_ends_what_is_planned_together() -> None:
+    names = tables(6)
+    chunks = dict.fromkeys(names, 1) | {names[3]: PLANNED_AHEAD + 5}
+    several = Several(chunks)
+    wanted = [(table, index) for table in names for index in range(chunks[table])]
+    assert sorted(planned_to_the_end(several, begun(several, names))) == wanted
+    assert several.together == [names[:1], names[1:3], names[3:4], names[3:6]]
+
+
+def test_tables_that_are_read_as_of_one_place_are_planned_one_at_a_time() -> None:
+    names = tables(5)
+    several = Several(dict.fromkeys(names, 2), as_of=names)
+    planned_to_the_end(several, begun(several, names))
+    assert several.together == [[table] for table in names]
+
+
+def test_a_table_that_is_parked_while_it_is_planned_with_others_gets_no_chunk() -> None:
+    names = tables(3)
+    several = Several(dict.fromkeys(names, 1))
+    planning = begun(several, names)
+    planning.plan()
+    several.run()
+    planning.plan()
+    parked = parked_from(Unknown(), Parking("it is odd", Position.from_json({}), 0))
+    planning.follow(StreamState(Position.from_json({}), 0, {}, {names[1]: parked}))
+    several.run()
+    assert several.together == [names[:1], names[1:]]
+    assert [split.table for split in planning.pending] == [names[0], names[2]]

@@ -24,7 +24,7 @@ the moment they are in the enumerator's state.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -80,14 +80,14 @@ class NoIndexError(ConfigError):
 
 
 class ChunkPlanner:
-    """Plans one table's chunks, by queries that `next_chunks` makes on a connection of its own. Not thread-safe.
+    """Plans one table's chunks, by queries that `next_chunks` makes on what `connect` gives it. Not thread-safe.
 
     `plan`, after a call of `next_chunks`, is the planning behind the chunks that were returned.
     """
 
     def __init__(
         self,
-        connect: Callable[[], Connection[Any]],
+        connect: Callable[[], AbstractContextManager[Connection[Any]]],
         table: MySqlTable,
         settings: ChunkSettings,
         plan: ChunkPlan | None = None,
@@ -110,7 +110,7 @@ class ChunkPlanner:
         """
         plan = self.plan
         if len(plan.queue) < count and plan.phase is not Phase.DONE:
-            with closing(self._connect()) as connection:
+            with self._connect() as connection:
                 if plan.phase is Phase.START:
                     plan = self._begun(connection, plan)
                 while plan.phase is not Phase.DONE and len(plan.queue) < count:

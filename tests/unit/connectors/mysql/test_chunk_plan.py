@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -77,7 +78,10 @@ def test_an_even_inside_is_cut_into_steps_without_a_connection_left_open() -> No
 
     closed: list[Connection] = []
     plan = ChunkPlan(KEY, 100, Phase.EVEN, next=0, last=250, step=100, estimate=3)
-    connect: Any = Connection
+
+    def connect() -> Any:
+        return closing(Connection())
+
     planner = ChunkPlanner(connect, TABLE, ChunkSettings(), plan)
     assert planner.next_chunks(2) == [ChunkRange(0, 100, key="id"), ChunkRange(100, 200, key="id")]
     assert (planner.plan.done, planner.plan.estimated_total) == (False, 3)

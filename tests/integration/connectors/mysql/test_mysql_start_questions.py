@@ -1,0 +1,54 @@
+"""A start asks few questions per table, however many tables there are: each waits for the server's answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from raycdc.config import Secret
+from raycdc.connectors.mysql.enumerator_dialect import MySqlEnumeratorDialect
+from raycdc.connectors.mysql.planning_costs import MeteredConnections
+from raycdc.connectors.mysql.plugin import MySqlSourceConfig
+from raycdc.connectors.mysql.source import MySqlSource
+from raycdc.model import TableId
+from raycdc.source.connector import SourceContext
+from raycdc.source.snapshot.snapshot_plan import uncut
+from raycdc.testing.servers import DatabaseServer
+
+pytestmark = pytest.mark.server
+
+FEW, MANY = 2, 22
+#: Whether it may be read, whether it can be, and whether a foreign key changes it; its size, and whether it is small;
+#: one for the check that comes before. That a busy server may ask once more is nobody's fault.
+PER_TABLE = 6 + 1
+
+
+def questions_of_a_start(server: DatabaseServer, tables: Sequence[TableId]) -> int:
+    """Statements until all chunks of the `tables` are planned."""
+    config = MySqlSourceConfig(
+        port=server.port,
+        user="cdc",
+        password=Secret("cdc"),
+        tables=tuple(f"{table.db}.{table.table}" for table in tables),
+    )
+    connections = MeteredConnections(config)
+    MySqlSource(config, connections=connections).preflight(None)
+    dialect = MySqlEnumeratorDialect(config, connections, SourceContext())
+    start = dialect.start_point()
+    assert [(plan.table, plan.refused) for plan in start.tables] == [(table, "") for table in tables]
+    with dialect.planning() as plan:
+        for one in start.tables:
+            assert one.snapshot is not None
+            chunks = plan(one.document, one.table, uncut(one.snapshot.key), 0)
+            assert (len(chunks.splits), chunks.planner) == (1, None)
+    return connections.costs().queries or 0
+
+
+def test_a_start_asks_few_questions_per_table(any_server: DatabaseServer, any_database: str) -> None:
+    tables = [TableId(any_database, f"t{number:02}") for number in range(MANY)]
+    any_server.execute(
+        *(f"CREATE TABLE {table.table} (id INT PRIMARY KEY, v INT)" for table in tables), database=any_database
+    )
+    few, many = (questions_of_a_start(any_server, tables[:count]) for count in (FEW, MANY))
+    assert many - few <= (MANY - FEW) * PER_TABLE

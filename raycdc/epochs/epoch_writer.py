@@ -8,8 +8,8 @@ error is the caller's.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -84,17 +84,28 @@ class EpochWriter:
         return Prepared(manifest, share.works, share, sources=sources)
 
     def apply(self, prepared: Prepared, works: Iterable[TableWork]) -> None:
-        """Let the targets of `works` follow the changes of their schemas."""
-        for work in works:
-            if work.changes:
-                reach("before_schema")
+        """Let the targets of `works` follow the changes of their schemas; a few new ones at once, if the sink can."""
+        changing = [work for work in works if work.changes]
+        new = [work for work in changing if all(isinstance(change, CreateTableEvent) for change in work.changes)]
+        at_once = {work.target for work in new} if self._sink.makes_at_once and len(new) > 1 else set()
+        if at_once:
+            with self._ports.threads.pool(COMMIT_THREADS, "table") as pool:
+                refused = _refusing(pool, new, self._apply)
+            for work, error in refused:
+                self._refused(prepared, work, error)
+        for work in changing:
+            if work.target not in at_once:
                 try:
-                    with self._ports.board.doing(Stage.SCHEMA, "changes the target's columns", table=str(work.target)):
-                        self._patience(partial(self._sink.apply_schema, work))
+                    self._apply(work)
                 except TableRefusedError as error:
                     self._refused(prepared, work, error)
-                    continue
-                reach("after_schema")
+
+    def _apply(self, work: TableWork) -> None:
+        """Let the target of `work` follow the changes of its schema."""
+        reach("before_schema")
+        with self._ports.board.doing(Stage.SCHEMA, "changes the target's columns", table=str(work.target)):
+            self._patience(partial(self._sink.apply_schema, work))
+        reach("after_schema")
 
     def stage(self, prepared: Prepared, works: Sequence[TableWork]) -> None:
         """Write the rows of `works`, as far as they still take part, where readers do not see them."""
@@ -308,6 +319,19 @@ class EpochWriter:
             return self._holdings.held(target) if self._sink.durable else None
         except TableRefusedError:
             return None
+
+
+def _refusing(
+    pool: Executor, works: Sequence[TableWork], act: Callable[[TableWork], None]
+) -> list[tuple[TableWork, TableRefusedError]]:
+    """Do `act` for all `works` in `pool`; returns those that are refused, and why. The first other error is raised."""
+    refused = []
+    for work, done in [(work, pool.submit(act, work)) for work in works]:
+        try:
+            done.result()
+        except TableRefusedError as error:
+            refused.append((work, error))
+    return refused
 
 
 def _named(works: Sequence[TableWork]) -> str:

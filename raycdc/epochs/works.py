@@ -166,7 +166,8 @@ class Works:
             shares.append(share)
         self._targets.update(after)
         positions = {split: place.to_json() for split, place in positions_in(manifest.to_splits).items()}
-        works = tuple(self._work(manifest, share, positions, transforms) for share in shares)
+        segments = _by_table(manifest.segments)
+        works = tuple(self._work(manifest, share, positions, transforms, segments) for share in shares)
         told = self._router or self._transforms
         derived = {table: one for table, one in transforms.items() if self._transforms.derived(one) or one.lookups}
         routes = {str(name): self._described(target) for name, target in after.items() if told}
@@ -276,8 +277,9 @@ class Works:
         share: TargetEpoch,
         positions: Positions,
         transforms: Mapping[TableId, ResolvedTransform],
+        by_table: Mapping[TableId, Sequence[Segment]],
     ) -> TableWork:
-        chosen = sorted((s for s in manifest.segments if s.table in share.sources), key=lambda s: s.seq_base)
+        chosen = sorted((s for source in share.sources for s in by_table.get(source, ())), key=lambda s: s.seq_base)
         merged = self._targets[share.name].sources
         alone = len(merged) == 1
         segments = [self._seen(s, share, transforms.get(s.table), alone=alone) for s in chosen]
@@ -324,6 +326,14 @@ class Works:
         if fingerprint not in self._schemas:
             self._schemas[fingerprint] = self._store.schema(fingerprint)
         return self._schemas[fingerprint]
+
+
+def _by_table(segments: Sequence[Segment]) -> Mapping[TableId, Sequence[Segment]]:
+    """The segments of each table; to look through all of them for each of hundreds of tables takes long."""
+    found: dict[TableId, list[Segment]] = {}
+    for segment in segments:
+        found.setdefault(segment.table, []).append(segment)
+    return found
 
 
 def require_readable(works: Sequence[TableWork], manifest: Manifest) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from raycdc.schema import (
     SchemaChangeEvent,
     TruncateTableEvent,
 )
+from raycdc.sinks.delta.commits import DeltaCommits
 from raycdc.sinks.files.plugin import JsonlSinkConfig
 from raycdc.testing.epochs import ScriptedTable
 from tests.epochs.sink_world import KEY_PARTITIONS, UPSERTS, World, new_world, play, works_of, world_of
@@ -248,3 +250,20 @@ def test_lenient_never_renames_the_key(upsert: World) -> None:
     refusal = "partition_by names 'id'" if upsert.partition_by else "the key column 'id' was renamed to 'key'"
     with pytest.raises((SinkError, SchemaError), match=refusal):
         upsert.loop().run()
+
+
+def test_new_lake_tables_are_made_several_at_once(delta: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Making one waits for the disk, and a run of hundreds of tables for all of them."""
+    other = delta.script.table("shop.customers")
+    other.insert({"id": 1, "name": "x", "qty": 1})
+    first, second, create = threading.Event(), threading.Event(), DeltaCommits.create
+
+    def meeting(commits: DeltaCommits, *args: Any, **kwargs: Any) -> None:
+        (second if first.is_set() else first).set()
+        assert second.wait(60), "the first table was made before the second one was begun"
+        create(commits, *args, **kwargs)
+
+    monkeypatch.setattr(DeltaCommits, "create", meeting)
+    play(delta, epochs=1)
+    delta.loop().run()
+    delta.check()

@@ -19,8 +19,9 @@ An epoch with both is two commits, append before merge. A truncation replaces al
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import ClassVar
 
 from raycdc.checkpoint.manifest import STATE_NODE
@@ -48,6 +49,19 @@ from raycdc.stores.files import AnyPath, delete, delete_table, names_in
 SMALL_BYTES_MAX = 2 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class _Takes:
+    """How a target takes rows: whether those of a snapshot are `appended`, and the columns of its `partitions`."""
+
+    appended: bool = False
+    partitions: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, table: DeltaTarget) -> _Takes:
+        """Of a table that was refreshed."""
+        return cls(table.ownership.created_by_us, tuple(table.partition_columns))
+
+
 class DeltaSink(ExactlyOnceSink[DeltaSteps]):
     """See the module's docstring."""
 
@@ -55,6 +69,7 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
     writes: ClassVar[tuple[str, ...]] = (UPSERT, CHANGELOG)
     keeps_greatest: ClassVar[bool] = True
     merges_origins: ClassVar[bool] = True
+    makes_at_once: ClassVar[bool] = True
 
     def statement(self, target: TargetShape) -> str:
         return spark_statement(target, "DELTA", self._config.path)
@@ -66,9 +81,8 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         self.small_bytes_max = SMALL_BYTES_MAX
         self._upkeep: Upkeep | None = None
         self._targets: dict[TableId, DeltaTarget] = {}
-        #: Whether snapshot rows of a target may be appended; asked while another thread may be committing to it.
-        self._appendable: dict[TableId, bool] = {}
-        self._partitions: dict[TableId, list[str]] = {}
+        #: Asked while another thread may be committing to the target.
+        self._takes: dict[TableId, _Takes] = {}
         self._with_options: set[str] = set()
 
     def open(self, context: SinkContext) -> None:
@@ -98,12 +112,16 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         if self._upsert:
             check_key(work)
             check_unmerged(work, self._context.on_existing)
-        self._appendable.pop(work.target, None)
-        self._partitions.pop(work.target, None)
+        self._takes.pop(work.target, None)
+
+    def apply_schema(self, work: TableWork) -> None:
+        super().apply_schema(work)
+        # Nobody commits to the target now, and opening a table once more is most of the work of a small one.
+        self._takes[work.target] = _Takes.of(self._target(work.target))
 
     def prepare(self, work: TableWork, batch: Batch) -> Staged:
         work, staged = self._fitted(work), Staged()
-        may_append = self._upsert and not work.merged and self._may_append(work.target)
+        may_append = self._upsert and not work.merged and self._taken(work.target).appended
         appended, merged = split(work.segments, upsert=self._upsert, may_append=may_append)
         file_bytes_max = MERGED_FILE_BYTES_MAX if self._upsert else TASK_BYTES_MAX
         for inputs in share_out(appended, parallelism=self._context.parallelism, task_bytes_max=file_bytes_max):
@@ -123,7 +141,7 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
     def discard(self, target: TableId) -> None:
         """Delete a table with all its versions: for one that is nobody's but the pipeline's."""
         delete_table(table_folder(self.root, target), "_delta_log")
-        for known in (self._targets, self._appendable, self._partitions, self._reached):
+        for known in (self._targets, self._takes, self._reached):
             known.pop(target, None)
         self._with_options.discard(str(target))
 
@@ -151,23 +169,15 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         here = all(entry.segment.node == STATE_NODE for entry in inputs)
         return here and sum(entry.bytes for entry in inputs) <= self.small_bytes_max
 
-    def _may_append(self, target: TableId) -> bool:
-        if target not in self._appendable:
+    def _taken(self, target: TableId) -> _Takes:
+        if target not in self._takes:
             handle = self._handle(target)
-            there = handle.refresh()
-            self._appendable[target] = there and handle.ownership.created_by_us
-            # Opening a table is most of the work of a small one.
-            self._partitions[target] = handle.partition_columns if there else []
-        return self._appendable[target]
+            self._takes[target] = _Takes.of(handle) if handle.refresh() else _Takes()
+        return self._takes[target]
 
-    def _partition_by(self, work: TableWork) -> list[str]:
+    def _partition_by(self, work: TableWork) -> Sequence[str]:
         """The columns that the target is partitioned by; those asked for, where it is asked."""
-        if work.layout.partitions:
-            return list(work.layout.columns)
-        if work.target not in self._partitions:
-            handle = self._handle(work.target)
-            self._partitions[work.target] = handle.partition_columns if handle.refresh() else []
-        return self._partitions[work.target]
+        return work.layout.columns if work.layout.partitions else self._taken(work.target).partitions
 
     def _append(self, work: TableWork, inputs: list[Input], staged: Staged, batch: Batch) -> None:
         path = self._target(work.target).path / f"part-{work.epoch:010d}-{uuid.uuid4()}.snappy.parquet"

@@ -51,7 +51,7 @@ from raycdc.sinks.api import (
     TableWork,
 )
 from raycdc.sinks.changes import check_changes, creates
-from raycdc.sinks.targets import check_write
+from raycdc.sinks.targets import check_write, taken_by_others
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,11 +221,7 @@ class Target(ABC):
 
     def taken(self) -> SinkError:
         """The target is somebody else's, and the configuration does not say what becomes of it."""
-        return TargetTakenError(
-            f"{self.place} exists and was not created by this pipeline (or its state was deleted). Set "
-            'pipeline.on_existing to "merge" to write into it or "replace" to empty it first, or route the table to '
-            "another name."
-        )
+        return taken_by_others(self.place, "route the table to another name")
 
     def require_own(self, *, alone: bool, on_existing: str) -> None:
         """Called before all rows go, because the source table was emptied or begins again: `TargetTakenError` where

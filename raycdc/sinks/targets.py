@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from raycdc.errors import ColumnsRefusedError, ConfigError, NameRefusedError, TargetTouchedError
+from raycdc.errors import ColumnsRefusedError, ConfigError, NameRefusedError, TargetTakenError, TargetTouchedError
 from raycdc.model import TableId
 from raycdc.model.names import NameRules
 from raycdc.stores.files import AnyPath, FileName, is_there
@@ -53,6 +53,16 @@ def lost_files(place: str, epoch: int, paths: Sequence[str]) -> TargetTouchedErr
         f"{place} names {len(paths)} files of epoch {epoch} that were deleted while it was committed, {paths[0]} among "
         "them: files that are in no commit yet were cleaned up (VACUUM, remove_orphan_files). Readers fail, and rows "
         "are missing. Clean up with a retention longer than an epoch takes."
+    )
+
+
+def taken_by_others(place: str, elsewhere: str, *, replaced: str = "to empty it first") -> TargetTakenError:
+    """The refusal of a target that others made. `elsewhere` is the way to another target, and `replaced` what
+    ``on_existing = "replace"`` does to this one.
+    """
+    return TargetTakenError(
+        f"{place} exists and was not created by this pipeline (or its state was deleted). Set pipeline.on_existing to "
+        f'"merge" to write into it or "replace" {replaced}, or {elsewhere}.'
     )
 
 

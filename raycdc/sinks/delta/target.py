@@ -29,7 +29,7 @@ from raycdc.sinks.plan import Input
 from raycdc.sinks.rows import DELETED, Compacted, alive, changelog_arrow
 from raycdc.sinks.steps import Begun, Missing, Ours, Stamp, Standing, Taken, Target
 from raycdc.sinks.table_input import TableInput
-from raycdc.sinks.targets import absent
+from raycdc.sinks.targets import absent, taken_by_others
 from raycdc.sinks.tasks import CompactedFile, DataFile, compacted_rows
 from raycdc.stores.files import FileName, delete, names_in, reading
 
@@ -139,11 +139,7 @@ class DeltaSteps(Target):
             self.create(work, stamp)
 
     def taken(self) -> TargetTakenError:
-        return TargetTakenError(
-            f"The Delta table {self._table.path} exists and was not created by this pipeline (or its state was "
-            f'deleted). Set pipeline.on_existing to "merge" to write into it or "replace" to empty it first, '
-            f"or choose another sink.path."
-        )
+        return taken_by_others(f"The Delta table {self._table.path}", "choose another sink.path")
 
     # -- rows
 

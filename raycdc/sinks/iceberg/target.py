@@ -37,7 +37,7 @@ from raycdc.sinks.lake_columns import type_error
 from raycdc.sinks.ownership import nothing_left
 from raycdc.sinks.rows import changelog_arrow
 from raycdc.sinks.steps import Begun, Missing, Ours, Stamp, Standing, Taken, Target
-from raycdc.sinks.targets import absent, lost_files
+from raycdc.sinks.targets import absent, lost_files, taken_by_others
 from raycdc.stores.files import AnyPath, FileName, delete
 
 #: Data files up to this size together are written anew in this process, larger ones by tasks: a Spark job costs more
@@ -138,11 +138,7 @@ class IcebergSteps(Target):
             self.create(work, stamp)
 
     def taken(self) -> TargetTakenError:
-        return TargetTakenError(
-            f"The Iceberg table {self.name} exists and was not created by this pipeline (or its state was "
-            f'deleted). Set pipeline.on_existing to "merge" to write into it or "replace" to empty it first, '
-            f"or route the table to another name."
-        )
+        return taken_by_others(f"The Iceberg table {self.name}", "route the table to another name")
 
     # -- changes, against the table as it is now
 

@@ -33,7 +33,7 @@ from raycdc.sinks.origins import same_key
 from raycdc.sinks.record import Held, Intent, again, renamed
 from raycdc.sinks.rows import target_columns
 from raycdc.sinks.steps import Begun, Missing, Ours, Stamp, Standing, Taken, Target, fenced, has_only
-from raycdc.sinks.targets import is_of_pipeline
+from raycdc.sinks.targets import is_of_pipeline, taken_by_others
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,11 +226,8 @@ class JdbcSteps(Target):
             self._hold(replace(held, vector=stamp.vector), stamp)
 
     def taken(self) -> TargetTakenError:
-        return TargetTakenError(
-            f"The table {self.name} exists in {self._address} and was not created by this pipeline (or its state was "
-            'deleted). Set pipeline.on_existing to "merge" to write into it or "replace" to make it anew, or '
-            "choose another database in sink.url."
-        )
+        place, elsewhere = f"The table {self.name} in {self._address}", "choose another database in sink.url"
+        return taken_by_others(place, elsewhere, replaced="to make it anew")
 
     def went_back(self, reached: int, record: CommitVector | None) -> TargetGoneError:
         return TargetGoneError(

@@ -39,6 +39,7 @@ from raycdc.sinks.mongodb.writing import Statement, updates_of
 from raycdc.sinks.plan import Input, share_out, split
 from raycdc.sinks.record import Before, Held, Intent, again, renamed
 from raycdc.sinks.steps import Begun, Missing, Ours, Stamp, Standing, Taken, Target, has_only
+from raycdc.sinks.targets import taken_by_others
 
 
 class MongoDbSteps(Target):
@@ -179,11 +180,8 @@ class MongoDbSteps(Target):
         self._write(self._kept, replace(held, vector=stamp.vector), stamp)
 
     def taken(self) -> TargetTakenError:
-        return TargetTakenError(
-            f"The collection {self.name} exists in {self._server.where} and was not created by this pipeline (or its "
-            'state was deleted). Set pipeline.on_existing to "merge" to write into it or "replace" to empty it, or '
-            "choose another server in sink.uri."
-        )
+        place = f"The collection {self.name} in {self._server.where}"
+        return taken_by_others(place, "choose another server in sink.uri", replaced="to empty it")
 
     def went_back(self, reached: int, record: CommitVector | None) -> TargetGoneError:
         return TargetGoneError(

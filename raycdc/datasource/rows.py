@@ -89,9 +89,9 @@ def changelog_batches(
         ops = batch.column("_op")
         if truncate == "fail" and bool(np.any(ops.to_numpy() == RowKind.TRUNCATE)):
             raise DataError(
-                f"{entry.segment.table} was emptied, or begins again: what that takes from sums over earlier rows is "
-                'not in its changes. Begin with a new checkpoint and another option state, or set truncate = "row" '
-                "and treat rows with _op = 'T' yourself."
+                f"{entry.segment.table} was emptied, or begins again, and its changes have no rows that would take the "
+                "earlier ones out of sums again. Begin with a new checkpoint and another option state, or set "
+                "truncate = \"row\" and treat rows with _op = 'T' yourself."
             )
         columns: Mapping[str, pa.Array] = {
             "_op": pa.array(SYMBOLS, pa.string()).take(ops),

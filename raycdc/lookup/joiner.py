@@ -134,8 +134,9 @@ class Joiner:
         segment = Segment.from_json(noted["segment"]).placed(self._answers.path)
         if not verify_segments([segment]):
             raise StateError(
-                f"{segment.path} is missing or damaged: what was looked up for epoch {epoch}, of which a part may be "
-                "in the sink. Take it back from a copy, or begin with another pipeline.state and a new snapshot."
+                f"{segment.path} is missing or damaged. It has the answers of lookups for epoch {epoch}, of which a "
+                "part may be in the sink. Take it back from a copy, or begin with another pipeline.state and a new "
+                "snapshot."
             )
         return segment
 

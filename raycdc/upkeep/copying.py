@@ -204,8 +204,8 @@ class Copy:
         there = read_identity(self._target.folder)
         if there is None or there.copy != self._mark.copy:
             raise StateError(
-                f"Another copy to {self._target.place} began while one was written there, so this one ends, and "
-                f"nothing of it counts. What is in {self._source.place} is as it was. Name a place for each."
+                f"Another copy to {self._target.place} began while this one was written there, so this one ended, and "
+                f"is not used. The state in {self._source.place} is as it was. Name another place for each copy."
             )
 
     def _owed(self) -> set[str]:
@@ -266,8 +266,9 @@ def _require_apart(source: StatePlace, target: StatePlace) -> None:
 def _require_work_apart(source: StatePlace, target: StatePlace) -> None:
     if target.work.resolve().is_relative_to(source.work.resolve()):
         raise StateError(
-            f"What {target} leaves on this machine would be in {target.work}, inside {source.work}, which the state "
-            f"goes from: set pipeline.work to a folder apart from it, and repeat the command."
+            f"The files that the state in {target} keeps on this machine would be in {target.work}, inside of "
+            f"{source.work}, which the state leaves. Set pipeline.work to a folder apart from it, and repeat the "
+            "command."
         )
 
 

@@ -86,8 +86,8 @@ def _is_finished(old: Side, new: Side, identity: Identity) -> bool:
     there = read_identity(new.folder)
     if there is None or there.checkpoint != identity.checkpoint:
         raise StateError(
-            f"{identity.bar(str(old.place))} But the state is not in {new.place}: bring that place back. What is in "
-            f"{old.place} is as it was when the state left it."
+            f"{identity.bar(str(old.place))} But the state is not in {new.place}: bring that place back. The "
+            f"copy in {old.place} is as it was when the state left it."
         )
     if not there.barred:
         return True

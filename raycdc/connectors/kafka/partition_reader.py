@@ -274,7 +274,7 @@ class KafkaPartitionReader:
             raise LogLostError(
                 f"{split_id} has other messages before {where.offset} than those that were read: its log at "
                 f"{self._config.bootstrap_servers} was cut off before, as when a broker leads that did not have them. "
-                "What was read and is gone now stays in the target. Go on with what the topic has by "
+                "Messages that were read and are gone now stay in the target. Go on with what the topic has by "
                 'source.on_out_of_range = "earliest" or "latest", or start another pipeline.'
             )
         if policy == "fail":

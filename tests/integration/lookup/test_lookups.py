@@ -257,7 +257,7 @@ def test_what_was_found_and_is_gone_is_refused(make: Make, fail_at: Callable[[st
         replace(world, lookups=(world.lookups[0].model_copy(update={"prefix": "other_"}),)).restart()
     (joined,) = (world.root / "looked_up").glob("*.arrow")
     joined.write_bytes(b"")
-    with pytest.raises(StateError, match="is missing or damaged: what was looked up for epoch 1"):
+    with pytest.raises(StateError, match=r"is missing or damaged\. It has the answers of lookups for epoch 1"):
         world.restart()
 
 

@@ -102,8 +102,8 @@ class Scanner:
             count = int(scan(buffer, at, self._envelope, self._namespaces, self._found))
             if int(self._envelope.state[codes.CODE_AT]) != OK:
                 raise DataError(
-                    f"What the server sent is no change event at byte {at} of a batch of {len(data)}. Read it again; "
-                    "if that repeats, look at the server's log."
+                    f"The server sent a batch of {len(data)} bytes that has no change event at byte {at}. Start again, "
+                    "so that it is read again; if that repeats, look at the server's log."
                 )
             at = int(self._envelope.state[codes.AT])
             parts.append(self._found[:count].copy())

@@ -320,7 +320,7 @@ def _row_end(table: MySqlTable, placed: Sequence[Slot], ddl: AlterTable) -> str:
             row_end = (named or HIDDEN_ROW_END) if action.on else ""
     lost = row_end == table.row_end and row_end not in renamed and row_end in (c.name for c in table.columns)
     if lost or (named and named != row_end):
-        raise UnknownShapeError(f"{table.id}: what becomes of the rows that are not current any more is not understood")
+        raise UnknownShapeError(f"{table.id}: it is not understood how old versions of rows are told from current ones")
     return row_end
 
 

@@ -204,7 +204,7 @@ class Copy:
         there = read_identity(self._target.folder)
         if there is None or there.copy != self._mark.copy:
             raise StateError(
-                f"Another copy to {self._target.place} began while this one was written there, so this one ended, and "
+                f"Another copy to {self._target.place} began while this one was written there, so this one ends, and "
                 f"is not used. The state in {self._source.place} is as it was. Name another place for each copy."
             )
 

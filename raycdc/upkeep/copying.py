@@ -266,8 +266,8 @@ def _require_apart(source: StatePlace, target: StatePlace) -> None:
 def _require_work_apart(source: StatePlace, target: StatePlace) -> None:
     if target.work.resolve().is_relative_to(source.work.resolve()):
         raise StateError(
-            f"The files that the state in {target} keeps on this machine would be in {target.work}, inside of "
-            f"{source.work}, which the state leaves. Set pipeline.work to a folder apart from it, and repeat the "
+            f"The files that the state in {target} keeps on this machine would be in {target.work}, inside "
+            f"{source.work}, which the state leaves: set pipeline.work to a folder apart from it, and repeat the "
             "command."
         )
 

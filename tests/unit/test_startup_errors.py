@@ -74,7 +74,7 @@ STARTUP = {
 }
 #: Of sinks: what is asked of them before the first epoch.
 OF_SINKS = re.compile(
-    r"(\w+\.)?(__init__|open|_open|look|require_free|_on_existing|_connect|standing|taken|check_write|require)$"
+    r"(\w+\.)?(__init__|open|_open|look|require_free|_on_existing|_connect|standing|taken|taken_by_others|check_write|require)$"
 )
 
 #: Where each error is raised → the check that finds it: a name of `START_CHECKS`, or a function of the command.
@@ -96,17 +96,13 @@ FOUND_BY = {
     "epochs/epoch_recovery.py: EpochRecovery._check_record": "check_targets",
     "epochs/holdings.py: Holdings.check_record": "check_targets",
     "sinks/targets.py: check_write": "options",
+    "sinks/targets.py: taken_by_others": "check_targets",
     "sinks/delta/upkeep.py: Upkeep.__init__": "options",
     "sinks/jdbc/sink.py: JdbcSink._connect": "check_sink",
     "sinks/kafka/topics.py: Topics.require": "check_sink",
     "sinks/mongodb/sink.py: MongoDbSink.look": "check_sink",
-    "sinks/steps.py: Target.taken": "check_targets",
     "sinks/delta/target.py: DeltaSteps.standing": "check_targets",
-    "sinks/delta/target.py: DeltaSteps.taken": "check_targets",
-    "sinks/iceberg/target.py: IcebergSteps.taken": "check_targets",
     "sinks/jdbc/target.py: JdbcSteps.standing": "check_targets",
-    "sinks/jdbc/target.py: JdbcSteps.taken": "check_targets",
-    "sinks/mongodb/target.py: MongoDbSteps.taken": "check_targets",
     "sinks/files/target.py: FileSteps.standing": "check_targets",
     "sinks/files/target.py: FilesTarget.taken": "check_targets",
     "preflight.py: require_fitting": "check_fitting",

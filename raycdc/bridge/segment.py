@@ -27,6 +27,14 @@ from raycdc.model.batch import BATCH_BYTES_MAX, BATCH_ROWS_MAX
 
 SUFFIX_OPEN = ".open"
 
+#: Smaller batches in rows and bytes wait for the next ones: what one costs on its way does not depend on its rows, and
+#: where transactions come one by one, a batch has the rows of one.
+_SMALL_ROWS = 512
+_SMALL_BYTES = 64 << 10
+#: As much as this is written together.
+_JOINED_ROWS = 8192
+_JOINED_BYTES = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentContents:
@@ -45,7 +53,7 @@ class SegmentWriter:
     """One segment being written. Opens its file at the first batch; `finish` or `abort` ends it.
 
     Batches must all have the schema of the first one (`raycdc.model.changelog_schema`); larger ones than
-    `BATCH_BYTES_MAX` or `BATCH_ROWS_MAX` are cut, never copied. `_seq` in them is relative to the segment's
+    `BATCH_BYTES_MAX` or `BATCH_ROWS_MAX` are cut, never copied, and small ones are joined. `_seq` in them is relative to the segment's
     `seq_base`, which the caller of `finish` may leave at 0 and set later with ``dataclasses.replace``. `append` and
     `finish` raise `SpoolError` where the file system takes no more.
     """
@@ -59,6 +67,7 @@ class SegmentWriter:
         self._contents = contents
         self._file: _ChecksummedFile | None = None
         self._writer: Any = None
+        self._small = _SmallBatches()
 
     @classmethod
     def remaking(cls, segment: Segment, spool: Path | str, name: str, *, kind: str = "") -> SegmentWriter:
@@ -73,13 +82,30 @@ class SegmentWriter:
 
     @property
     def bytes(self) -> int:
-        """Bytes written so far, without the footer that `finish` adds."""
-        return self._file.size if self._file else 0
+        """Bytes written so far, and of what waits to be, without the footer that `finish` adds."""
+        return (self._file.size if self._file else 0) + self._small.bytes
 
     def append(self, batch: pa.RecordBatch) -> None:
-        """Write `batch` (empty ones are skipped); its buffers may be reused when this returns. May block on disk."""
+        """Write `batch`, now or at the latest in `finish`: its buffers stay as they are. Empty ones are skipped. May
+        block on disk.
+        """
         if batch.num_rows == 0:
             return
+        if self._small.take(batch):
+            if self._small.is_enough:
+                self._write_small()
+        else:
+            self._write_small()
+            self._write(batch)
+        self.rows += batch.num_rows
+        self.lost += lost_values(batch)
+
+    def _write_small(self) -> None:
+        joined = self._small.joined()
+        if joined is not None:
+            self._write(joined)
+
+    def _write(self, batch: pa.RecordBatch) -> None:
         with self._refusals():
             if self._writer is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -88,14 +114,13 @@ class SegmentWriter:
             step = rows_per_batch(batch)
             for start in range(0, batch.num_rows, step):
                 self._writer.write_batch(batch.slice(start, step))
-        self.rows += batch.num_rows
-        self.lost += lost_values(batch)
 
     def finish(self, *, seq_base: int = 0) -> Segment:
         """Write the footer, sync, give the file its name and return its descriptor. At least one row was appended.
 
         Where the spool has copies, that of the segment is safe, too.
         """
+        self._write_small()
         assert self._file is not None, f"segment {self.path.name} has no rows; ask `rows` before finishing"
         with self._refusals():
             self._writer.close()
@@ -123,6 +148,7 @@ class SegmentWriter:
 
     def abort(self) -> None:
         """Forget the segment and delete its file; harmless when nothing was written or it is finished."""
+        self._small = _SmallBatches()
         if self._file is not None and not self._file.closed:
             self._file.close()
             self._file.path.unlink(missing_ok=True)
@@ -137,6 +163,38 @@ class SegmentWriter:
                 f"Rows of {self._contents.table} cannot be written to {self.path.parent}: {what}. Make room on that "
                 "disk, or move the folder (pipeline.state) while the pipeline stands still."
             ) from cause
+
+
+class _SmallBatches:
+    """Batches of few rows that wait to be written as one."""
+
+    def __init__(self) -> None:
+        self._batches: list[pa.RecordBatch] = []
+        self._rows = 0
+        self.bytes = 0
+
+    @property
+    def is_enough(self) -> bool:
+        return self._rows >= _JOINED_ROWS or self.bytes >= _JOINED_BYTES
+
+    def take(self, batch: pa.RecordBatch) -> bool:
+        """Keep `batch` if it is small. A small part of a large batch is not: it would keep all of it in memory."""
+        if batch.num_rows >= _SMALL_ROWS or (size := batch.get_total_buffer_size()) >= _SMALL_BYTES:
+            return False
+        self._batches.append(batch)
+        self._rows += batch.num_rows
+        self.bytes += size
+        return True
+
+    def joined(self) -> pa.RecordBatch | None:
+        """All that was kept, as one batch that owns its memory, and nothing is kept any more; None where none was."""
+        if not self._batches:
+            return None
+        batches, rows = self._batches, self._rows
+        self._batches, self._rows, self.bytes = [], 0, 0
+        table = pa.Table.from_batches(batches, schema=batches[0].schema.remove_metadata())
+        (joined,) = table.combine_chunks().to_batches(max_chunksize=rows)
+        return joined
 
 
 def rows_per_batch(batch: pa.RecordBatch) -> int:

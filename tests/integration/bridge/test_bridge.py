@@ -78,8 +78,8 @@ def server(tmp_path: Path) -> Iterator[FlightServer]:
 @pytest.fixture
 def segment(tmp_path: Path, server: FlightServer) -> Segment:
     writer = new_writer(tmp_path / "spool", server.endpoint)
-    for start in range(0, 1000, 100):
-        writer.append(batch(start, 100))
+    for start in range(0, 6000, 600):
+        writer.append(batch(start, 600))
     return writer.finish(seq_base=1 << 33)
 
 
@@ -94,11 +94,29 @@ def table(segment: Segment, node: str, columns: list[str] | None = None, part: t
     )
 
 
+def test_rows_that_came_one_by_one_are_few_batches_in_their_order(tmp_path: Path) -> None:
+    """Whoever reads them has work for each batch: as many as there were transactions would cost a sink its pace."""
+    writer, sizes = new_writer(tmp_path / "spool"), [1, 3, 2, 600, 1, 1, 511, 5000, *[7] * 1500]
+    rows = 0
+    for size in sizes:
+        writer.append(batch(rows, size))
+        rows += size
+        assert writer.bytes > 0
+    segment = writer.finish(seq_base=1 << 33)
+    batches = list(read_segment(segment, access=SegmentAccess(HERE)))
+    assert [part.num_rows for part in batches] == [6, 600, 513, 5000, 8197, 2303]
+    read = pa.Table.from_batches(batches)
+    names = ["id", "text", "_op"]
+    assert read.select(names).to_pylist() == pa.Table.from_batches([batch(0, rows)]).select(names).to_pylist()
+    assert read.column("_seq").to_pylist() == [(1 << 33) + number for number in range(rows)]
+    assert verify_segments([segment], access=SegmentAccess(HERE), checksum=True)
+
+
 @pytest.mark.parametrize("columns", [None, ["_table", "id", "_op", "_seq", "_db"], ["text"]])
 def test_mapped_and_flight_read_the_same_rows(segment: Segment, columns: list[str] | None) -> None:
     here, elsewhere = table(segment, HERE, columns), table(segment, ELSEWHERE, columns)
     assert here.equals(elsewhere)
-    assert here.num_rows == segment.rows == 1000
+    assert here.num_rows == segment.rows == 6000
     assert table(segment, HERE, columns).equals(here)
 
 
@@ -111,7 +129,7 @@ def test_columns_of_the_descriptor_are_added_and_seq_becomes_absolute(segment: S
 @pytest.mark.parametrize("node", [HERE, ELSEWHERE])
 def test_parts_cover_every_row_once(segment: Segment, node: str) -> None:
     parts = [table(segment, node, ["id"], (i, 3)) for i in range(3)]
-    assert pa.concat_tables(parts).column("id").to_pylist() == list(range(1000))
+    assert pa.concat_tables(parts).column("id").to_pylist() == list(range(6000))
     assert segment_schema(segment, access=SegmentAccess(node, TOKEN)).equals(changelog_schema(SCHEMA))
 
 
@@ -152,19 +170,20 @@ def test_a_node_that_is_gone_has_no_intact_segments(segment: Segment, server: Fl
 def test_a_segment_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
     writer = new_writer(tmp_path)
     assert list(tmp_path.iterdir()) == []
-    writer.append(batch(0, 10))
+    writer.append(batch(0, 600))
     writer.append(batch(0, 0))
     assert [path.name for path in tmp_path.iterdir()] == ["1.arrow.open"]
     segment = writer.finish()
     assert [path.name for path in tmp_path.iterdir()] == ["1.arrow"]
-    assert segment.rows == 10
+    assert segment.rows == 600
     writer.abort()
     assert verify_segments([segment], access=SegmentAccess(HERE), checksum=True)
 
 
 def test_an_aborted_segment_leaves_nothing(tmp_path: Path) -> None:
     writer = new_writer(tmp_path)
-    writer.append(batch(0, 10))
+    writer.append(batch(0, 600))
+    writer.append(batch(600, 3))
     writer.abort()
     new_writer(tmp_path).abort()
     assert list(tmp_path.iterdir()) == []
@@ -173,8 +192,12 @@ def test_an_aborted_segment_leaves_nothing(tmp_path: Path) -> None:
 def test_a_spool_that_takes_no_rows_is_named_and_worth_another_try(tmp_path: Path) -> None:
     (tmp_path / "spool").write_text("a file where a folder should be")
     with pytest.raises(SpoolError, match=rf"Rows of shop\.\w+ cannot be written to {tmp_path}/spool: ") as refused:
-        new_writer(tmp_path / "spool").append(batch(0, 10))
+        new_writer(tmp_path / "spool").append(batch(0, 600))
     assert refused.value.retryable
+    few = new_writer(tmp_path / "spool")
+    few.append(batch(0, 1))
+    with pytest.raises(SpoolError, match="cannot be written to"):
+        few.finish()
 
 
 def test_large_batches_are_cut_to_the_limits(tmp_path: Path) -> None:

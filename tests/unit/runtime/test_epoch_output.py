@@ -119,7 +119,7 @@ def test_held_rows_are_written_for_another_reader_without_entering_the_epoch(out
 
 
 def test_closing_removes_what_belongs_to_no_epoch(output: EpochOutput, tmp_path: Path) -> None:
-    collect(output, 1)
+    collect(output, *range(1000))
     assert len(list(tmp_path.iterdir())) == 1
     output.close()
     assert list(tmp_path.iterdir()) == []

@@ -53,9 +53,9 @@ class SegmentWriter:
     """One segment being written. Opens its file at the first batch; `finish` or `abort` ends it.
 
     Batches must all have the schema of the first one (`raycdc.model.changelog_schema`); larger ones than
-    `BATCH_BYTES_MAX` or `BATCH_ROWS_MAX` are cut, never copied, and small ones are joined. `_seq` in them is relative to the segment's
-    `seq_base`, which the caller of `finish` may leave at 0 and set later with ``dataclasses.replace``. `append` and
-    `finish` raise `SpoolError` where the file system takes no more.
+    `BATCH_BYTES_MAX` or `BATCH_ROWS_MAX` are cut, never copied, and small ones are joined. `_seq` in them is relative
+    to the segment's `seq_base`, which the caller of `finish` may leave at 0 and set later with
+    ``dataclasses.replace``. `append` and `finish` raise `SpoolError` where the file system takes no more.
     """
 
     def __init__(self, spool: SpoolAddress, contents: SegmentContents, *, name: str) -> None:

@@ -228,7 +228,7 @@ class Job:
     def begin_seal(self) -> None:
         """Make an epoch due and begin to seal it."""
         for reader in self.coordinator.readers.registered.values():
-            reader.heartbeat = Heartbeat(10)
+            reader.heartbeat = Heartbeat(SETTINGS.epoch_bytes_idle)
         self.now_s += SETTINGS.epoch_interval_s
         self.coordinator.tick(now_s=self.now_s)
 

@@ -79,6 +79,30 @@ def test_a_busy_sink_gets_no_early_epoch() -> None:
     assert log.asked_to_seal() == [2]
 
 
+def test_little_waits_until_the_sink_has_committed_and_much_is_sealed_beside_its_commit() -> None:
+    """What is sealed behind an epoch under way is committed no sooner, and what comes after it one commit later."""
+    job = Job()
+    log = job.reader(0)
+    log.send(heartbeat(10))
+    job.coordinator.tick(now_s=2.0)
+    assert log.asked_to_seal() == [1]
+    log.sealed(1, at=110)
+    job.now_s = 9.0
+    log.send(heartbeat(SETTINGS.epoch_bytes_idle - 1))
+    job.coordinator.tick(now_s=9.0)
+    assert log.asked_to_seal() == []
+    log.send(heartbeat(SETTINGS.epoch_bytes_idle))
+    job.coordinator.tick(now_s=9.0)
+    assert log.asked_to_seal() == [2]
+    log.sealed(2, at=120)
+    log.send(heartbeat(10))
+    job.coordinator.epoch_committed(2)
+    job.now_s = 11.0
+    log.send(heartbeat(10))
+    job.coordinator.tick(now_s=11.0)
+    assert log.asked_to_seal() == [3]
+
+
 def test_rows_of_a_snapshot_are_grouped_however_idle_the_sink_is() -> None:
     job = Job(settings=replace(SETTINGS, epochs_per_hour=3600))
     log = job.reader(0)

@@ -400,7 +400,7 @@ RULES: list[tuple[Switch, Settings, int]] = [
     (take_the_high_watermark_from_what_is_visible, WAIT, 0),
     (remember_nothing_dropped, RING, 0),
     (open_chunks_right_after_a_start, settings(Visibility.RING, crashes=0.005), 21),
-    (forget_what_a_voided_chunk_held, settings(Visibility.RING, TableKind.PLAIN, crashes=0.006, readers=3), 220),
+    (forget_what_a_voided_chunk_held, settings(Visibility.RING, TableKind.PLAIN, crashes=0.006, readers=3), 606),
     (keep_chunks_open_over_a_schema_change, WAIT, 0),
     (remember_dropped_rows_over_a_schema_change, RING, 43),
     (let_a_schema_change_into_the_epoch, SNAPSHOT, 0),

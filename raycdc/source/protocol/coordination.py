@@ -22,10 +22,11 @@ EARLY_KEPT_S = 600.0
 class CoordinatorSettings:
     """Cadence and patience. Times in seconds, sizes in bytes.
 
-    An idle sink gets an epoch of `epoch_bytes_idle` already, so that it writes while the next one is read. A reader
-    whose process says nothing for `reader_timeout_s` is dead; one whose process answers while its main thread makes no
-    progress for `progress_timeout_s` hangs, and would keep a seal waiting for ever. Syncing files is progress, file by
-    file. Where the source is `paced`, readers share one budget.
+    An idle sink gets an epoch of `epoch_bytes_idle` already, so that it writes while the next one is read. A smaller
+    one is not sealed behind another that the sink has not committed: it would be waited for, and so would what comes
+    in between, which can as well be part of it. A reader whose process says nothing for `reader_timeout_s` is dead; one
+    whose process answers while its main thread makes no progress for `progress_timeout_s` hangs, and would keep a seal
+    waiting for ever. Syncing files is progress, file by file. Where the source is `paced`, readers share one budget.
 
     Changes that wait while the sink is idle need not wait for `epoch_interval_s`, as long as there are at most
     `epochs_per_hour` in the mean (0: they wait) and no chunk is being read: rows of a snapshot are grouped.
@@ -96,6 +97,8 @@ class SealTimer:
             return True
         age_s = now_s - self._last_s
         if open_bytes > 0:
+            if in_flight and open_bytes < self._settings.epoch_bytes_idle:
+                return False
             early = not in_flight and not reads_chunks and age_s >= EARLY_S and self._early(now_s) >= 1
             return early or age_s >= self._settings.epoch_interval_s
         dirty = any(reader.heartbeat.dirty for reader in readers)

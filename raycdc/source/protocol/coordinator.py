@@ -5,12 +5,12 @@ shell (`raycdc.runtime.coordinator_host`) calls one method at a time and carries
 manifest, written through `ManifestWriter` at the moment the last reader has sealed.
 
 Epochs. One epoch is open. It is sealed when it is `epoch_interval_s` old and something changed (sooner while the sink
-is idle, `epochs_per_hour` times), when it holds `epoch_bytes_max` (`epoch_bytes_idle` while the sink is idle), or when
-a reader asks (schema change, end of input); but never while `in_flight_max` sealed epochs wait for the sink. Every
-registered reader cuts and reports; one that is silent for `reader_timeout_s`, or without progress for
-`progress_timeout_s`, is fenced: its incarnation is over, its splits go back to the enumerator at their last *sealed*
-state, and the epoch is completed without it. The manifest is written when nobody is waited for; then the epoch exists,
-before that nothing of it does.
+is idle, `epochs_per_hour` times; later while it is busy and there is little), when it holds `epoch_bytes_max`
+(`epoch_bytes_idle` while the sink is idle), or when a reader asks (schema change, end of input); but never while
+`in_flight_max` sealed epochs wait for the sink. Every registered reader cuts and reports; one that is silent for
+`reader_timeout_s`, or without progress for `progress_timeout_s`, is fenced: its incarnation is over, its splits go back
+to the enumerator at their last *sealed* state, and the epoch is completed without it. The manifest is written when
+nobody is waited for; then the epoch exists, before that nothing of it does.
 
 `LiveReaders` says whose messages are taken; each is handled once and in order (`raycdc.source.protocol.link`), and the
 first of an incarnation must be `ReaderRegistration`. The other parts are `Epochs` (what is sealed), `SealTimer` (when

@@ -46,7 +46,12 @@ from raycdc.waiting.patience import Policy
 
 #: Cadence of the simulated job: short, so that a run has many epochs.
 SETTINGS = CoordinatorSettings(
-    epoch_interval_s=0.7, epoch_bytes_max=6_000, in_flight_max=2, reader_timeout_s=3.0, progress_timeout_s=18.0
+    epoch_interval_s=0.7,
+    epoch_bytes_max=6_000,
+    epoch_bytes_idle=1_500,
+    in_flight_max=2,
+    reader_timeout_s=3.0,
+    progress_timeout_s=18.0,
 )
 HEARTBEAT_S = 0.3
 #: With a reading beside the log: short, so that its tables are given up in some of the runs.

@@ -25,7 +25,7 @@ from pyiceberg.serializers import Compressor, ToOutputFile
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
-from pyiceberg.table.update import RemoveSnapshotsUpdate, TableUpdate, update_table_metadata
+from pyiceberg.table.update import RemoveSnapshotsUpdate, TableUpdate
 from requests.exceptions import SSLError
 from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
@@ -33,6 +33,7 @@ from raycdc.certificate_faults import TlsServer, first_fault
 from raycdc.errors import SinkError
 from raycdc.sinks.iceberg.places import is_in_store, location_of, store_properties, sync_file, warehouse_of
 from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions
+from raycdc.sinks.iceberg.updates import next_version
 from raycdc.sinks.iceberg.versions import FolderVersions, StoreVersions, Versions
 from raycdc.stores.api import StoreError
 from raycdc.stores.libraries import with_tls
@@ -180,7 +181,7 @@ class HadoopCatalog(MetastoreCatalog):
         for requirement in requirements:
             requirement.validate(current)
         _require_unnamed(current, updates)
-        changed = update_table_metadata(current, updates, metadata_location=self._location(name))
+        changed = next_version(current, updates, location=self._location(name))
         text = _text_of(changed)
         written = self._versions.add(folder, version + 1, text)
         self._keep(folder, sha256(text).digest(), changed)

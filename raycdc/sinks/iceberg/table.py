@@ -41,8 +41,6 @@ from pyiceberg.table.update import (
     RemoveSnapshotsUpdate,
     SetCurrentSchemaUpdate,
     TableUpdate,
-    _apply_table_update,
-    _TableMetadataUpdateContext,
 )
 from pyiceberg.table.update.snapshot import _ManifestMergeManager, _OverwriteFiles
 from pyiceberg.types import PrimitiveType
@@ -75,6 +73,7 @@ from raycdc.sinks.iceberg.files import StoredColumn, WrittenFile, is_known, type
 from raycdc.sinks.iceberg.layout import StoredPartition, transform_text
 from raycdc.sinks.iceberg.metadata import data_file, iceberg_schema, partition_spec
 from raycdc.sinks.iceberg.places import Reach, sync_file
+from raycdc.sinks.iceberg.updates import updated
 from raycdc.sinks.library_errors import raised_in
 from raycdc.sinks.ownership import Ownership, nothing_left
 from raycdc.sinks.steps import Stamp, holds
@@ -121,19 +120,14 @@ class Change:
 
 
 class _Staged(Transaction):
-    """pyiceberg's, but its metadata is worked out once per update, not at every look, and without a copy of all
-    snapshots each time, which nobody changes.
-    """
+    """pyiceberg's, but its metadata is worked out once per update, not at every look with a copy of all snapshots."""
 
     _known: tuple[tuple[TableUpdate, ...], TableMetadata] | None = None
 
     @property
     def table_metadata(self) -> TableMetadata:
         if self._known is None or self._known[0] is not self._updates:
-            context, metadata = _TableMetadataUpdateContext(), self._table.metadata
-            for update in self._updates:
-                metadata = _apply_table_update(update, metadata, context)
-            self._known = self._updates, metadata
+            self._known = self._updates, updated(self._table.metadata, self._updates)
         return self._known[1]
 
 

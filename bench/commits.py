@@ -44,7 +44,9 @@ _FIRST = 50
 #: Which share of the commits a case makes.
 _SHARES = {"iceberg_all": 10}
 _ROWS = 2_000
-_PER_SECOND = 100
+#: Transactions a second: about as many as each case can commit one by one on two cores. Where that is too many, epochs
+#: have several, each commit has more to do, and figures are of that: `rows_per_commit` says so.
+_PER_SECOND = {"delta": 20, "iceberg": 8, "iceberg_all": 8}
 _UPKEEP = {
     "delta": 'optimize = { every = "60s", target_file = "16MiB", vacuum = "1h" }',
     "iceberg_all": "keep_snapshots = 0",
@@ -86,6 +88,7 @@ class Part:
     """Figures at the end of a part of the commits."""
 
     commits: int
+    rows_per_commit: float
     commit_ms: float
     staging_ms: float
     cpu_ms_per_epoch: float
@@ -137,7 +140,7 @@ type = "datagen"
 tables = ["shop.t"]
 rows = {_ROWS}
 new_rows = {_ROWS}
-per_second = {_PER_SECOND}
+per_second = {_PER_SECOND[case]}
 [sink]
 type = "{_kind(case)}"
 path = "./lake"
@@ -158,7 +161,7 @@ path = "./lake"
         except subprocess.TimeoutExpired:
             process.kill()
     first, last = parts[0], parts[-1]
-    names = [name for name in Part.__slots__ if name != "commits"]
+    names = [name for name in Part.__slots__ if name not in ("commits", "rows_per_commit")]
     grown = {name: round(getattr(last, name) / max(getattr(first, name), 1e-9), 2) for name in names}
     more = {"grown": grown, "parts": [asdict(part) for part in parts]}
     return Measurement(case, "raycdc --local", commits, time.monotonic() - began_s, cpu_s, last.rss_mb, more)
@@ -174,6 +177,7 @@ def _parts(case: str, folder: Path, process: subprocess.Popen[str], commits: int
     ends = sorted({max(1, commits // _FIRST), *(max(1, commits * part // _PARTS) for part in range(1, _PARTS + 1))})
     commit_ms: list[float] = []
     staging_ms: list[float] = []
+    rows: list[float] = []
     done = 0
     cpu_s = process_cpu_s(process.pid)
     for line in process.stdout:
@@ -185,21 +189,23 @@ def _parts(case: str, folder: Path, process: subprocess.Popen[str], commits: int
             cpu_s = process_cpu_s(process.pid)  # The start does not count.
         commit_ms.append(event["commit_s"] * 1000)
         staging_ms.append(event["staging_s"] * 1000)
+        rows.append(event["rows"])
         if done < ends[0]:
             continue
         del ends[0]
         cpu_ms = (process_cpu_s(process.pid) - cpu_s) * 1000 / len(commit_ms)
-        part = _part(case, folder, process.pid, (done, commit_ms, staging_ms, cpu_ms))
+        medians = [round(statistics.median(values), 2) for values in (rows, commit_ms, staging_ms)]
+        part = _part(case, folder, process.pid, (done, *medians, round(cpu_ms, 2)))
         progress(f"{case}: {part}")
         yield part
-        commit_ms, staging_ms, cpu_s = [], [], process_cpu_s(process.pid)
+        commit_ms, staging_ms, rows, cpu_s = [], [], [], process_cpu_s(process.pid)
         if not ends:
             return
     raise RuntimeError(f"the run ended: {(folder / 'errors.log').read_text()[-1000:]}")
 
 
-def _part(case: str, folder: Path, pid: int, of: tuple[int, list[float], list[float], float]) -> Part:
-    done, commit_ms, staging_ms, cpu_ms = of
+def _part(case: str, folder: Path, pid: int, of_commits: tuple[int, float, float, float, float]) -> Part:
+    """`of_commits` are the first figures of a `Part`."""
     table = folder / "lake" / "shop" / "t"
     table_files, _ = _size(table)
     _, metadata = _size(table / ("_delta_log" if _kind(case) == "delta" else "metadata"))
@@ -208,10 +214,7 @@ def _part(case: str, folder: Path, pid: int, of: tuple[int, list[float], list[fl
     found = json.loads(subprocess.run(code, check=True, stdout=subprocess.PIPE, text=True).stdout)
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return Part(
-        done,
-        round(statistics.median(commit_ms), 2),
-        round(statistics.median(staging_ms), 2),
-        round(cpu_ms, 2),
+        *of_commits,
         round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1),
         table_files,
         round(metadata / 2**20, 2),

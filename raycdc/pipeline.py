@@ -73,6 +73,7 @@ from raycdc.source.table_requests import complain_of_parked, requests_of
 from raycdc.source_side import SourceSide, copies_of, handed_launcher, job_spec, new_launcher, new_supervisor
 from raycdc.spark.lifecycle import SparkThread, activity, new_session
 from raycdc.startup_checks import Start, begin, no_order, order_by, require_known_rows
+from raycdc.tracing.traced import traced
 from raycdc.waiting.stages import Board, Stage
 
 #: How often progress is reported.
@@ -374,6 +375,7 @@ class Pipeline:
                 waiting=Waiting(self.config.sink.folder, reporter.warning),
             ),
         )
+        ports = run.stack.enter_context(traced(self.config, store, ports, reporter))
         loop = EpochLoop(store, sink, ports)
         run.tenure.on_lost(lambda _: loop.stop())
         with naming_place(self.config, store):

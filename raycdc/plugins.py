@@ -29,6 +29,7 @@ _EXTRAS = {
     "bson": "mongodb",
     "adbc_driver_postgresql": "postgresql",
     "adbc_driver_manager": "postgresql",
+    "opentelemetry": "otel",
 }
 
 

@@ -14,6 +14,7 @@ what a run would refuse is what `check` has said, and a refusal that only a run 
 | state, sink folder or store | what cannot be written is not worth reading a server for |
 | pipeline | what another pipeline's state, or a damaged one, says is of no use |
 | control, metrics | a port that another program has does not get free by itself |
+| traces | what is not installed does not come by itself |
 | logging, notify | a log or a receiver that cannot be had is a pity, and no run ends for it |
 
 The questions to the source, its tables, transforms, lookups and the sink's server follow (`raycdc.preflight`,
@@ -30,6 +31,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,8 @@ from raycdc.transform.plain import needs_spark
 
 #: Of the control door at once: the page, a scraper and a few commands are far fewer.
 CONNECTIONS_MAX = 64
+#: What a collector of traces is spoken to with: of all that is needed, it needs the rest.
+TRACES_MODULE = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 #: The variables that name the folder with a Hadoop cluster's configuration.
 _YARN = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 #: Where a kernel shows itself as files, and nobody may make any, whatever the permissions say.
@@ -336,6 +340,33 @@ def _metrics(start: Start) -> Iterator[CheckResult]:
     yield CheckResult("metrics", f"Figures for Prometheus can be served at {options.address}.", ok=True)
 
 
+def _traces(start: Start) -> Iterator[CheckResult]:
+    """Whether the packages are there that a collector is spoken to with. The collector itself may be away."""
+    options = start.config.traces
+    if not options.endpoint or not start.has_sink:
+        return
+    try:
+        import_module(TRACES_MODULE)
+    except ImportError as cause:
+        module = cause.name or TRACES_MODULE
+        raise ConfigError(f"[traces] {missing_extra(module) or missing_extra(TRACES_MODULE)}") from cause
+    if problem := _no_certificates(options.ca):
+        text = f"{problem}; no trace would be taken, and a run goes on."
+        yield CheckResult("traces", text, "Correct traces.ca.", required=False)
+    else:
+        yield CheckResult("traces", f"Traces of epochs go to {options.place}, which is not asked here.", ok=True)
+
+
+def _no_certificates(ca: str | None) -> str:
+    """Why a file has no certificate authorities; empty where it has, or none is named."""
+    try:
+        if ca is not None:
+            ssl.create_default_context(cafile=ca)
+    except OSError as cause:
+        return f"{ca} has no certificates ({cause.strerror})"
+    return ""
+
+
 def _logging(start: Start) -> Iterator[CheckResult]:
     """A run goes on without its log file."""
     text = start.config.logging.file
@@ -360,11 +391,8 @@ def _notify(start: Start) -> Iterator[CheckResult]:
         place, problem, fix = f"notify[{index}]", "", ""
         if options.type == "command" and shutil.which(options.command[0]) is None:
             problem, fix = f"{options.command[0]} is no program that can be started here", "Correct notify.command."
-        elif options.ca is not None:
-            try:
-                ssl.create_default_context(cafile=options.ca)
-            except OSError as cause:
-                problem, fix = f"{options.ca} has no certificates ({cause.strerror})", "Correct notify.ca."
+        elif problem := _no_certificates(options.ca):
+            fix = "Correct notify.ca."
         if problem:
             text = f"{place}: {problem}; notifications to it would be lost, and a run goes on."
             yield CheckResult("notify", text, fix, required=False)
@@ -458,6 +486,7 @@ START_CHECKS: tuple[StartCheck, ...] = (
     StartCheck("pipeline", _pipeline),
     StartCheck("control", _control),
     StartCheck("metrics", _metrics),
+    StartCheck("traces", _traces),
     StartCheck("logging", _logging),
     StartCheck("notify", _notify),
 )

@@ -56,6 +56,7 @@ _SECTIONS: Mapping[str, Mapping[Change, str]] = {
     "control": {Change.FREE: "enabled host port token hosts page"},
     "metrics": {Change.FREE: "address tables_max token"},
     "logging": {Change.FREE: "file format level"},
+    "traces": {Change.FREE: "endpoint headers ca allow_http sample_ratio timeout end_wait"},
     "mask": {Change.JUDGED: "columns method key length"},
     "transform": {
         Change.JUDGED: "table projection filter primary_keys partition_by table_options on_delete deleted_column udf"

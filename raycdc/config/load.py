@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,6 +27,8 @@ from raycdc.plugins import PluginGroup, did_you_mean, load_plugin
 #: A larger file is no configuration; this also bounds reading from a device that never ends.
 CONFIG_BYTES_MAX = 4 << 20
 
+#: Names of headers that let somebody in.
+_SOUNDS_SECRET = re.compile("auth|key|secret|token|password|cookie", re.IGNORECASE)
 _PLUGIN_SECTIONS = {"source": PluginGroup.SOURCES, "sink": PluginGroup.SINKS}
 _SECTIONS = (
     "pipeline",
@@ -39,6 +42,7 @@ _SECTIONS = (
     "control",
     "metrics",
     "logging",
+    "traces",
 )
 
 
@@ -223,10 +227,18 @@ class _Loader:
         for name in type(options).model_fields:
             value = getattr(options, name)
             here: Place = (*place, name)
-            if isinstance(value, Secret) and value and here not in self._resolver.places:
-                self._warnings.append(
-                    f"{show_place(here)} is written in the configuration; keep it out of files with "
-                    f'{name} = "${{env:{name.upper()}}}" or "${{file:PATH}}"'
-                )
-            elif isinstance(value, BaseModel):
+            if isinstance(value, BaseModel):
                 self._warn_about_literal_secrets(value, here)
+            elif isinstance(value, dict):
+                for key in filter(_SOUNDS_SECRET.search, value):
+                    self._warn_about_literal(value[key], (*here, key))
+            else:
+                self._warn_about_literal(value, here)
+
+    def _warn_about_literal(self, value: Any, place: Place) -> None:
+        if isinstance(value, Secret) and value and place not in self._resolver.places:
+            key = str(place[-1])
+            self._warnings.append(
+                f"{show_place(place)} is written in the configuration; keep it out of files with "
+                f'{key} = "${{env:{key.upper().replace("-", "_")}}}" or "${{file:PATH}}"'
+            )

@@ -23,6 +23,7 @@ from raycdc.config.problems import planned_problems
 from raycdc.config.routes import RouteOptions
 from raycdc.config.source_and_sink import SinkConfig, SourceConfig
 from raycdc.config.storage import StorageOptions
+from raycdc.config.traces import TracesOptions
 from raycdc.config.transforms import TransformOptions
 from raycdc.errors import ConfigError
 from raycdc.model import TableId
@@ -47,6 +48,7 @@ class PipelineConfig:
     control: ControlOptions = field(default_factory=ControlOptions)
     metrics: MetricsOptions = field(default_factory=MetricsOptions)
     logging: LoggingOptions = field(default_factory=LoggingOptions)
+    traces: TracesOptions = field(default_factory=TracesOptions)
     masks: tuple[MaskOptions, ...] = ()
     transforms: tuple[TransformOptions, ...] = ()
     lookups: tuple[LookupOptions, ...] = ()
@@ -135,6 +137,7 @@ COMMON_SECTIONS: dict[str, type[Options]] = {
     "control": ControlOptions,
     "metrics": MetricsOptions,
     "logging": LoggingOptions,
+    "traces": TracesOptions,
 }
 
 #: Sections that may come several times, and the fields of `PipelineConfig` that hold them.

@@ -146,9 +146,14 @@ def _model_at(model: type[BaseModel], path: Place) -> type[BaseModel] | None:
 
 
 def _is_secret(model: type[BaseModel], path: Place) -> bool:
+    """Whether the value is one, or one of several by their names."""
+    return _has_secrets(model, path) or _has_secrets(model, path[:-1])
+
+
+def _has_secrets(model: type[BaseModel], path: Place) -> bool:
     parent = _model_at(model, path[:-1]) if path else None
     field = parent.model_fields.get(str(path[-1])) if parent is not None else None
-    return field is not None and Secret in _leaf_types(field.annotation)
+    return field is not None and Secret in (*_leaf_types(field.annotation), *get_args(field.annotation))
 
 
 def _leaf_types(annotation: Any) -> tuple[Any, ...]:

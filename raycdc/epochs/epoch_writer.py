@@ -31,7 +31,7 @@ from raycdc.model import TableId
 from raycdc.schema.events import CreateTableEvent, named_change
 from raycdc.sinks.api import TableWork
 from raycdc.waiting.patience import Pauses, Policy
-from raycdc.waiting.stages import Stage
+from raycdc.waiting.stages import EpochPart, Stage
 
 #: Tables of one epoch that commit at once: each commit waits for the disk or the JVM more than it computes.
 COMMIT_THREADS = 4
@@ -103,7 +103,8 @@ class EpochWriter:
     def _apply(self, work: TableWork) -> None:
         """Let the target of `work` follow the changes of its schema."""
         reach("before_schema")
-        with self._ports.board.doing(Stage.SCHEMA, "changes the target's columns", table=str(work.target)):
+        does, part = "changes the target's columns", EpochPart(work.epoch, rows=0, bytes=0)
+        with self._ports.board.doing(Stage.SCHEMA, does, table=str(work.target), part=part):
             self._patience(partial(self._sink.apply_schema, work))
         reach("after_schema")
 
@@ -143,11 +144,12 @@ class EpochWriter:
         pauses = Pauses(NODE_POLICY, self._ports.threads)
         while True:
             try:
-                works = self._making.exact(works, prepared.sources, prepared.exact)
-                works = self._making.derived(works, prepared.share, prepared.derived)
-                # Tasks on other machines read what was made here from this one.
-                works = [replace(work, segments=self._works.placed(work.segments)) for work in works]
-                with self._ports.board.doing(Stage.STAGE, "writes an epoch's rows", table=_named(works)):
+                part = _part(prepared.manifest, works)
+                with self._ports.board.doing(Stage.STAGE, "writes an epoch's rows", table=_named(works), part=part):
+                    works = self._making.exact(works, prepared.sources, prepared.exact)
+                    works = self._making.derived(works, prepared.share, prepared.derived)
+                    # Tasks on other machines read what was made here from this one.
+                    works = [replace(work, segments=self._works.placed(work.segments)) for work in works]
                     prepared.staged.update(self._patience(partial(self._sink.stage, works)))
                 break
             except SegmentUnavailableError:
@@ -189,8 +191,11 @@ class EpochWriter:
         commit_s: float = 0.0,
     ) -> None:
         """Record the epoch, which every target that takes part holds, and tell its figures."""
-        now_ms = self._records.complete(manifest, self._works.targets(manifest), routes)
-        self.letters.show(manifest.epoch)
+        targets = self._works.targets(manifest)
+        part = EpochPart(manifest.epoch, manifest.rows, sum(s.bytes for s in manifest.segments), len(targets))
+        with self._ports.board.doing(Stage.RECORD, f"records epoch {manifest.epoch}", part=part):
+            now_ms = self._records.complete(manifest, targets, routes)
+            self.letters.show(manifest.epoch)
         lost = bad_rows(self._store, manifest.epoch)
         figures = EpochStatistics.of(manifest, now_ms, lost, schema_changes, staging_s=staging_s, commit_s=commit_s)
         if self._ports.copies is not None:
@@ -280,8 +285,8 @@ class EpochWriter:
         return [work for work in works if work.target in part]
 
     def _commit_table(self, prepared: Prepared, work: TableWork) -> None:
-        epoch = prepared.manifest.epoch
-        with self._ports.board.doing(Stage.COMMIT, f"commits epoch {epoch}", table=str(work.target)):
+        does, part = f"commits epoch {prepared.manifest.epoch}", _part(prepared.manifest, [work])
+        with self._ports.board.doing(Stage.COMMIT, does, table=str(work.target), part=part):
             self._commit_patiently(prepared, work)
 
     def _commit_patiently(self, prepared: Prepared, work: TableWork) -> None:
@@ -338,6 +343,12 @@ def _named(works: Sequence[TableWork]) -> str:
     """The targets that are staged together, for people: the largest, and how many others."""
     largest = str(max(works, key=lambda work: work.input_bytes).target)
     return largest if len(works) == 1 else f"{largest} and {len(works) - 1} more"
+
+
+def _part(manifest: Manifest, works: Sequence[TableWork]) -> EpochPart:
+    """The part of an epoch that goes through `works`."""
+    rows = sum(segment.rows for work in works for segment in work.segments)
+    return EpochPart(manifest.epoch, rows, sum(work.input_bytes for work in works), len(works))
 
 
 def _followed(works: Sequence[TableWork]) -> tuple[FollowedChange, ...]:

@@ -15,12 +15,16 @@ what has not moved for a while; readers tell it with their heartbeats, and `rayc
 | `enumerator` | the enumerator | it does not say how far the job is, so nobody knows of `ask` to `seal` meanwhile |
 | `look` | a target | the sink does not say what it holds |
 | `schema`, `stage`, `commit` | a target | neither a statement nor a task ends |
+| `record` | an epoch | the state does not take the commit record |
+
+Who wants to know how long each part of an epoch took hears of it when it is over (`Board.on_part`).
 """
 
 from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,6 +54,7 @@ class Stage(StrEnum):
     SCHEMA = "schema"
     STAGE = "stage"
     COMMIT = "commit"
+    RECORD = "record"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,30 @@ class Standing:
     doing: str
     note: str
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class EpochPart:
+    """What a work is a part of: the `epoch`, and how many `rows` and `bytes` of it go into how many `targets`."""
+
+    epoch: int
+    rows: int
+    bytes: int
+    targets: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class EndedPart:
+    """A part of an epoch that is over, from when to when in nanoseconds of the wall clock, and the class of the `error`
+    that ended it (empty: none).
+    """
+
+    part: EpochPart
+    stage: Stage
+    table: str
+    began_ns: int
+    ended_ns: int
+    error: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -108,20 +137,34 @@ class Board:
         self._ended_s = 0.0
         #: How often something moved: batches of chunks that came, works that ended.
         self.moves = 0
+        #: Called by the thread of each part of an epoch that is over; it returns at once, and raises nothing.
+        self.on_part: Callable[[EndedPart], None] | None = None
 
     def __repr__(self) -> str:
         return f"Board({[(work.stage, work.table, work.split) for work in self._list()]})"
 
     @contextmanager
-    def doing(self, stage: Stage, does: str, *, table: str = "", split: str = "") -> Iterator[None]:
-        """The calling thread does this within the block; `does` is a verb with its object, for people."""
+    def doing(
+        self, stage: Stage, does: str, *, table: str = "", split: str = "", part: EpochPart | None = None
+    ) -> Iterator[None]:
+        """The calling thread does this within the block; `does` is a verb with its object, for people. `part` is said
+        of what `on_part` is to hear of.
+        """
         work = self._begun(stage, does, table=table, split=split)
+        began_s, error = work.moved_s, ""
         _here.works.append((work, self._threads))
         try:
             yield
+        except BaseException as cause:
+            error = type(cause).__name__
+            raise
         finally:
             _here.works.pop()
             self._ended(work)
+            if part is not None and self.on_part is not None:
+                # By two clocks: the wall's may be set in the meantime.
+                ended_ns, took_ns = time.time_ns(), int((self._threads.now_s() - began_s) * 1e9)
+                self.on_part(EndedPart(part, stage, table, ended_ns - took_ns, ended_ns, error))
 
     def lasting(self, stage: Stage, does: str) -> Lasting:
         """A work that is done again and again; see `Lasting`. It is there until it is closed."""

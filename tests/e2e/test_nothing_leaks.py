@@ -40,7 +40,7 @@ DATABASE = "sweep"
 BY_ENVIRONMENT = "S3cret-by-environment-7f1"
 BY_FILE = {
     name: f"S3cret-of-{name}-7f1"
-    for name in ("sink", "mask", "state", "spark", "key", "uri", "hook", "control", "metrics")
+    for name in ("sink", "mask", "state", "spark", "key", "uri", "hook", "control", "metrics", "traces")
 }
 BY_FILE["sweeper"] = SWEEPER_PASSWORD
 #: A key of notifications is base64.
@@ -70,6 +70,11 @@ key = "${file:%(folder)s/mask}"
 type = "webhook"
 url = "http://127.0.0.1:1/${file:%(folder)s/hook}"
 secret = "whsec_${file:%(folder)s/notify}"
+end_wait = "1ms"
+
+[traces]
+endpoint = "http://127.0.0.1:1"
+headers = { authorization = "Bearer ${file:%(folder)s/traces}" }
 end_wait = "1ms"
 
 [logging]

@@ -193,7 +193,7 @@ class Job:
             lambda context: self._enumerator(context, until, last),
             recovered=Recovered(generation, last, 0, last.epoch + 1 if last else 1),
             settings=settings,
-            surroundings=Surroundings(self.store, self._call, lambda: 0),
+            surroundings=Surroundings(self.store, self._call, lambda: int(self.now_s * 1000)),
         )
         self.coordinator.start()
 

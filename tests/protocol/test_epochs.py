@@ -12,6 +12,8 @@ from raycdc.checkpoint.manifest import Manifest
 from raycdc.errors import FencedError, ProtocolError, StateError
 from raycdc.model.until import Until
 from raycdc.source.protocol.coordination import SealTimer
+from raycdc.source.protocol.epochs import SEALS_KEPT
+from raycdc.source.protocol.job_status import SealTimes
 from raycdc.source.protocol.live_readers import LiveReader
 from raycdc.source.protocol.source_event import CheckpointComplete, Heartbeat, RequestSplit, SourceEventWrapper
 from raycdc.source.snapshot.chunk_events import StopAt
@@ -34,6 +36,23 @@ def test_an_epoch_is_sealed_when_every_reader_has_reported_it() -> None:
     assert manifest.epoch == 1
     assert manifest.from_splits["stream"].to_json()["ordinal"] == 100
     assert manifest.to_splits["stream"].to_json()["ordinal"] == 120
+
+
+def test_a_status_says_when_the_newest_seals_were_asked_for_reported_and_durable() -> None:
+    job = Job()
+    log, other = job.reader(0), job.reader(1)
+    for epoch in range(1, SEALS_KEPT + 3):
+        job.begin_seal()
+        asked_ms = int(job.now_s * 1000)
+        job.now_s += 1
+        log.sealed(epoch, at=100 + epoch)
+        assert epoch not in {seal.epoch for seal in job.coordinator.status().seals.newest}
+        job.now_s += 1
+        other.sealed(epoch)
+        newest = job.coordinator.status().seals.newest[-1]
+        assert newest == SealTimes(epoch, asked_ms, asked_ms + 2000, {0: asked_ms + 1000, 1: asked_ms + 2000})
+        job.coordinator.epoch_committed(epoch)
+    assert [seal.epoch for seal in job.coordinator.status().seals.newest] == [*range(3, SEALS_KEPT + 3)]
 
 
 def test_a_seal_waits_for_its_time_when_there_are_rows() -> None:

@@ -231,7 +231,7 @@ def give_the_stream_back_before_the_report_counts(patch: pytest.MonkeyPatch) -> 
 
     def lose(self: SourceCoordinator, subtask_id: int, reason: str) -> None:
         if self.epochs.sealing is not None:
-            self.epochs.sealing.reported.discard(subtask_id)
+            self.epochs.sealing.reported.pop(subtask_id, None)
         real(self, subtask_id, reason)
 
     patch.setattr(SourceCoordinator, "_lose", lose)

@@ -34,6 +34,7 @@ ENVIRONMENT = {
     "MASK_KEY": "secret",
     "LAKE_KEY_ID": "id",
     "LAKE_KEY": "secret",
+    "OTLP_TOKEN": "secret",
     "WEBHOOK_URL": "https://hooks",
     "WEBHOOK_SECRET": f"whsec_{'0' * 32}",
 }

@@ -26,7 +26,7 @@ LOCAL_RUN = """
 import sys
 from raycdc.cli import main
 assert main(["run", "--local", sys.argv[1]]) == 0
-loaded = {"asyncio", "deltalake", "pandas", "pyiceberg", "pyspark", "ray", "starlette", "uvicorn"}
+loaded = {"asyncio", "deltalake", "opentelemetry", "pandas", "pyiceberg", "pyspark", "ray", "starlette", "uvicorn"}
 print(sorted(loaded & sys.modules.keys()))
 """
 CONFIG = """

@@ -19,7 +19,7 @@ from raycdc.bridge.access import SegmentAccess
 from raycdc.bridge.reading import segment_schema
 from raycdc.checkpoint.manifest import Segment
 from raycdc.config import config_from_dict
-from raycdc.errors import SegmentUnavailableError
+from raycdc.errors import ConfigError, SegmentUnavailableError
 from raycdc.model import TableId
 from raycdc.plugins import PluginGroup, list_plugins, load_plugin
 from raycdc.runtime.scaling import SeenNode
@@ -81,6 +81,7 @@ OF_SINKS = re.compile(
 FOUND_BY = {
     "startup_checks.py: _plug_ins": "plug-ins",
     "startup_checks.py: _listening": "control",
+    "startup_checks.py: _traces": "traces",
     "startup_checks.py: require": "every one",
     "startup_checks.py: order_by": "options",
     "startup_checks.py: _options": "options",
@@ -254,3 +255,26 @@ def test_yarn_without_the_configuration_of_its_cluster_is_refused(monkeypatch: p
     ]
     monkeypatch.setenv("YARN_CONF_DIR", "/etc/hadoop")
     assert all(found.ok or not found.required for found in check.results(start))
+
+
+def test_traces_without_their_packages_are_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    (check,) = [check for check in START_CHECKS if check.name == "traces"]
+
+    def results(**traces: str) -> list[Any]:
+        source = {"type": "datagen", "tables": ["a.b"]}
+        sink = {"type": "jsonl", "path": "x", "write": "changelog"}
+        return check.results(
+            Start(config_from_dict({"pipeline": {"name": "n"}, "source": source, "sink": sink, "traces": traces}))
+        )
+
+    assert results() == []
+    (found,) = results(endpoint="http://127.0.0.1:4318")
+    assert (found.ok, found.text) == (True, "Traces of epochs go to http://127.0.0.1:4318, which is not asked here.")
+    (found,) = results(endpoint="https://127.0.0.1:4318", ca=__file__)
+    assert (found.ok, found.required) == (False, False)
+    monkeypatch.setattr("raycdc.startup_checks.TRACES_MODULE", "opentelemetry.of_nothing")
+    (found,) = results(endpoint="http://127.0.0.1:4318")
+    assert (found.ok, found.required, found.error) == (False, True, ConfigError)
+    assert found.text == (
+        "[traces] needs a package that is not installed (opentelemetry.of_nothing). Run: pip install 'raycdc[otel]'"
+    )

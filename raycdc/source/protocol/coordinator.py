@@ -32,7 +32,7 @@ from raycdc.source.protocol.api import SplitEnumerator, Streamed, TablesProgress
 from raycdc.source.protocol.coordination import CoordinatorSettings, ManifestWriter, SealTimer, Surroundings
 from raycdc.source.protocol.enumerator_context import EnumeratorContext
 from raycdc.source.protocol.epochs import Epochs, Recovered, Sealing
-from raycdc.source.protocol.job_status import JobStatus, SealStatus, TableStatus
+from raycdc.source.protocol.job_status import JobStatus, Seals, SealStatus, SealTimes, TableStatus
 from raycdc.source.protocol.link import read_packet
 from raycdc.source.protocol.live_readers import LiveReader, LiveReaders, log_on_its_way
 from raycdc.source.protocol.pace import PaceKeeper
@@ -188,7 +188,7 @@ class SourceCoordinator:
         readers, not tables.
         """
         enumerator, epochs = self._enumerator.statistics(), self.epochs
-        counts = enumerator.progress.counts()
+        counts, sealing = enumerator.progress.counts(), epochs.sealing
         return JobStatus(
             generation=self.readers.generation,
             sealed=epochs.sealed,
@@ -199,7 +199,9 @@ class SourceCoordinator:
             chunks_waiting=enumerator.chunks_waiting,
             problems={**enumerator.problems, **self._surroundings.acknowledgements.problems},
             readers=self.readers.statuses(),
-            sealing=None if epochs.sealing is None else SealStatus(epochs.sealing.epoch, tuple(epochs.sealing.waiting)),
+            seals=Seals(
+                None if sealing is None else SealStatus(sealing.epoch, tuple(sealing.waiting)), (*epochs.seals,)
+            ),
             owing=epochs.owing | enumerator.owing,
         )
 
@@ -281,7 +283,7 @@ class SourceCoordinator:
 
     def _begin_seal(self, now_s: float) -> None:
         registered = self.readers.registered
-        sealing = self.epochs.begin_seal(registered)
+        sealing = self.epochs.begin_seal(registered, asked_ms=self._surroundings.wall_ms())
         self._timer.restart(now_s=now_s)
         for reader in registered.values():
             reader.heartbeat = reader.heartbeat.without_epoch()
@@ -291,7 +293,7 @@ class SourceCoordinator:
         sealing = self.epochs.sealing
         if sealing is None or report.epoch != sealing.epoch or subtask_id not in sealing.waiting:
             raise ProtocolError(f"Reader {subtask_id} sealed epoch {report.epoch}, which nobody asked it for")
-        sealing.take(subtask_id, report)
+        sealing.take(subtask_id, report, at_ms=self._surroundings.wall_ms())
         if not sealing.waiting:
             self._finish_seal(sealing)
 
@@ -306,6 +308,8 @@ class SourceCoordinator:
             raise StateError(str(cause)) from cause
         reach("after_manifest")
         self.epochs.seal(manifest)
+        sealed_ms = self._surroundings.wall_ms()
+        self.epochs.seals.append(SealTimes(sealing.epoch, sealing.asked_ms, sealed_ms, sealing.reported))
         if sealing.stream_lost_by is not None:
             self._take_stream_back(sealing.stream_lost_by)
         for subtask_id, splits in sealing.given_up:

@@ -5,7 +5,7 @@ Invariant: numbers only grow, and no number is given twice, whether its epoch wa
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -13,9 +13,13 @@ from raycdc.checkpoint.manifest import Manifest, Segment, TableEpoch
 from raycdc.checkpoint.opaque import SealedSplit
 from raycdc.checkpoint.patch import Patch
 from raycdc.model import TableId
+from raycdc.source.protocol.job_status import SealTimes
 from raycdc.source.protocol.source_event import EpochSealed
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import PartitionSplit
+
+#: Whoever asks for them looks every half second, in which far fewer epochs are sealed.
+SEALS_KEPT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +50,19 @@ class Sealing:
 
     epoch: int
     waiting: set[int]
-    reported: set[int] = field(default_factory=set)
+    asked_ms: int = 0
+    #: Who has reported, and when, in milliseconds of the wall clock.
+    reported: dict[int, int] = field(default_factory=dict)
     reports: list[EpochSealed] = field(default_factory=list)
     #: The log reader if it reported and died before the manifest: what it sealed counts, so the stream goes back after.
     stream_lost_by: int | None = None
     #: Partition splits without a reader, and who had them: they go back in the state that this manifest gives them.
     given_up: list[tuple[int, list[PartitionSplit]]] = field(default_factory=list)
 
-    def take(self, subtask_id: int, report: EpochSealed) -> None:
+    def take(self, subtask_id: int, report: EpochSealed, *, at_ms: int) -> None:
         """A reader that was waited for has sealed its part."""
         self.waiting.discard(subtask_id)
-        self.reported.add(subtask_id)
+        self.reported[subtask_id] = at_ms
         self.reports.append(report)
 
     @property
@@ -109,6 +115,7 @@ class Epochs:
         self.sealing: Sealing | None = None
         self.rows: Counter[TableId] = Counter()
         self.lost_values: Mapping[TableId, int] = dict(last.lost) if last else {}
+        self.seals: deque[SealTimes] = deque(maxlen=SEALS_KEPT)
         self._waiting: dict[int, Manifest] = {}
         #: The spools that the segments of each of these are in.
         self._spools: dict[int, frozenset[str]] = {}
@@ -136,9 +143,9 @@ class Epochs:
         """A sealed epoch of an earlier generation that the driver still has to commit."""
         self._wait_for(manifest)
 
-    def begin_seal(self, waiting: Iterable[int]) -> Sealing:
+    def begin_seal(self, waiting: Iterable[int], *, asked_ms: int) -> Sealing:
         """The open epoch is sealed once all of these readers have reported."""
-        self.sealing = Sealing(self.sealed + 1, set(waiting))
+        self.sealing = Sealing(self.sealed + 1, set(waiting), asked_ms)
         return self.sealing
 
     def seal(self, manifest: Manifest) -> None:

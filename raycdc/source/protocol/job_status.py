@@ -54,6 +54,26 @@ class SealStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class SealTimes:
+    """When an epoch was sealed: the request, the report of each reader (by its number) and the durable manifest, in
+    milliseconds of the coordinator's wall clock.
+    """
+
+    epoch: int
+    asked_ms: int
+    sealed_ms: int
+    reported_ms: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Seals:
+    """The seal under way, if one is, and those of the newest epochs that this coordinator sealed."""
+
+    under_way: SealStatus | None = None
+    newest: tuple[SealTimes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SourceTroubles:
     """How often the source had to be asked again, and why last."""
 
@@ -79,9 +99,14 @@ class JobStatus:
     problems: Mapping[str, str] = field(default_factory=dict)
     readers: tuple[ReaderStatus, ...] = ()
     troubles: SourceTroubles = SourceTroubles()
-    sealing: SealStatus | None = None
+    seals: Seals = Seals()
     standing: tuple[Standing, ...] = ()
     owing: frozenset[str] = frozenset()
+
+    @property
+    def sealing(self) -> SealStatus | None:
+        """The epoch that is being sealed."""
+        return self.seals.under_way
 
     @property
     def is_paced(self) -> bool:

@@ -6,7 +6,7 @@ from raycdc.driver.table_lives import TableLives, Told
 from raycdc.model import TableId
 from raycdc.run_events import SnapshotDone, SnapshotsDone, TableMoved
 from raycdc.source.protocol.api import SnapshotAmount, TableCounts, TableProgress
-from raycdc.source.protocol.job_status import JobStatus, SealStatus, TableStatus
+from raycdc.source.protocol.job_status import JobStatus, Seals, SealStatus, TableStatus
 
 AMOUNT = SnapshotAmount(rows=10, bytes=100)
 
@@ -15,7 +15,7 @@ def status(*, sealed: int, committed: int, sealing: int = 0, **phases: str) -> J
     tables = {TableId("shop", name): TableStatus(TableProgress(word, amount=AMOUNT)) for name, word in phases.items()}
     counts = TableCounts(len(phases), [*phases.values()].count("snapshot"))
     under_way = SealStatus(sealing, (0,)) if sealing else None
-    return JobStatus(1, sealed, committed, tables=tables, counts=counts, sealing=under_way)
+    return JobStatus(1, sealed, committed, tables=tables, counts=counts, seals=Seals(under_way))
 
 
 def test_a_snapshot_is_done_when_the_epoch_that_may_have_its_last_chunk_is_in_the_sink() -> None:

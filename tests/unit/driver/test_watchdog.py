@@ -12,7 +12,7 @@ from raycdc.errors import SinkError, SinkUnavailableError
 from raycdc.model import TableId
 from raycdc.progress import ProgressReporter
 from raycdc.run_events import RunEvent, StoodStill, WentOn
-from raycdc.source.protocol.job_status import JobStatus, ReaderStatus, SealStatus
+from raycdc.source.protocol.job_status import JobStatus, ReaderStatus, Seals, SealStatus
 from raycdc.source.protocol.metrics import HandOffWait, LogMetrics, ProcessMetrics, ReaderMetrics
 from raycdc.source.protocol.pace import WHOLE, Lane, LaneDemand, PaceDemand
 from raycdc.threads import Threads
@@ -160,7 +160,7 @@ def test_a_chunk_and_a_seal_that_wait_for_the_pace_of_the_source_stand_nowhere()
         found = []
         for _ in range(10):
             clock.s += 10
-            found += told(stand_stills, clock, board, status(readers=(reader,), sealing=SealStatus(7, (1,))))
+            found += told(stand_stills, clock, board, status(readers=(reader,), seals=Seals(SealStatus(7, (1,)))))
         said[held] = found
     assert said == {0: ["standing 60", "standing 60"], WHOLE: ["moving 90", "moving 90"]}
 
@@ -168,7 +168,7 @@ def test_a_chunk_and_a_seal_that_wait_for_the_pace_of_the_source_stand_nowhere()
 def test_a_seal_that_waits_for_a_reader_names_it() -> None:
     clock = Clock()
     stand_stills, board = StandStills(5.0), Board(clock)
-    sealing = status(sealing=SealStatus(7, (1, 2)))
+    sealing = status(seals=Seals(SealStatus(7, (1, 2))))
     assert told(stand_stills, clock, board, sealing) == []
     clock.s = 5.0
     (event,) = stand_stills.look(clock.s, board, sealing)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 
 from raycdc.epochs.lag import Lag
-from raycdc.source.protocol.job_status import JobStatus, ReaderStatus, SealStatus
+from raycdc.source.protocol.job_status import JobStatus, ReaderStatus, Seals, SealStatus
 from raycdc.source.protocol.metrics import LogMetrics, PartitionMetrics, ReaderMetrics
 
 
@@ -14,7 +14,7 @@ def status(seen_ms: int, *, sealed: int, committed: int, open_bytes: int = 0, se
     metrics = ReaderMetrics(LogMetrics(1, seen_ms=seen_ms))
     reader = ReaderStatus(0, 1, 10, "state", open_bytes=open_bytes, metrics=metrics)
     seal = SealStatus(sealed + 1, (0,)) if sealing else None
-    return JobStatus(1, sealed, committed, readers=(reader,), sealing=seal)
+    return JobStatus(1, sealed, committed, readers=(reader,), seals=Seals(seal))
 
 
 def test_an_idle_pipeline_is_as_far_as_its_source_was_seen() -> None:

@@ -1,0 +1,67 @@
+"""The traces of one run: its epoch loop and its source side are heard, and a collector gets what comes of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TypeVar
+
+from raycdc.checkpoint.store import CheckpointStore
+from raycdc.config import PipelineConfig
+from raycdc.driver.table_lives import phases_at
+from raycdc.epochs.ports import EpochPorts
+from raycdc.progress import ProgressReporter
+from raycdc.tracing.epoch_traces import PARKED, EpochTraces
+from raycdc.tracing.outbox import Outbox
+
+ToldT = TypeVar("ToldT")
+
+
+@contextmanager
+def traced(
+    config: PipelineConfig, store: CheckpointStore, ports: EpochPorts, reporter: ProgressReporter
+) -> Iterator[EpochPorts]:
+    """`ports` that also tell a collector of each epoch, within the block; themselves without ``[traces]``."""
+    options = config.traces
+    if not options.endpoint:
+        yield ports
+        return
+    from raycdc.tracing.otlp import OtlpExporter  # Only here, because most runs are not traced.
+
+    outbox = Outbox(OtlpExporter(options), options.place, reporter.warning)
+    record = store.last_commit()
+    phases = phases_at(store, record.epoch if record else 0)
+    traces = EpochTraces(
+        config.pipeline.name,
+        outbox.put,
+        generation=ports.generation,
+        parked=[table for table, phase in phases.items() if phase == PARKED],
+        keeps=lambda: random.random() < options.sample_ratio,  # noqa: S311 - no secret
+    )
+    ports.board.on_part = traces.part
+    reporter.hearers.on_status.append(traces.heard)
+    try:
+        yield replace(
+            ports,
+            on_committed=_then(traces.committed, ports.on_committed),
+            parking=replace(ports.parking, on_parked=_then(traces.parked, ports.parking.on_parked)),
+        )
+    except BaseException as error:
+        traces.ended(type(error).__name__)
+        # Who interrupts a run waits for nobody.
+        outbox.end(options.end_wait.total_seconds() if isinstance(error, Exception) else 0.0)
+        raise
+    traces.ended()
+    outbox.end(options.end_wait.total_seconds())
+
+
+def _then(first: Callable[[ToldT], None], second: Callable[[ToldT], None]) -> Callable[[ToldT], None]:
+    """Both, one after the other."""
+
+    def both(value: ToldT) -> None:
+        first(value)
+        second(value)
+
+    return both

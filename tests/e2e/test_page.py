@@ -242,6 +242,9 @@ def test_buttons_act_as_the_command_line_does(watched: Watched) -> None:
     # Nothing happens before it is confirmed.
     browser.awaits("document.querySelector('.confirm p').textContent.includes('is not followed until it is resumed')")
     browser.click("Leave it", within="#table-dialog")
+    # They stand in a line.
+    tops = "[...document.querySelectorAll('.acting > .actions button')].map((each) => each.offsetTop)"
+    assert len(set(browser.look(tops))) == 1
     assert watched.phase("orders") == "stream"
     browser.click("Pause", within="#table-dialog")
     browser.click(f"Pause {name}", within="#table-dialog")

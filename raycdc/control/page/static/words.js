@@ -26,13 +26,13 @@ export function durationParts(ms) {
   return [whole.format(ms / 86_400_000), "days"];
 }
 
-/** 340 ms, 2.1 s, 4 min, 3 h */
-export const duration = (ms) => durationParts(ms).join(" ");
+/** 340 ms, 2.1 s, 4 min, 3 h; no line ends between a figure and its unit. */
+export const duration = (ms) => durationParts(ms).join("\u00a0");
 
 /** 3.4 MiB */
 export function size(bytes) {
   for (const [unit, factor] of [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]]) {
-    if (bytes >= factor) return `${brief.format(bytes / factor)} ${unit}`;
+    if (bytes >= factor) return `${brief.format(bytes / factor)}\u00a0${unit}`;
   }
   return counted(bytes, "byte");
 }

@@ -13,8 +13,8 @@ from typing import TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from raycdc.config.references import Renewed, newest
 from raycdc.errors import ConfigError
+from raycdc.references import Renewed, newest
 from raycdc.source.checks import CheckResult, readable_on_the_way
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ def producer_client(properties: Properties, *, section: str) -> Producer:
 
 
 def renewed(properties: Properties) -> dict[str, str | int | float]:
-    """`properties` as their references give them now (`raycdc.config.references`)."""
+    """`properties` as their references give them now (`raycdc.references`)."""
     return {name: newest(value) if isinstance(value, str) else value for name, value in properties.items()}
 
 

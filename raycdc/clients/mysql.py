@@ -22,9 +22,9 @@ from pymysql.constants import CR, ER
 from raycdc.certificate_faults import Opening, TlsServer, certificate_fault
 from raycdc.clients.logins import LOGINS, READ_AGAIN
 from raycdc.clients.mysql_passwords import plugins
-from raycdc.config.references import newest
 from raycdc.config.tls import TlsMode, is_loopback
 from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
+from raycdc.references import newest
 from raycdc.transform.hidden_texts import without_literals
 from raycdc.waiting.stages import note_statement
 from raycdc.waiting.tries import TRIES

@@ -9,8 +9,8 @@ from typing import Protocol
 from urllib.parse import quote as percent
 
 from raycdc.certificate_faults import Opening, TlsServer, certificate_fault
-from raycdc.config.references import newest
 from raycdc.config.tls import TlsMode, is_loopback
+from raycdc.references import newest
 
 _SSL_MODES = {
     TlsMode.DISABLED: "disable",

@@ -27,9 +27,9 @@ from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 
-from raycdc.config.references import Renewed
 from raycdc.config.toml import TomlTable, TomlValue
 from raycdc.model.selector import check_pattern
+from raycdc.references import Renewed
 from raycdc.stores.url import check_local_path, check_place
 
 _SIZE_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -49,7 +49,7 @@ class Options(BaseModel):
 
 class Secret:
     """A text that never shows itself: ``repr`` and ``str`` are ``***``, pickling keeps it, and how it is read again
-    (`raycdc.config.references.newest`).
+    (`raycdc.references.newest`).
     """
 
     __slots__ = ("_text",)

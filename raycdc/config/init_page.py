@@ -17,8 +17,8 @@ from functools import cache
 from typing import ClassVar
 
 from raycdc.config.fields import Options, Secret
-from raycdc.config.references import Resolver, has_reference
 from raycdc.errors import ConfigError
+from raycdc.references import Resolver, has_reference
 
 #: Answers by the names of their questions.
 Answers = Mapping[str, str]

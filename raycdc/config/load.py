@@ -17,12 +17,12 @@ from raycdc.config.fields import Options, Secret
 from raycdc.config.model import COMMON_SECTIONS, REPEATED_SECTIONS, PipelineConfig, repeated_problems
 from raycdc.config.pipeline import PipelineOptions
 from raycdc.config.problems import deprecated_keys, planned_problems, problems_of, show_value
-from raycdc.config.references import Place, Resolver, show_place
 from raycdc.config.source_and_sink import SinkConfig, SourceConfig
 from raycdc.config.storage import StorageOptions
 from raycdc.config.toml import TomlTable
 from raycdc.errors import ConfigError
 from raycdc.plugins import PluginGroup, did_you_mean, load_plugin
+from raycdc.references import Place, Resolver, show_place
 
 #: A larger file is no configuration; this also bounds reading from a device that never ends.
 CONFIG_BYTES_MAX = 4 << 20

@@ -9,8 +9,8 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from raycdc.config.fields import Deprecated, Secret
-from raycdc.config.references import Place, show_place
 from raycdc.plugins import did_you_mean
+from raycdc.references import Place, show_place
 
 
 def problems_of(

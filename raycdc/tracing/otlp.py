@@ -34,8 +34,8 @@ from requests.exceptions import RequestException, SSLError, Timeout
 
 from raycdc.certificate_faults import TlsServer, certificate_fault
 from raycdc.config.fields import Secret
-from raycdc.config.references import newest
 from raycdc.config.traces import TracesOptions
+from raycdc.references import newest
 from raycdc.tracing.outbox import THREAD, NotTakenError
 from raycdc.tracing.trace import Span
 

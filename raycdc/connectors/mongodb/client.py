@@ -27,9 +27,9 @@ from raycdc.clients.mongodb_renewal import renew_account
 from raycdc.clients.mongodb_texts import untold
 from raycdc.clients.mongodb_tries import SELECTION_TIMEOUT_MS, spaced
 from raycdc.config import Secret
-from raycdc.config.references import newest
 from raycdc.connectors.mongodb.bson.documents import Document
 from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
+from raycdc.references import newest
 from raycdc.source.log_owner import LogOwner
 from raycdc.waiting.stages import note
 

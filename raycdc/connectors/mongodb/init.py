@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from raycdc.config import Secret
 from raycdc.config.init_page import Answers, InitPage, Question, require_reference, toml_line, toml_list, toml_text
 from raycdc.config.mongodb_uri import parse_mongodb_uri
-from raycdc.config.references import Resolver, has_reference
 from raycdc.connectors.mongodb.catalog import discover, layout_of, sample_of
 from raycdc.connectors.mongodb.client import address_of, connect, probe
 from raycdc.connectors.mongodb.nested import nested_types
@@ -19,6 +18,7 @@ from raycdc.errors import ConfigError, SourceError
 from raycdc.model import LogicalType, TypeKind
 from raycdc.model.selector import TableSelector, plain_name
 from raycdc.printable import printable
+from raycdc.references import Resolver, has_reference
 
 #: Collections of which columns are shown, and columns of each.
 _COLLECTIONS_SHOWN, _COLUMNS_SHOWN = 20, 60

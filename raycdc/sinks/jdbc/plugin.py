@@ -9,12 +9,12 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from pydantic import field_validator
 
 from raycdc.config import Secret, SinkConfig, option
-from raycdc.config.references import from_private
 from raycdc.config.tls import TlsMode, TlsOptions
 from raycdc.errors import SinkError
 from raycdc.model.names import NAMES, NameRules
 from raycdc.plugins import Plugin
 from raycdc.private_texts import private_text
+from raycdc.references import from_private
 
 #: Name of the table with the commit records, in the database (PostgreSQL: its schema ``public``) that the URL names.
 COMMIT_TABLE = "raycdc_commit"

@@ -33,9 +33,9 @@ from typing import ClassVar, Literal
 import pyarrow as pa
 
 from raycdc.checkpoint.folder import private_file
-from raycdc.config.references import as_private
 from raycdc.errors import ColumnsRefusedError, ConfigError, SinkError, TableRefusedError
 from raycdc.model import META_COLUMNS, TableId
+from raycdc.references import as_private
 from raycdc.sinks.api import CHANGELOG, UPSERT, SinkContext, TargetShape
 from raycdc.sinks.api import TableWork as Work
 from raycdc.sinks.changes import check_key, check_unmerged, fitted_to

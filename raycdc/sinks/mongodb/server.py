@@ -36,7 +36,6 @@ from raycdc.clients.mongodb_renewal import renew_account
 from raycdc.clients.mongodb_texts import denied_database, untold
 from raycdc.clients.mongodb_tries import SELECTION_TIMEOUT_MS, spaced
 from raycdc.config.mongodb_uri import parse_mongodb_uri
-from raycdc.config.references import newest
 from raycdc.errors import (
     KeyRefusedError,
     NameRefusedError,
@@ -46,6 +45,7 @@ from raycdc.errors import (
     ValueRefusedError,
 )
 from raycdc.model import TableId
+from raycdc.references import newest
 
 DUPLICATE_KEY = 11000
 #: A document where the driver takes or gives one: fields with values of any type of BSON.
@@ -125,7 +125,7 @@ class Server:
     """
 
     def __init__(self, uri: str, record: str) -> None:
-        #: As it was first; the driver's clients are made of it as it is then (`raycdc.config.references`).
+        #: As it was first; the driver's clients are made of it as it is then (`raycdc.references`).
         self.uri = uri
         self.record = record
         try:

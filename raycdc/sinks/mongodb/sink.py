@@ -32,9 +32,9 @@ import pyarrow.compute as pc
 from raycdc.bridge.reading import read_segment
 from raycdc.checkpoint.folder import private_file
 from raycdc.checkpoint.manifest import Segment
-from raycdc.config.references import as_private
 from raycdc.errors import ColumnsRefusedError, SinkError
 from raycdc.model import META_COLUMNS, RowKind, TableId
+from raycdc.references import as_private
 from raycdc.sinks.api import CHANGELOG, UPSERT, SinkContext, TargetShape
 from raycdc.sinks.api import TableWork as Work
 from raycdc.sinks.changes import check_key, check_unmerged

@@ -12,9 +12,9 @@ from typing import Literal
 
 import pyarrow as pa
 
-from raycdc.config.references import from_private
 from raycdc.errors import SinkError
 from raycdc.private_texts import private_text
+from raycdc.references import from_private
 from raycdc.sinks.mongodb.commits import Commits
 from raycdc.sinks.mongodb.server import Server, Session
 from raycdc.sinks.mongodb.types import ID

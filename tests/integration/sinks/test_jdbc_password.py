@@ -12,8 +12,8 @@ from raycdc.bridge import run_in_process
 from raycdc.checkpoint.folder import private_file
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.checkpoint.term import DriverTerm
-from raycdc.config.references import from_private
 from raycdc.errors import SinkError
+from raycdc.references import from_private
 from raycdc.sinks.jdbc.staging import StagedTable
 from raycdc.sinks.jdbc.tasks import Load
 from tests.epochs.sink_world import play, world_of

@@ -12,10 +12,10 @@ import pytest
 
 from raycdc.bridge import StageTask, run_in_process
 from raycdc.config import Secret
-from raycdc.config.references import from_private
 from raycdc.errors import FencedError, RaycdcError, SinkError, SinkUnavailableError
 from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
+from raycdc.references import from_private
 from raycdc.schema import AddColumnEvent, DropColumnEvent, RenameColumnEvent
 from raycdc.schema.events import AlterColumnTypeEvent
 from raycdc.sinks.api import STEP_APPEND, SinkContext, TableWork

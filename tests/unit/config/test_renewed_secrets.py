@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from raycdc import references
 from raycdc.clients.logins import Logins
-from raycdc.config import Secret, config_from_dict, references
-from raycdc.config.references import Renewed, Resolver, as_private, from_private, newest
+from raycdc.config import Secret, config_from_dict
 from raycdc.config.toml import TomlTable
 from raycdc.errors import ConfigError
+from raycdc.references import Renewed, Resolver, as_private, from_private, newest
 
 SAID = "S3cret-of-a-vault"
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from raycdc.config.fields import Secret
-from raycdc.config.references import Renewed
 from raycdc.config.traces import TracesOptions
+from raycdc.references import Renewed
 from raycdc.testing.servers.certificates import write_certificates
 from raycdc.tracing.otlp import OtlpExporter
 from raycdc.tracing.outbox import THREAD, NotTakenError

@@ -64,7 +64,8 @@ class Renewed(str):
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _sent, (str(self), self.template)
+        # As this process read it last: it may be another one by now.
+        return _sent, (_LAST.get(self.template, (str(self), frozenset()))[0], self.template)
 
     def __copy__(self) -> Self:
         return self
@@ -91,6 +92,13 @@ def newest(text: str) -> str:
         return last
     _LAST[text.template] = str(read), frozenset(resolver.empty)
     return str(read)
+
+
+def read_again(texts: Mapping[str, object]) -> None:
+    """Let the `Renewed` among `texts` be sent to other processes as their references give them now."""
+    for text in texts.values():
+        if isinstance(text, Renewed):
+            newest(text)
 
 
 def as_private(text: str) -> str:

@@ -6,6 +6,7 @@ made. `tests/unit/test_tidy.py` finds a client that is made elsewhere.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import TypeVar
@@ -13,6 +14,7 @@ from typing import TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
+from raycdc.clients.logins import LOGINS, READ_AGAIN
 from raycdc.errors import ConfigError
 from raycdc.references import Renewed, newest
 from raycdc.source.checks import CheckResult, readable_on_the_way
@@ -28,32 +30,56 @@ Properties = Mapping[str, str | int | float]
 _RECONNECTS: Properties = {"reconnect.backoff.ms": 1000, "reconnect.backoff.max.ms": 10_000}
 
 
+#: Nobody answered.
+_NO_ANSWER = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN})
 #: The broker does not know the account, or its password is another one.
 REFUSED_ACCOUNT = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})
 
 
+#: How often somebody who waits for an answer hears of refusals meanwhile.
+_HEARS_EVERY_S = 1.0
+
+
 class Admin(AdminClient):
-    """A client for questions, which keeps what librdkafka tells of brokers that it could not talk to."""
+    """A client for questions, which keeps what librdkafka tells of brokers that it could not talk to. It tells that to
+    whoever polls the client, which is `hear`: without it a client that lasts keeps the password that it had first.
+    """
 
     def __init__(self, properties: Properties, *, section: str) -> None:
         self.properties = properties
         #: Of the configuration.
         self.section = section
-        #: Set by who asked. An account that is refused later may have another password now.
-        self.was_let_in = False
         self._refusals: dict[str, KafkaError] = {}
+        #: The last refusal of an account that was let in before, while no question was answered since.
+        self._passing: KafkaError | None = None
         # Its annotation knows no callbacks.
         super().__init__({**renewed(properties), "error_cb": self._heard})  # type: ignore[dict-item]
 
+    def hear(self) -> None:
+        """Take in what librdkafka tells, and give an account that is refused the password as it is now."""
+        self.poll(0)
+        if self._passing is not None:
+            renew_account(self, self.properties)
+
+    def was_answered(self) -> None:
+        """A question got its answer, so that the account was let in."""
+        self._passing = None
+        let_in(self.properties)
+
     def refusals(self) -> list[KafkaError]:
         """For each broker that was told of since the client was made its last refusal: of TLS, or of the account."""
-        self.poll(0)
+        self.hear()
         return list(self._refusals.values())
 
+    def instead_of(self, error: KafkaError) -> KafkaError:
+        """The reason of a question's `error`, which may be a refusal that librdkafka tells by the way."""
+        self.hear()
+        return error if self._passing is None else refused_account(self.properties, self._passing)
+
     def _heard(self, error: KafkaError) -> None:
-        if error.code() in REFUSED_ACCOUNT and renew_account(self, self.properties) and self.was_let_in:
-            return
-        if error.code() == KafkaError._SSL or error.code() in REFUSED_ACCOUNT:
+        if error.code() in REFUSED_ACCOUNT and may_pass(self.properties):
+            self._passing = error
+        elif error.code() == KafkaError._SSL or error.code() in REFUSED_ACCOUNT:
             self._refusals[error.str().partition(": ")[0]] = error
 
 
@@ -77,9 +103,14 @@ def consumer_client(
     return _made(lambda: Consumer({**renewed(paced), **heard}, logger=None), section)
 
 
-def producer_client(properties: Properties, *, section: str) -> Producer:
-    """A producer, whose log goes to librdkafka's own. Errors as of `admin_client`."""
-    return _made(lambda: Producer(renewed(properties), logger=None), section)
+def producer_client(
+    properties: Properties, *, section: str, on_error: Callable[[KafkaError], None] | None = None
+) -> Producer:
+    """A producer, whose log goes to librdkafka's own. Errors as of `admin_client`. `on_error` hears of troubles of the
+    whole cluster, on the thread that polls it.
+    """
+    heard = {} if on_error is None else {"error_cb": on_error}
+    return _made(lambda: Producer({**renewed(properties), **heard}, logger=None), section)
 
 
 def renewed(properties: Properties) -> dict[str, str | int | float]:
@@ -87,9 +118,30 @@ def renewed(properties: Properties) -> dict[str, str | int | float]:
     return {name: newest(value) if isinstance(value, str) else value for name, value in properties.items()}
 
 
-def renew_account(client: Consumer | AdminClient, properties: Properties) -> bool:
+def let_in(properties: Properties) -> None:
+    """A cluster took the account of `properties`."""
+    LOGINS.let_in(*_account(properties))
+
+
+def may_pass(properties: Properties) -> bool:
+    """Whether a refusal of the account may pass: see `raycdc.clients.logins`."""
+    return LOGINS.may_change(*_account(properties), _text(properties.get("sasl.password", "")))
+
+
+def refused_account(properties: Properties, error: KafkaError) -> KafkaError:
+    """A broker's refusal of the account, for people; `retriable` where it may pass, because its password changes."""
+    user = properties.get("sasl.username", "")
+    passes = may_pass(properties)
+    text = f"The broker refuses the user {user!r}: {error.str()}{f'. {READ_AGAIN}' if passes else ''}"
+    return KafkaError(error.code(), text, retriable=passes)
+
+
+def renew_account(client: Consumer | Producer | AdminClient, properties: Properties) -> bool:
     """Let new connections of `client` log in with the password as it is now, if that may change; librdkafka connects
     again by itself. Whether it may.
+
+    Not within a callback of the client: confluent-kafka (2.16) forgets there which call it is in, and the next callback
+    of the same call ends the process.
     """
     if not isinstance(properties.get("sasl.password"), Renewed):
         return False
@@ -110,14 +162,40 @@ def messages_in_the_open(bootstrap_servers: str, properties: Properties, *, sect
     )
 
 
-def answer_of(asked: Future[T], timeout_s: float) -> T:
+def answer_of(asked: Future[T], timeout_s: float, admin: Admin | None = None) -> T:
     """The answer to a question of an admin client. `KafkaException` where there is none in time, too: librdkafka's own
-    end of a question may come a moment later than ours.
+    end of a question may come a moment later than ours. The `admin` of a lasting client hears of refusals meanwhile.
     """
-    try:
-        return asked.result(timeout_s)
-    except TimeoutError as cause:
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no answer within {timeout_s:g} s")) from cause
+    until_s = time.monotonic() + timeout_s
+    while True:
+        left_s = until_s - time.monotonic()
+        try:
+            answer = asked.result(left_s if admin is None else min(left_s, _HEARS_EVERY_S))
+        except TimeoutError as cause:
+            if time.monotonic() >= until_s:
+                late = KafkaError(KafkaError._TIMED_OUT, f"no answer within {timeout_s:g} s")
+                raise KafkaException(late if admin is None else admin.instead_of(late)) from cause
+            assert admin is not None
+            admin.hear()
+        except KafkaException as cause:
+            error = cause.args[0]
+            if admin is None or not (error.retriable() or error.code() in _NO_ANSWER):
+                raise
+            raise KafkaException(admin.instead_of(error)) from cause
+        else:
+            if admin is not None:
+                admin.was_answered()
+            return answer
+
+
+def _text(value: str | float) -> str:
+    """`value` as a text, which stays a `Renewed`."""
+    return value if isinstance(value, str) else str(value)
+
+
+def _account(properties: Properties) -> tuple[str, str]:
+    """The brokers and the user, by which logins are remembered."""
+    return str(properties.get("bootstrap.servers", "")), str(properties.get("sasl.username", ""))
 
 
 def _spaced(properties: Properties) -> dict[str, str | int | float]:

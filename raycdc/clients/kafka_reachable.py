@@ -24,19 +24,27 @@ _PORT = 9092
 
 def list_topics(admin: Admin, bootstrap_servers: str, *, timeout_s: float) -> Any:
     """The cluster's metadata, of all topics. `KafkaException` after `timeout_s`, or sooner where no port is open, or
-    the only answer is a refusal: of a certificate (`_SSL`), or of the account (`_AUTHENTICATION`).
+    the only answer is a refusal: of a certificate (`_SSL`), or of the account (`_AUTHENTICATION`). One of an account
+    that was let in before, whose password may be another one by now, is waited for, and is `retriable` then.
     """
     for seconds in (_REFUSAL_S, FIRST_TRY_S - _REFUSAL_S):
         try:
-            found = admin.list_topics(timeout=seconds)
-            admin.was_let_in = True
-            return found
+            return _asked(admin, seconds)
         except KafkaException:
             if (refusal := _refusal(admin, bootstrap_servers)) is not None:
                 raise KafkaException(refusal) from None
     if not any(may_answer(server.strip()) for server in bootstrap_servers.split(",")):
         raise KafkaException(KafkaError(KafkaError._TRANSPORT, "no port is open"))
-    return admin.list_topics(timeout=timeout_s - FIRST_TRY_S)
+    try:
+        return _asked(admin, timeout_s - FIRST_TRY_S)
+    except KafkaException as cause:
+        raise KafkaException(admin.instead_of(cause.args[0])) from cause
+
+
+def _asked(admin: Admin, timeout_s: float) -> Any:
+    found = admin.list_topics(timeout=timeout_s)
+    admin.was_answered()
+    return found
 
 
 def _refusal(admin: Admin, bootstrap_servers: str) -> KafkaError | None:

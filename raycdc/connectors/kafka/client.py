@@ -13,7 +13,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
-from raycdc.clients.kafka import admin_client, consumer_client
+from raycdc.clients.kafka import REFUSED_ACCOUNT, admin_client, answer_of, consumer_client
 from raycdc.clients.kafka_reachable import list_topics
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.errors import SourceError, SourceUnavailableError
@@ -97,8 +97,8 @@ def source_error(error: KafkaError, where: str) -> SourceError:
     """The error to raise for librdkafka's `error`."""
     kind = SourceUnavailableError if is_away(error) else SourceError
     fix = "Is the broker running and reachable?" if is_away(error) else "See the broker's log and ACLs."
-    if error.code() in (KafkaError._SSL, KafkaError._AUTHENTICATION):
-        return SourceError(f"Kafka at {where}: {error.str()}")
+    if error.code() == KafkaError._SSL or error.code() in REFUSED_ACCOUNT:
+        return kind(f"Kafka at {where}: {error.str()}")
     return kind(f"Kafka at {where}: {error.str()} ({error.name()}). {fix}")
 
 
@@ -191,14 +191,10 @@ class Cluster:
         return {(p.topic, p.partition): self._result(future).offset for p, future in futures.items()}
 
     def _result(self, future: Any) -> Any:
-        return self._ask(lambda: future.result(TIMEOUT_S))
+        return self._ask(lambda: answer_of(future, TIMEOUT_S, self._admin))
 
     def _ask(self, question: Callable[[], T]) -> T:
         try:
             return question()
         except KafkaException as cause:
             raise source_error(cause.args[0], self._config.bootstrap_servers) from cause
-        except TimeoutError as cause:
-            raise SourceUnavailableError(
-                f"Kafka at {self._config.bootstrap_servers} did not answer within {TIMEOUT_S:g} s. Is it running?"
-            ) from cause

@@ -12,9 +12,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 from confluent_kafka import KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient
 
-from raycdc.clients.kafka import admin_client
+from raycdc.clients.kafka import Admin, admin_client
 from raycdc.connectors.kafka.client import GONE, TIMEOUT_S, client_properties
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.errors import LogLostError
@@ -43,12 +42,14 @@ class TopicQuestions:
     def __init__(self, config: KafkaSourceConfig, notify: Callable[[], None]) -> None:
         self._config = config
         self._notify = notify
-        self._admin: AdminClient | None = None
+        self._admin: Admin | None = None
         self._asked: dict[str, Any] = {}
 
     def ask(self, topics: Collection[str]) -> None:
         if self._admin is None:
             self._admin = admin_client(client_properties(self._config), section="source")
+        # Else it would be refused for ever once its password is another one, and no topic would be proven any more.
+        self._admin.hear()
         names = TopicCollection(sorted(topics))
         self._asked = dict(self._admin.describe_topics(names, request_timeout=TIMEOUT_S))
         for future in self._asked.values():

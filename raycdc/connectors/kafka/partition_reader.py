@@ -13,10 +13,9 @@ from concurrent.futures import Future
 from typing import Any, assert_never
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
-from raycdc.clients.kafka import REFUSED_ACCOUNT, admin_client, consumer_client, renew_account
+from raycdc.clients.kafka import REFUSED_ACCOUNT, Admin, admin_client, consumer_client
 from raycdc.connectors.kafka.client import (
     GONE,
     TIMEOUT_S,
@@ -25,12 +24,13 @@ from raycdc.connectors.kafka.client import (
     is_away,
     source_error,
 )
+from raycdc.connectors.kafka.cluster_trouble import ClusterTrouble
 from raycdc.connectors.kafka.messages import Fetched, LogEnd, PartitionRecords, PartitionStart, Trouble, gather
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.errors import LogLostError, SourceUnavailableError
 from raycdc.source.reader.records import RecordsWithSplitIds, SplitRecords
 from raycdc.source.reader.split_reader import SplitsAddition, SplitsChange, SplitsPause, SplitsRemoval
-from raycdc.waiting import stages
+from raycdc.waiting.patience import POLICY, Policy
 
 #: Longest a fetch waits for messages, so that changes and the end do not.
 FETCH_WAIT_S = 0.1
@@ -42,9 +42,6 @@ MESSAGES_MIN = 100
 ENDS_EVERY_S = 0.5
 #: How often the broker is asked for the ends of paused partitions, which have no fetch responses.
 PAUSED_ENDS_EVERY_S = 2.0
-#: How often a cluster that was away is asked whether it answers again, and how long the fetches wait for that.
-AGAIN_EVERY_S = 5.0
-ASKED_S = 0.5
 
 #: The consumer looks for its group's coordinator, whether or not it ever needs it. We do not.
 NO_GROUP = frozenset({KafkaError.GROUP_AUTHORIZATION_FAILED})
@@ -57,7 +54,7 @@ class LogEnds:
     def __init__(self, config: KafkaSourceConfig, consumer: Consumer) -> None:
         self._config = config
         self._consumer = consumer
-        self._admin: AdminClient | None = None
+        self._admin: Admin | None = None
         self._asked: dict[TopicPartition, Future[Any]] = {}
         self._looked_s = 0.0
         self._asked_s = 0.0
@@ -84,6 +81,7 @@ class LogEnds:
         """One question for all of them, which the client's own thread waits for."""
         if self._admin is None:
             self._admin = admin_client(client_properties(self._config), section="source")
+        self._admin.hear()
         end = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         wanted = {TopicPartition(where.topic, where.partition): end for where in partitions}
         return dict(self._admin.list_offsets(wanted, request_timeout=TIMEOUT_S))
@@ -99,9 +97,11 @@ class LogEnds:
 
 
 class KafkaPartitionReader:
-    """`raycdc.source.reader.split_reader.SplitReader` of partitions."""
+    """`raycdc.source.reader.split_reader.SplitReader` of partitions. `patience`: for how long an account may be refused
+    until it has another password; brokers that are away are waited for as long as it takes.
+    """
 
-    def __init__(self, config: KafkaSourceConfig) -> None:
+    def __init__(self, config: KafkaSourceConfig, *, patience: Policy = POLICY) -> None:
         self._config = config
         self._positions: dict[str, TopicPartition] = {}
         #: Where reading is to go on; markers may lie between a position and it.
@@ -110,14 +110,14 @@ class KafkaPartitionReader:
         #: Ever read here: a message of a partition that was taken away may still come.
         self._topics: set[str] = set()
         self._message_bytes = 1024.0
-        #: When it is looked next whether a cluster that was away answers again; None while nobody knows of a trouble.
-        self._look_s: float | None = None
+        self._trouble = ClusterTrouble(config, patience)
         #: Times the cluster or a broker was away, and times a position was set anew by policy.
         self.interruptions = 0
         self.resets = 0
         self._consumer = consumer_client(
-            consumer_properties(config), section="source", lasting=True, on_error=self._on_error
+            consumer_properties(config), section="source", lasting=True, on_error=self._trouble.heard
         )
+        self._trouble.watch(self._consumer)
         self._ends = LogEnds(config, self._consumer)
 
     def __repr__(self) -> str:
@@ -180,7 +180,7 @@ class KafkaPartitionReader:
         fetched_ms = time.time_ns() // 1_000_000
         parts, troubles = gather(messages, fetched_ms=fetched_ms, topic=topic)
         parts = [p for p in parts if p.split_id in self._positions]
-        self._see_to_trouble(answered=bool(parts))
+        self._trouble.see_to(next(iter(self._topics), None), answered=bool(parts))
         for part in parts:
             self._positions[part.split_id].offset = part.next_offset
         # Behind what came of their partitions before; what comes now was not fetched yet.
@@ -222,38 +222,14 @@ class KafkaPartitionReader:
                 f"{trouble.split_id or 'A topic'} does not exist any more at {self._config.bootstrap_servers}. "
                 "Take it out of source.topics, or start another pipeline for the new topic."
             )
-        if code in REFUSED_ACCOUNT and renew_account(self._consumer, self._config.properties):
+        if code in REFUSED_ACCOUNT:
             self.interruptions += 1
+            self._trouble.refused(trouble.error)
             return None
         if not is_away(trouble.error):
             raise source_error(trouble.error, self._config.bootstrap_servers)
         self.interruptions += 1  # Librdkafka connects again by itself, for as long as it takes.
         return None
-
-    def _on_error(self, error: KafkaError) -> None:
-        """Librdkafka calls it within a fetch."""
-        if error.code() in REFUSED_ACCOUNT:
-            renew_account(self._consumer, self._config.properties)
-            stages.trouble(f"Kafka at {self._config.bootstrap_servers} refuses the account: {error.str()}")
-            if self._look_s is None:
-                self._look_s = time.monotonic() + AGAIN_EVERY_S
-        if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            if self._look_s is None:
-                self._look_s = time.monotonic() + AGAIN_EVERY_S
-            stages.trouble(f"Kafka at {self._config.bootstrap_servers} does not answer: {error.str()}")
-
-    def _see_to_trouble(self, *, answered: bool) -> None:
-        """Say when a trouble is over: a topic without new messages would say nothing by itself."""
-        if self._look_s is None or (not answered and time.monotonic() < self._look_s):
-            return
-        if not answered:
-            try:
-                self._consumer.list_topics(next(iter(self._topics), None), timeout=ASKED_S)
-            except KafkaException:
-                self._look_s = time.monotonic() + AGAIN_EVERY_S
-                return
-        self._look_s = None
-        stages.over()
 
     def _out_of_range(self, split_id: str) -> bool:
         """Raise its error, or go on elsewhere; whether by policy."""

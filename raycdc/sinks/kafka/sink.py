@@ -29,6 +29,7 @@ from raycdc.errors import TargetTakenError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.model.names import topic_name
+from raycdc.references import read_again
 from raycdc.sinks.api import (
     CHANGELOG,
     STEP_LAST,
@@ -208,6 +209,8 @@ class KafkaSink(Sink):
     def _target(self, table: TableId) -> Target:
         topic = self._config.topic_of(table)
         identity = identity_of(self._context.app_id, table)
+        # Tasks on other machines cannot read for themselves what they are sent.
+        read_again(self._properties)
         return Target(self._properties, topic, identity, self._topics.id_of(topic), self._reached.get(table))
 
     def _is_ours(self, topic: str, target: TableId) -> bool:

@@ -47,7 +47,7 @@ class Topics:
     def _listed(self) -> dict[str, list[int]]:
         """The partitions of all topics: asking for one alone would create it where brokers do that."""
         try:
-            topics = self._admin.list_topics(timeout=TIMEOUT_S).topics
+            topics = list_topics(self._admin, self._config.bootstrap_servers, timeout_s=TIMEOUT_S).topics
         except KafkaException as cause:
             refusal = SinkUnavailableError if is_away(cause.args[0]) else SinkError
             raise refusal(f"Kafka at {self._config.bootstrap_servers}: {cause.args[0]}") from cause
@@ -57,7 +57,7 @@ class Topics:
         """What tells the topic from a later one of its name; empty where the cluster does not say."""
         try:
             (asked,) = self._admin.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S).values()
-            found = str(answer_of(asked, TIMEOUT_S).topic_id)
+            found = str(answer_of(asked, TIMEOUT_S, self._admin).topic_id)
         except KafkaException as cause:
             if is_away(error := cause.args[0]):
                 raise topic_error(Target(self._properties, topic, ""), error) from cause
@@ -68,7 +68,7 @@ class Topics:
         """Make a topic that is one table's own, or for all; one that is there already stays."""
         new = NewTopic(topic, num_partitions=partitions, replication_factor=self._config.replication_factor)
         try:
-            answer_of(self._admin.create_topics([new])[topic], TIMEOUT_S)
+            answer_of(self._admin.create_topics([new])[topic], TIMEOUT_S, self._admin)
         except KafkaException as cause:
             if cause.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 error = topic_error(Target(self._properties, topic, ""), cause.args[0])
@@ -85,6 +85,9 @@ class Topics:
     def _offsets(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> dict[int, int]:
         asked = self._admin.list_offsets(dict.fromkeys(partitions, spec))
         try:
-            return {partition.partition: answer_of(future, TIMEOUT_S).offset for partition, future in asked.items()}
+            return {
+                partition.partition: answer_of(future, TIMEOUT_S, self._admin).offset
+                for partition, future in asked.items()
+            }
         except KafkaException as cause:
             raise topic_error(Target(self._properties, partitions[0].topic, ""), cause.args[0]) from cause

@@ -25,7 +25,14 @@ from typing import Any, Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from raycdc.checkpoint.recovery import CommitVector
-from raycdc.clients.kafka import consumer_client, producer_client
+from raycdc.clients.kafka import (
+    REFUSED_ACCOUNT,
+    consumer_client,
+    let_in,
+    producer_client,
+    refused_account,
+    renew_account,
+)
 from raycdc.errors import (
     NameRefusedError,
     SinkError,
@@ -40,6 +47,8 @@ from raycdc.waiting.patience import Pauses, Policy
 
 #: How long one question to the cluster may take.
 TIMEOUT_S = 30.0
+#: Of that, as long as the first question needs to hear that the account is refused.
+REFUSAL_S = 2.0
 #: A transaction that was left open holds its topics' readers back for no longer than this.
 TRANSACTION_TIMEOUT_MS = 300_000
 #: Steps per epoch in the offset that is the record; more than there are.
@@ -164,6 +173,8 @@ class Transactions:
         self._target = target
         #: When the transaction under way was begun.
         self._begun_s: float | None = None
+        #: The last refusal of the account.
+        self._refusal: KafkaError | None = None
         self._consumer = _consumer(target)
         self._producer = producer_client(
             {
@@ -178,15 +189,37 @@ class Transactions:
                 "log_level": 0,
             },
             section="sink",
+            on_error=self._heard,
         )
 
     def __enter__(self) -> Self:
         # librdkafka asks for the coordinator at once where a connection is up, and otherwise half a second later: one
         # answer comes over the bootstrap connection, which ends with it, and the next over one that stays.
-        for _ in range(2):
-            self._ask(lambda: self._producer.list_topics(self._target.topic, TIMEOUT_S))
+        for seconds in (REFUSAL_S, TIMEOUT_S):
+            self._look(seconds)
+        let_in(self._target.properties)
         self._ask(lambda: self._producer.init_transactions(TIMEOUT_S))
         return self
+
+    def _look(self, seconds: float) -> None:
+        """Ask for the topic. A broker that does not answer within `seconds` is asked once more unless it refuses us."""
+        try:
+            self._producer.list_topics(self._target.topic, seconds)
+        except KafkaException as cause:
+            if self._heard_of() is not None or seconds == TIMEOUT_S:
+                raise self._error(cause) from cause
+
+    def _heard_of(self) -> KafkaError | None:
+        """The last refusal of the account, if there was one; new connections then log in with the newest password."""
+        self._producer.poll(0)
+        if self._refusal is not None:
+            renew_account(self._producer, self._target.properties)
+        return self._refusal
+
+    def _heard(self, error: KafkaError) -> None:
+        """Librdkafka calls it within a poll."""
+        if error.code() in REFUSED_ACCOUNT:
+            self._refusal = error
 
     def __exit__(self, *_: object) -> None:
         self._consumer.close()
@@ -279,6 +312,9 @@ class Transactions:
     def _error(self, cause: KafkaException) -> SinkError:
         """The named error of a refusal; a broker that ends an open transaction fences its producer, too."""
         error, target = cause.args[0], self._target
+        if is_away(error) and error.code() not in _OF_A_TOPIC and (refusal := self._heard_of()) is not None:
+            text = refused_account(target.properties, refusal).str()
+            return SinkUnavailableError(f"Topic {target.topic} at {target.properties.get('bootstrap.servers')}: {text}")
         open_ms = 0.0 if self._begun_s is None else (time.monotonic() - self._begun_s) * 1000
         if error.code() in _FENCED and open_ms >= target.timeout_ms:
             return SinkError(

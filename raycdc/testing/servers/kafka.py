@@ -1,6 +1,7 @@
 """A private Apache Kafka: one KRaft node (broker and controller) from Maven's jars, no ZooKeeper, no root.
 
-Two listeners: plain text, and SASL_SSL (user ``cdc``, password ``cdc``, certificate of the test authority). Everything
+Two listeners: plain text, and SASL_SSL (user ``cdc``, password ``cdc``, by PLAIN; those of `set_password` by
+SCRAM-SHA-256; certificate of the test authority). Everything
 a second start must not pay for is prepared once per machine: the jars, a formatted log folder, and an archive of the
 classes the broker loads, which halves its start.
 """
@@ -46,7 +47,10 @@ _SETTINGS: Mapping[str, str] = {
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL",
-    "sasl.enabled.mechanisms": "PLAIN",
+    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+    "listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config": (
+        "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+    ),
     "listener.name.sasl_ssl.plain.sasl.jaas.config": (
         "org.apache.kafka.common.security.plain.PlainLoginModule required "
         f'user_cdc="cdc" user_sweeper="{SWEEPER_PASSWORD}";'
@@ -112,6 +116,17 @@ class KafkaServer(PrivateServer):
             "sasl.password": "cdc",
             "ssl.ca.location": str(self.folder / "tls" / "ca.pem"),
         }
+
+    def set_password(self, user: str, password: str) -> None:
+        """Make an account that logs in by SCRAM-SHA-256, or give it another password. Connections that are there stay,
+        as at any broker.
+        """
+        from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+
+        kind = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+        admin = self.admin()
+        asked = admin.alter_user_scram_credentials([UserScramCredentialUpsertion(user, kind, password.encode())])
+        asked[user].result(_ADMIN_TIMEOUT_S)
 
     @property
     def log(self) -> Path:

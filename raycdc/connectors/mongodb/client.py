@@ -117,7 +117,7 @@ def errors(client: Client, what: str = "", *, place: str = "source.uri") -> Iter
     try:
         yield
         if client in _SECRETS:
-            LOGINS.let_in(address_of(client, place), place)
+            LOGINS.let_in(place, str(_SECRETS[client].reveal()))
     except OperationFailure as cause:
         raise _refused(client, what, cause, place) from cause
     except (AutoReconnect, ConnectionFailure) as cause:
@@ -148,7 +148,7 @@ def _refused(client: Client, what: str, cause: OperationFailure, place: str) -> 
     if cause.code in _RETRYABLE_CODES or cause.has_error_label("RetryableError"):
         return SourceUnavailableError(f"{where}: {text} (code {cause.code})")
     secret = _SECRETS[client].reveal() if client in _SECRETS else ""
-    if cause.code == _AUTHENTICATION_FAILED and LOGINS.may_change(address_of(client, place), place, secret):
+    if cause.code == _AUTHENTICATION_FAILED and LOGINS.may_change(place, str(secret), secret):
         renew_account(client, newest(secret))
         return SourceUnavailableError(f"{where}: {text}. {READ_AGAIN}.")
     if cause.code == _AUTHENTICATION_FAILED:

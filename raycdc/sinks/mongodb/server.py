@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self, TypedDict, TypeVar
 
@@ -134,7 +134,6 @@ class Server:
             raise SinkError(f"sink.uri {cause}") from None
         #: For people: no user, no password, no options.
         self.where = parsed.where
-        self._secrets = parsed.secrets
 
     def __repr__(self) -> str:
         return f"Server({self.where})"
@@ -215,9 +214,16 @@ class Server:
         text = untold(str(cause))
         if denied := denied_database(str(cause)):
             text = f"{text}. {_GRANT.format(denied)}"
-        for secret in self._secrets:
+        for secret in self._secrets():
             text = text.replace(secret, "***")
         return text[:1000]
+
+    def _secrets(self) -> list[str]:
+        """Those of the address as it was first and as it is now, the longest first."""
+        found = {*parse_mongodb_uri(self.uri).secrets}
+        with suppress(ValueError):  # it may be none for a moment
+            found.update(parse_mongodb_uri(newest(self.uri)).secrets)
+        return sorted(found, key=len, reverse=True)
 
     def transaction(self, do: Callable[[Session], Result]) -> Result:
         """The result of `do`, once its writes are there; it is called again where the server asks for that, for up to

@@ -70,6 +70,7 @@ class MongoDbSink(ExactlyOnceSink[MongoDbSteps]):
         self._server = Server(config.uri.reveal(), config.record)
         #: Where tasks read an address that holds secrets; nobody else may.
         self._uri_file: Path | None = None
+        self._written = ""
         self._address = ServerAddress(self._server.uri, "", config.record)
         #: Up to how many bytes of segments an epoch of a table is one transaction; tests have none.
         self.small_bytes_max = SMALL_BYTES_MAX
@@ -93,8 +94,8 @@ class MongoDbSink(ExactlyOnceSink[MongoDbSteps]):
         with self._server.named("sink.uri"):
             self._commits.prepare()
         if self._server.secret:
-            told = as_private(self._server.uri)
-            self._uri_file = private_file(Path(context.private or tempfile.gettempdir()), told)
+            self._written = as_private(self._server.uri)
+            self._uri_file = private_file(Path(context.private or tempfile.gettempdir()), self._written)
             self._address = replace(self._address, uri="", uri_file=str(self._uri_file))
 
     def look(self, context: SinkContext) -> None:
@@ -111,6 +112,7 @@ class MongoDbSink(ExactlyOnceSink[MongoDbSteps]):
     @contextmanager
     def opened(self, target: TableId, *, writes: bool) -> Iterator[MongoDbSteps]:
         # No lock: whoever writes the record changes its version, and who comes second finds that.
+        self._tell_tasks()
         with self._server.named(target):
             yield MongoDbSteps(
                 target,
@@ -120,6 +122,15 @@ class MongoDbSink(ExactlyOnceSink[MongoDbSteps]):
                 small_bytes_max=self.small_bytes_max,
                 address=self._address,
             )
+
+    def _tell_tasks(self) -> None:
+        """Let the file say the address as it is now, which tasks on other machines cannot read for themselves."""
+        if (file := self._uri_file) is None:
+            return
+        told = as_private(self._server.uri)
+        if told != self._written:
+            private_file(file.parent, told).replace(file)
+            self._written = told
 
     def check_work(self, work: Work) -> None:
         check_name(work.target)

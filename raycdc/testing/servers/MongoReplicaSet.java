@@ -211,6 +211,17 @@ public class MongoReplicaSet {
       Document said = new Document(); for (Map.Entry<String, Object> e : q.entrySet()) if (!List.of("documents", "updates", "deletes").contains(e.getKey())) said.put(e.getKey(), e.getValue());
       return new Document("ok", 0.0).append("errmsg", "not authorized on " + db + " to execute command " + said.toString(true, "{ ", " }")).append("code", 13).append("codeName", "Unauthorized");
     }
+    /** The passwords that `updateUser` gave, and who is logged in as whom: their connections end with the password. Any password is good for other users, and whoever does not log in may do everything. */
+    static final Map<String, String> PASSWORDS = new ConcurrentHashMap<>();
+    static final Map<Channel, String> LOGGED_IN = new ConcurrentHashMap<>();
+    Document login(Channel channel, Document q) {
+      Object payload = q.get("payload"); byte[] said = payload instanceof byte[] ? (byte[]) payload : ((BinData) payload).getData();
+      String[] parts = new String(said, java.nio.charset.StandardCharsets.UTF_8).split("\0", -1);   // RFC 4616: who to act as, who it is, the password
+      String wanted = PASSWORDS.get(parts[1]);
+      if (wanted != null && !wanted.equals(parts[2])) return new Document("ok", 0.0).append("errmsg", "Authentication failed.").append("code", 18).append("codeName", "AuthenticationFailed");
+      LOGGED_IN.put(channel, parts[1]);
+      return ok().append("conversationId", 1).append("done", true).append("payload", new BinData(new byte[0]));
+    }
     /** Seconds that a transaction may last. Only once somebody has set it do transactions end by it, and conflict: see `meets`. */
     int lifetime;
     static final Set<String> EXPIRED = new HashSet<>();
@@ -235,6 +246,7 @@ public class MongoReplicaSet {
     }
     /** A client that died leaves no transaction behind: its writes, which others see here, go with its connection. */
     @Override public void handleClose(Channel channel) {
+      LOGGED_IN.remove(channel);
       synchronized (LOCK) { for (Iterator<Txn> i = TXNS.values().iterator(); i.hasNext(); ) { Txn t = i.next(); if (t.channel == channel) { i.remove(); undo(t); } } }
       super.handleClose(channel);
     }
@@ -265,7 +277,8 @@ public class MongoReplicaSet {
       String db = m.getDatabaseName(); Object arg = q.get(cmd);
       switch (cmd) {
         case "startSession": return ok().append("id", new Document("id", UUID.randomUUID())).append("timeoutMinutes", 30);
-        case "saslStart": if (!"PLAIN".equals(q.get("mechanism"))) break; return ok().append("conversationId", 1).append("done", true).append("payload", new BinData(new byte[0]));
+        case "saslStart": if (!"PLAIN".equals(q.get("mechanism"))) break; return login(m.getChannel(), q);
+        case "updateUser": { PASSWORDS.put((String) arg, (String) q.get("pwd")); for (Map.Entry<Channel, String> e : LOGGED_IN.entrySet()) if (arg.equals(e.getValue())) e.getKey().close(); return ok(); }
         case "endSessions": case "refreshSessions": case "killSessions": case "killAllSessions": case "replSetInitiate": case "fsync": case "logRotate": return ok();
         case "appendOplogNote": { Ev e = new Ev(); e.ts = nextTs(); e.type = "noop"; e.db = ""; e.wall = Instant.now(); LOG.add(e); LOCK.notifyAll(); return ok(); }
         case "replSetGetStatus": return ok().append("set", set).append("myState", 1).append("term", 1L).append("members", List.of(new Document("_id", 0).append("name", host + ":" + port).append("health", 1.0).append("state", 1).append("stateStr", "PRIMARY").append("self", true)));

@@ -3,9 +3,9 @@
 No registry carries MongoDB's own server. Its stand-in was written from MongoDB's documentation: commands,
 sessions, transactions, change streams with resume tokens and images, `splitVector`, reads by index bounds and as of a
 cluster time, validators, fail points. It keeps everything in memory: a server that was stopped starts empty. It knows
-no users (any password will do by ``authMechanism=PLAIN``), TLS, elections, sharding or isolation: writes of a
-transaction are seen at once, and two transactions conflict, and end by their age, only once somebody has set
-``transactionLifetimeLimitSeconds``.
+no users (any password will do by ``authMechanism=PLAIN``, but for users who were given one), TLS, elections, sharding
+or isolation: writes of a transaction are seen at once, and two transactions conflict, and end by their age, only once
+somebody has set ``transactionLifetimeLimitSeconds``.
 Where ``RAYCDC_TEST_MONGODB_URI`` names a real replica set, `mongodb_choice.mongodb_for_tests` gives that one instead.
 """
 
@@ -136,6 +136,11 @@ class MongoDbServer(PrivateServer, MongoDb):
         self._run(command, self.answers, name="MongoDB", logs=[self.log], timeout_s=_START_TIMEOUT_S)
 
     # -- what only an emulation does
+
+    def set_password(self, user: str, password: str) -> None:
+        """The password that `user` needs by ``authMechanism=PLAIN`` from now on; connections that logged in so end."""
+        with self.client() as client:
+            client.admin.command({"updateUser": user, "pwd": password})
 
     def fail(self, commands: Sequence[str], *, times: int = 1, **what: Any) -> None:
         """Let the next `times` calls of `commands` fail (-1: all, until `unfail`). `what` as in MongoDB's fail point

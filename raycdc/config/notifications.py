@@ -14,6 +14,7 @@ from pydantic import field_validator, model_validator
 
 from raycdc.config.fields import Duration, FilePath, Options, Secret, option
 from raycdc.config.tls import is_loopback
+from raycdc.references import Renewed, newest
 
 #: How a signing key begins, and the bytes that may stand behind it in base64 (Standard Webhooks 1.0.0, "Signature
 #: scheme"): 192 to 512 bits.
@@ -100,6 +101,19 @@ class NotifyOptions(Options):
     def key(self) -> bytes:
         """The bytes of `secret`; none where messages are not signed."""
         return base64.b64decode(self.secret.reveal().removeprefix(KEY_PREFIX))
+
+    @property
+    def may_change(self) -> bool:
+        """Whether the address or the key is read again."""
+        return any(isinstance(secret.reveal(), Renewed) for secret in (self.url, self.secret))
+
+    def now(self) -> Self:
+        """As `url` and `secret` are now. ValueError where one of them has become none; its text may show them."""
+        if not self.may_change:
+            return self
+        given = {name: getattr(self, name) for name in self.model_fields_set}
+        given |= {name: Secret(newest(given[name].reveal())) for name in ("url", "secret") if name in given}
+        return type(self)(**given)
 
     @field_validator("secret")
     @classmethod

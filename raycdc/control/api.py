@@ -30,6 +30,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from raycdc.control.calls import TooManyCallsError, beside, in_thread
+from raycdc.control.door_token import DoorToken
 from raycdc.control.events import EventHub
 from raycdc.control.model import Chosen, Status
 from raycdc.control.openapi import description
@@ -58,7 +59,7 @@ class Answers:
 class Guarding:
     """Who is let in. `hosts` are the names with ports that a request may have called us by."""
 
-    token: str
+    token: DoorToken
     hosts: frozenset[str]
 
 
@@ -89,16 +90,25 @@ class _Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        refused = self._refusal(Request(scope))
+        token = self._guarding.token
+        refused: Response | None
+        try:
+            known = await in_thread(token.now) if token.changes else token.now()
+        except TooManyCallsError as busy:
+            refused = error(503, str(busy))
+        else:
+            if self._page is not None:
+                self._page.sessions.have_token(known)
+            refused = self._refusal(Request(scope), known)
         await (self._app if refused is None else refused)(scope, receive, send)
 
-    def _refusal(self, request: Request) -> Response | None:
+    def _refusal(self, request: Request, token: str) -> Response | None:
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
         if host.lower() not in self._guarding.hosts:
             return error(421, "The Host of the request is none of this door's names (control.hosts).")
         if origin is not None and origin.lower() not in {f"http://{host.lower()}", f"https://{host.lower()}"}:
             return error(403, "The Origin of the request is another one.")
-        if has_token(request, self._guarding.token) or (self._page is not None and self._page.is_open(request)):
+        if has_token(request, token) or (self._page is not None and self._page.is_open(request)):
             return None
         session = None if self._page is None else self._page.sessions.of(request)
         if session is None:

@@ -145,7 +145,7 @@ class ControlClient:
         if code == 401:
             return StateError(
                 f"{self._who} refuses the token that is in the state: the run may have just begun anew. Try again; "
-                "where control.token is set, it must be the one that the run was started with."
+                "where control.token is set, it must be the one that the run has."
             )
         if (path, code) == (LINKS, 404):
             return StateError(

@@ -28,6 +28,7 @@ from starlette.types import ASGIApp
 from raycdc.config import MetricsOptions
 from raycdc.control.calls import beside
 from raycdc.control.collect import Collector
+from raycdc.control.door_token import DoorToken
 from raycdc.control.metrics import Bounds, exposition
 from raycdc.control.model import Chosen, Status
 from raycdc.control.requests import HEADERS, has_token, wants_token
@@ -72,11 +73,12 @@ class _Door:
         self._options = options
         self._told = told
         self._version = version("raycdc")
+        self._token = DoorToken(options.token.reveal())
 
     def metrics(self, request: Request) -> Response:
         if (refused := self._refusal(request)) is not None:
             return refused
-        token = self._options.token.reveal()
+        token = self._token.now()
         if token and not has_token(request, token):
             text = "The request has not metrics.token (Authorization: Bearer …).\n"
             return wants_token(PlainTextResponse(text, 401))

@@ -92,6 +92,7 @@ class ControlDoor:
 
     def _prepare(self) -> tuple[socket.socket, ASGIApp]:
         from raycdc.control.api import Answers, Guarding, application
+        from raycdc.control.door_token import DoorToken
         from raycdc.control.events import EventHub
         from raycdc.control.page.feed import Feed
         from raycdc.control.page.routes import Page
@@ -115,7 +116,7 @@ class ControlDoor:
             self._page = page
         app = application(
             Answers(self._collector.status, self._commands, self._events),
-            Guarding(token, names_of(options, host, port)),
+            Guarding(DoorToken(token), names_of(options, host, port)),
             page,
         )
         url = _url(options, host, port)

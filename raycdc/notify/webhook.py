@@ -18,12 +18,13 @@ import time
 from contextlib import closing, suppress
 from urllib.parse import SplitResult, urlsplit
 
-from raycdc.config.notifications import NotifyOptions
 from raycdc.notify.messages import Message
 from raycdc.notify.outbox import NotSentError, OfOptions
 
 #: Answers of a client's mistake that time may heal: timeout, too early, too many requests (RFC 9110, 8470, 6585).
 _LATER = (408, 425, 429)
+#: Answers to an address or a signature that was right before, and may be again once it was read anew.
+_REFUSED = (401, 403)
 #: How often a connection that is over its time is looked for.
 _LOOK_S = 0.5
 
@@ -37,24 +38,24 @@ def signature(key: bytes, message_id: str, at_s: int, body: bytes) -> str:
 class Webhook(OfOptions):
     """A `raycdc.notify.outbox.Receiver`."""
 
-    def __init__(self, options: NotifyOptions) -> None:
-        super().__init__(options)
-        self._url: SplitResult = urlsplit(options.url.reveal())
-
     def send(self, message: Message) -> None:
         """See `Receiver.send`."""
-        body, now_s = message.body(), int(time.time())
+        try:
+            options = self._options.now()
+        except ValueError:  # its text may show them
+            raise NotSentError("its url or secret has become one that cannot be used") from None
+        url, body, now_s = urlsplit(options.url.reveal()), message.body(), int(time.time())
         headers = {
             "Content-Type": "application/json",
             "User-Agent": "raycdc",
             "webhook-id": message.id,
             "webhook-timestamp": str(now_s),
         }
-        if key := self._options.key:
+        if key := options.key:
             headers["webhook-signature"] = signature(key, message.id, now_s, body)
-        target = (self._url.path or "/") + (f"?{self._url.query}" if self._url.query else "")
+        target = (url.path or "/") + (f"?{url.query}" if url.query else "")
         try:
-            connection = self._connection()
+            connection = self._connection(url)
             with closing(connection), _Deadline(connection, self._timeout_s):
                 connection.request("POST", target, body, headers)
                 with closing(connection.getresponse()) as answer:
@@ -69,12 +70,12 @@ class Webhook(OfOptions):
             return
         if 300 <= status < 400:
             raise NotSentError(f"it answers with {status}, and no redirect is followed", again=False)
-        again = status >= 500 or status in _LATER
+        again = status >= 500 or status in _LATER or (options is not self._options and status in _REFUSED)
         raise NotSentError(f"it answers with {status}", again=again, after_s=after_s)
 
-    def _connection(self) -> http.client.HTTPConnection:
-        host, port = self._url.hostname or "", self._url.port
-        if self._url.scheme == "http":
+    def _connection(self, url: SplitResult) -> http.client.HTTPConnection:
+        host, port = url.hostname or "", url.port
+        if url.scheme == "http":
             return http.client.HTTPConnection(host, port or 80, timeout=self._timeout_s)
         context = ssl.create_default_context(cafile=self._options.ca)
         return http.client.HTTPSConnection(host, port or 443, timeout=self._timeout_s, context=context)

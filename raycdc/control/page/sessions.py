@@ -65,6 +65,13 @@ class Sessions:
     def __repr__(self) -> str:
         return f"Sessions({len(self._sessions)})"
 
+    def have_token(self, token: str) -> None:
+        """The token that counts from now on. With another one whoever came in before, by that or by a link, is out."""
+        if _same(token, self._token):
+            return
+        with self._lock:
+            self._token, self._codes, self._sessions = token, [], {}
+
     def new_code(self, *, reads_only: bool = False) -> str:
         """One that lets a browser in, once."""
         code = _Code(secrets.token_urlsafe(24), reads_only, self._clock() + CODE_GOOD_FOR_S)

@@ -33,6 +33,7 @@ from raycdc.driver import watchdog as watchdog_module
 from raycdc.driver.watchdog import Watchdog
 from raycdc.model import TableId
 from raycdc.pipeline import Pipeline
+from raycdc.references import Renewed
 from raycdc.run_events import (
     Committed,
     Failed,
@@ -291,3 +292,13 @@ def test_figures_that_are_shown_elsewhere_exist(name: str) -> None:
     shown = set(re.findall(r"raycdc_\w+", (MONITORING / name).read_text()))
     assert len(shown) > 5
     assert shown - known == set()
+
+
+def test_a_token_for_figures_is_read_again(tmp_path: Path) -> None:
+    (file := tmp_path / "token").write_text("the-token-of-yesterday")
+    secret = Secret(Renewed("the-token-of-yesterday", f"${{file:{file}}}"))
+    scene = Scene(MetricsOptions(address="127.0.0.1:9464", token=secret))
+    assert scene.get("/metrics", authorization="Bearer the-token-of-yesterday").code == 200
+    file.write_text("the-token-of-today")
+    assert scene.get("/metrics", authorization="Bearer the-token-of-yesterday").code == 401
+    assert scene.get("/metrics", authorization="Bearer the-token-of-today").code == 200

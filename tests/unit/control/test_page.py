@@ -17,6 +17,7 @@ from starlette.types import Message
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.control.api import Answers, Guarding, application
 from raycdc.control.collect import About, Collector
+from raycdc.control.door_token import DoorToken
 from raycdc.control.events import EventHub
 from raycdc.control.history import STEPS, History
 from raycdc.control.page import feed as page_feed
@@ -27,6 +28,7 @@ from raycdc.control.page.schemas import Schemas
 from raycdc.control.page.sessions import CODE_GOOD_FOR_S, SESSION_GOOD_FOR_S, SESSIONS_MAX, Session, Sessions
 from raycdc.control.page.verifications import Verifications
 from raycdc.driver.commands import CommandDesk
+from raycdc.references import Renewed
 from raycdc.run_events import Committed, Lags, Progress, RunEvent, SchemaChanged, Started, TableFigures, Warned
 from raycdc.testing.servers.process import wait_until
 
@@ -57,6 +59,7 @@ class Door:
     reads_only: bool = False
     verifications: Verifications | None = None
     now_s: float = 1000.0
+    token: str = TOKEN
     collector: Collector = field(init=False)
     history: History = field(init=False)
 
@@ -65,12 +68,12 @@ class Door:
         clock = {"clock": lambda: self.now_s, "wall_ms": lambda: int(self.now_s * 1000)}
         self.collector = Collector(about, **clock)  # type: ignore[arg-type]
         self.history = History(self.collector.pace, **clock)  # type: ignore[arg-type]
-        self.sessions = Sessions(TOKEN, reads_only=self.reads_only, clock=lambda: self.now_s)
+        self.sessions = Sessions(self.token, reads_only=self.reads_only, clock=lambda: self.now_s)
         store = CheckpointStore(self.path / "state", pipeline="shop")
         self.desk, self.events = CommandDesk(store), EventHub()
         self.page = Page(self.sessions, Feed(self.collector, self.history), Schemas(store), self.verifications)
         answers = Answers(self.collector.status, self.desk, self.events)
-        self.application = application(answers, Guarding(TOKEN, frozenset({HOST})), self.page)
+        self.application = application(answers, Guarding(DoorToken(self.token), frozenset({HOST})), self.page)
 
     def tell(self, *events: RunEvent) -> None:
         for event in events:
@@ -229,6 +232,26 @@ def test_the_cookie_is_for_no_script_and_no_other_site(door: Door) -> None:
     assert "secure" in {part.strip().lower() for part in behind.headers["set-cookie"].split(";")}
     # Another run of the same host has a cookie of its own.
     assert Sessions(TOKEN, reads_only=False).cookie != door.sessions.cookie
+
+
+def test_a_token_that_is_changed_counts_at_once_and_whoever_came_in_before_is_out(tmp_path: Path) -> None:
+    (file := tmp_path / "token").write_text(TOKEN)
+    door = Door(tmp_path, token=Renewed(TOKEN, f"${{file:{file}}}"))
+    browser, link = door.log_in(TOKEN), door.sessions.new_code()
+    assert door.ask("/v1/status", None, BEARER).code == 200
+    # What can be no token, as a file that is just being written, changes nothing.
+    for no_token in ("", "short", "not in ASCII: äöüäöüäöü"):
+        file.write_text(no_token)
+        assert door.ask("/v1/status", None, BEARER).code == 200
+        assert door.look(browser)
+    file.write_text("the-token-of-today\n")
+    for before in (BEARER, browser):
+        assert door.ask("/v1/status", None, before).code == 401
+    for given in (TOKEN, link):
+        assert door.ask("/page/login", {"code": given}, OWN).code == 401
+    assert door.ask("/v1/status", None, OWN | {"authorization": "Bearer the-token-of-today"}).code == 200
+    assert door.look(door.log_in("the-token-of-today"))
+    assert "the-token" not in repr(DoorToken(TOKEN))
 
 
 def test_a_session_ends_when_it_is_left_or_long_unused_or_many_others_came(door: Door) -> None:

@@ -15,6 +15,7 @@ from raycdc.config import MetricsOptions
 from raycdc.control import api, scraping
 from raycdc.control.calls import CALLS_MAX
 from raycdc.control.collect import About, Collector
+from raycdc.control.door_token import DoorToken
 from raycdc.control.events import EventHub
 from raycdc.control.history import History
 from raycdc.control.page.feed import Feed
@@ -29,6 +30,7 @@ HANGS = """
 import json, socket, sys, threading, urllib.error, urllib.request
 from raycdc.config import MetricsOptions
 from raycdc.control import api, scraping
+from raycdc.control.door_token import DoorToken
 from raycdc.control.events import EventHub
 from raycdc.control.serving import HttpThread
 
@@ -41,7 +43,7 @@ def hangs(chosen):
 listening = {name: socket.create_server(("127.0.0.1", 0)) for name in ("control", "metrics")}
 ports = {name: each.getsockname()[1] for name, each in listening.items()}
 told = scraping.Told("shop", hangs, lambda: "running", lambda: 0.0)
-guarding = api.Guarding("t" * 20, frozenset({f"127.0.0.1:{ports['control']}"}))
+guarding = api.Guarding(DoorToken("t" * 20), frozenset({f"127.0.0.1:{ports['control']}"}))
 applications = {
     "control": api.application(api.Answers(hangs, None, EventHub()), guarding),
     "metrics": scraping.application(MetricsOptions(address="127.0.0.1:1"), told),
@@ -100,7 +102,7 @@ def test_no_answer_is_made_in_a_thread_that_the_process_would_wait_for(tmp_path:
     page = Page(Sessions("t", reads_only=False), feed, Schemas(store), Verifications(("true",)))
     answers = api.Answers(collector.status, CommandDesk(store), EventHub())
     applications = (
-        api.application(answers, api.Guarding("t", frozenset()), page),
+        api.application(answers, api.Guarding(DoorToken("t"), frozenset()), page),
         scraping.application(MetricsOptions(), scraping.Told.by(collector)),
     )
     assert sum(map(_routes, applications)) > 15

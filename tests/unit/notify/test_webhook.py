@@ -19,6 +19,7 @@ from raycdc.notify.messages import check_body
 from raycdc.notify.notifier import test_message as tried
 from raycdc.notify.outbox import NotSentError
 from raycdc.notify.webhook import Webhook, signature
+from raycdc.references import Renewed
 from raycdc.testing.servers.certificates import write_certificates
 
 KEY = bytes(range(32))
@@ -176,3 +177,31 @@ def test_a_receiver_that_cannot_be_is_refused_without_its_secrets(keys: dict[str
 
 def test_plain_http_elsewhere_is_by_choice_only() -> None:
     assert webhook("http://hooks.example.org/x", allow_http=True).name == "http://hooks.example.org"
+
+
+def test_address_and_key_are_read_again_for_each_message(tmp_path: Path) -> None:
+    (path := tmp_path / "path").write_text("yesterday")
+    (key := tmp_path / "key").write_text(SECRET)
+    with answering(b"HTTP/1.1 401 Unauthorized\r\n\r\n") as (url, requests):
+        address = url.partition("/hook")[0] + "/${file:" + str(path) + "}"
+        hook = webhook(
+            Renewed(address.replace(f"${{file:{path}}}", "yesterday"), address),
+            secret=Renewed(SECRET, f"${{file:{key}}}"),
+        )
+        # Whoever changes it at the receiver first has it refused for a moment.
+        assert refusal(hook).again
+        path.write_text("today")
+        other = bytes(range(1, 33))
+        key.write_text(f"whsec_{base64.b64encode(other).decode()}")
+        assert refusal(hook).again
+        key.write_text("nothing")
+        unfit = refusal(hook)
+    assert (unfit.again, str(unfit)) == (True, "its url or secret has become one that cannot be used")
+    assert [request.split(b" ")[1] for request in requests] == [b"/yesterday", b"/today"]
+    for request, signed_by in zip(requests, (KEY, other), strict=True):
+        head, _, body = request.partition(b"\r\n\r\n")
+        lines = (line.partition(": ") for line in head.decode().split("\r\n")[1:])
+        headers = {name.lower(): value for name, _, value in lines}
+        signed = signature(signed_by, headers["webhook-id"], int(headers["webhook-timestamp"]), body)
+        assert headers["webhook-signature"] == signed
+    assert hook.key == webhook(address.replace(f"${{file:{path}}}", "yesterday")).key

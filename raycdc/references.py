@@ -23,7 +23,7 @@ import shlex
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -94,9 +94,9 @@ def newest(text: str) -> str:
     return str(read)
 
 
-def read_again(texts: Mapping[str, object]) -> None:
+def read_again(texts: Iterable[object]) -> None:
     """Let the `Renewed` among `texts` be sent to other processes as their references give them now."""
-    for text in texts.values():
+    for text in texts:
         if isinstance(text, Renewed):
             newest(text)
 

@@ -210,7 +210,7 @@ class KafkaSink(Sink):
         topic = self._config.topic_of(table)
         identity = identity_of(self._context.app_id, table)
         # Tasks on other machines cannot read for themselves what they are sent.
-        read_again(self._properties)
+        read_again(self._properties.values())
         return Target(self._properties, topic, identity, self._topics.id_of(topic), self._reached.get(table))
 
     def _is_ours(self, topic: str, target: TableId) -> bool:

@@ -140,8 +140,8 @@ def test_a_topic_that_cannot_be_made_is_its_tables_fault_only_where_the_broker_s
     def fail(_: float) -> None:
         raise KafkaException(KafkaError(code))
 
-    admin: Any = SimpleNamespace(create_topics=lambda new: {new[0].topic: SimpleNamespace(result=fail)})
-    topics._admin = admin
+    admin: Any = topics._admin
+    admin.create_topics = lambda new: {new[0].topic: SimpleNamespace(result=fail)}
     with pytest.raises(SinkError, match=r"Topic shop\.orders at 127\.0\.0\.1:1") as caught:
         topics.create("shop.orders", 1)
     assert type(caught.value) is said

@@ -15,6 +15,7 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -26,11 +27,14 @@ import ray
 from raycdc.errors import ClusterNotStartedError
 from raycdc.runtime import ray_private
 from raycdc.runtime.ray_head import RayHead, Raylet
+from raycdc.runtime.raylet_answers import answers
 
 #: Ray's object store carries no rows here; the smallest it accepts is enough.
 OBJECT_STORE_BYTES = 80 << 20
 #: Times a private Ray is started before the job gives up.
 START_ATTEMPTS = 4
+#: A cluster that is to be joined may be starting, too: its head is waited for so long.
+JOIN_S = 60.0
 
 #: The processes that a head node starts beside GCS and raylet, as methods of Ray 2's private ``Node``; a missing one is
 #: left alone.
@@ -57,6 +61,7 @@ def start_ray(address: str, *, workers: int) -> None:
     logging.getLogger("ray").setLevel(logging.ERROR)
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address != "local":
+        _require_there(address)
         try:
             with own_sigterm():
                 ray.init(address=address, **common)
@@ -90,6 +95,24 @@ def start_ray(address: str, *, workers: int) -> None:
                 ) from cause
         else:
             return
+
+
+def _require_there(address: str) -> None:
+    """Wait for a head at HOST:PORT; any other address is one that Ray resolves by itself.
+
+    Ray itself would wait for a quarter of an hour, in which nothing but a kill ends the process.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        return
+    deadline = time.monotonic() + JOIN_S
+    while not answers(host.strip("[]"), int(port)):
+        if time.monotonic() >= deadline:
+            raise ClusterNotStartedError(
+                f'Nobody answers where ray.address = "{address}" says. Start the cluster, or correct the address; then '
+                "start the run again, which goes on from what was sealed."
+            )
+        time.sleep(1)
 
 
 def head_of_ray(*, private: bool) -> RayHead:

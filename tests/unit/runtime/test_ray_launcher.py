@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +21,7 @@ from raycdc.runtime.ray_launcher import error_of_begin
 from raycdc.runtime.ray_nodes import RayNodes, ReaderNeeds
 from raycdc.runtime.ray_spools import SpoolSettings
 from raycdc.runtime.ray_start import lean_nodes
-from raycdc.testing.servers.process import wait_until
+from raycdc.testing.servers.process import held_port, wait_until
 
 
 @pytest.mark.parametrize("cause", [ActorDiedError(), ActorUnavailableError("no answer", b"\x01" * 16)])
@@ -61,10 +63,34 @@ def test_a_cluster_that_is_not_there_is_no_bug(error: type[Exception], monkeypat
         raise error("Could not find any running Ray instance.")
 
     monkeypatch.setattr(ray, "init", fails)
-    told = r'No Ray answers where ray\.address = "db1:6379" says: Could not find any running Ray instance\. Start the'
+    told = r'No Ray answers where ray\.address = "auto" says: Could not find any running Ray instance\. Start the'
     with pytest.raises(ClusterNotStartedError, match=told) as end:
-        ray_start.start_ray("db1:6379", workers=1)
+        ray_start.start_ray("auto", workers=1)
     assert end.value.exit_code is ExitCode.CLUSTER
+
+
+def test_a_head_that_does_not_answer_is_told_before_ray_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray would wait for a quarter of an hour"))
+    monkeypatch.setattr(ray_start, "JOIN_S", 0.0)
+    with held_port() as port:
+        told = rf'Nobody answers where ray\.address = "127\.0\.0\.1:{port}" says\. Start the cluster'
+        with pytest.raises(ClusterNotStartedError, match=told):
+            ray_start.start_ray(f"127.0.0.1:{port}", workers=1)
+
+
+def test_a_head_that_answers_is_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    joined: list[object] = []
+    monkeypatch.setattr(ray, "init", lambda **words: joined.append(words["address"]))
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        address = f"127.0.0.1:{head.getsockname()[1]}"
+
+        def close() -> None:
+            """As a server does that expects another protocol."""
+            head.accept()[0].close()
+
+        threading.Thread(target=close, daemon=True).start()
+        ray_start.start_ray(address, workers=1)
+    assert joined == [address]
 
 
 RAYLET = [

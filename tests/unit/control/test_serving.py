@@ -27,7 +27,7 @@ from raycdc.driver.commands import CommandDesk
 
 #: A door whose answers never come, and a process that has done its work.
 HANGS = """
-import json, socket, sys, threading, urllib.error, urllib.request
+import json, os, socket, sys, threading, urllib.error, urllib.request
 from raycdc.config import MetricsOptions
 from raycdc.control import api, scraping
 from raycdc.control.door_token import DoorToken
@@ -67,13 +67,22 @@ def ask(name, path):
     except Exception as closed:
         return 0, str(closed)
 
+closing = threading.Event()
+
+def hang(name, path):
+    answer = ask(name, path)
+    if not closing.is_set():
+        print(name, "answered", *answer, flush=True)
+        os._exit(3)
+
 for number in range(count):
     paths = (("control", "/v1/status"), ("metrics", "/metrics"))
-    threading.Thread(target=ask, args=paths[number % 2], daemon=True).start()
+    threading.Thread(target=hang, args=paths[number % 2], daemon=True).start()
 for _ in range(count):
     came.acquire()
 print(*ask("metrics", "/healthz"))
 print(*ask("metrics", "/metrics"))
+closing.set()
 for door in doors:
     door.close()
 print("done", flush=True)
@@ -86,7 +95,7 @@ def test_requests_that_hang_keep_neither_others_nor_the_end_of_the_process_waiti
     ended = subprocess.run(
         [sys.executable, str(script), str(CALLS_MAX)], capture_output=True, text=True, timeout=240, check=False
     )
-    assert ended.returncode == 0, ended.stderr
+    assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stdout.splitlines() == [
         "200 ok",
         f"503 {CALLS_MAX} requests are being answered already; try again later.",

@@ -80,7 +80,7 @@ test-verify: setup-test ## verify finds what was planted among 5 million rows, a
 	$(PYTEST) -s tests/e2e/test_verify_long.py
 
 test-monitoring: setup-test ## Each alert of examples/monitoring fires and clears by a real fault, in a real Prometheus (needs apt)
-	$(PYTEST) -m long tests/e2e/test_alerts.py
+	$(PYTEST) -m long tests/e2e/test_alerts.py tests/e2e/test_traces.py
 
 test-deploy: ## The wheel outside a checkout, the steps of the Dockerfile, two machines with ray start (needs root and apt)
 	@.ci/setup deploy

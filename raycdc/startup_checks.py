@@ -350,6 +350,10 @@ def _traces(start: Start) -> Iterator[CheckResult]:
     except ImportError as cause:
         module = cause.name or TRACES_MODULE
         raise ConfigError(f"[traces] {missing_extra(module) or missing_extra(TRACES_MODULE)}") from cause
+    except ValueError as cause:
+        text = f"OpenTelemetry refuses a variable of the environment ({cause}); no trace is sent, and a run goes on."
+        yield CheckResult("traces", text, "Correct or unset it.", required=False)
+        return
     if problem := _no_certificates(options.ca):
         text = f"{problem}; no trace would be taken, and a run goes on."
         yield CheckResult("traces", text, "Correct traces.ca.", required=False)

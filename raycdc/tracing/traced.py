@@ -28,9 +28,15 @@ def traced(
     if not options.endpoint:
         yield ports
         return
-    from raycdc.tracing.otlp import OtlpExporter  # Only here, because most runs are not traced.
+    try:
+        from raycdc.tracing.otlp import OtlpExporter  # Only here, because most runs are not traced.
 
-    outbox = Outbox(OtlpExporter(options), options.place, reporter.warning)
+        exporter = OtlpExporter(options)
+    except Exception as wrong:  # noqa: BLE001 - of libraries, which read variables of their own
+        reporter.warning(f"traces: none is sent to {options.place}: {wrong}")
+        yield ports
+        return
+    outbox = Outbox(exporter, options.place, reporter.warning)
     record = store.last_commit()
     phases = phases_at(store, record.epoch if record else 0)
     traces = EpochTraces(

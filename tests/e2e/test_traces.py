@@ -79,14 +79,16 @@ def check_trace(collector: Collector, root: Received, told: dict[str, Any]) -> N
     assert {span.attributes["raycdc.target"] for span in commits} == rows.keys()
 
 
+@pytest.mark.parametrize("local", [True, pytest.param(False, marks=[pytest.mark.spark, pytest.mark.long])])
 def test_each_epoch_has_a_trace_whose_rows_are_those_that_the_run_tells_of(
-    mariadb: MariaDbServer, tmp_path: Path, collector: Collector
+    mariadb: MariaDbServer, tmp_path: Path, collector: Collector, *, local: bool
 ) -> None:
     database = "traced"
     token = tmp_path / "token"
     token.write_text("Bearer first-geheim")
     headers = f'{{ authorization = "${{file:{token}}}" }}'
     job = job_of(mariadb, tmp_path, database, section(collector.url, headers=headers, end_wait='"60s"'))
+    job.local = local
     # The first request finds a collector that is not well; the run goes on, and it gets the same traces later.
     collector.answers = [500]
     run = job.start()

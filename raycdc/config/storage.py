@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import field_validator, model_validator
 
-from raycdc.config.fields import FilePath, Options, Secret, option
+from raycdc.config.fields import FilePath, KeptText, Options, Secret, option
 from raycdc.stores.settings import StorageSettings
 
 
@@ -21,7 +21,7 @@ class StorageOptions(Options):
     region: str = option(
         "", help="S3: region of the buckets. Default: AWS_REGION, then us-east-1.", example="eu-west-1"
     )
-    access_key_id: str = option(
+    access_key_id: KeptText = option(
         "",
         help="S3: access key. Without one, the environment (AWS_ACCESS_KEY_ID), the profile in ~/.aws and the role of "
         "the container or instance are asked, in this order.",

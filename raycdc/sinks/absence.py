@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 
+from raycdc.errors import SinkError, SinkUnavailableError
 from raycdc.stores.api import StoreError
 
 _ABSENT = frozenset(
@@ -68,6 +69,11 @@ def _is_of_store(cause: BaseException) -> bool:
     if isinstance(cause, FileNotFoundError) or not isinstance(cause, OSError):
         return False
     return any(word in str(cause) for word in _OF_STORE)
+
+
+def refusal_of(cause: BaseException, *, keys_change: bool) -> type[SinkError]:
+    """The error of a sink whose store is absent, or refuses us: where keys are read again, others may be right soon."""
+    return SinkUnavailableError if is_refused(cause) and keys_change else SinkError
 
 
 def is_absent(cause: BaseException | None) -> bool:

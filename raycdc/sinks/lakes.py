@@ -29,8 +29,9 @@ class Lake:
     def keep_secrets(self, folder: str) -> None:
         """Write keys of a store into a file of this user's in `folder` (empty: the system's), for tasks to read."""
         if isinstance(self.root, StorePath) and has_secrets(self._settings):
-            self._secrets = private_file(Path(folder or tempfile.gettempdir()), as_text(self._settings))
-            self.root = any_path(self._path, Access(self._settings, str(self._secrets)))
+            told = as_text(self._settings)
+            self._secrets = private_file(Path(folder or tempfile.gettempdir()), told)
+            self.root = any_path(self._path, Access(self._settings, str(self._secrets), written=told))
 
     def close(self) -> None:
         """Delete that file."""

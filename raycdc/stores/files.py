@@ -22,11 +22,12 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from raycdc.private_texts import private_text
+from raycdc.references import Renewed, as_private, from_private
 from raycdc.stores.api import StoreError
 from raycdc.stores.object_store import client_of, shown
 from raycdc.stores.settings import StorageSettings
@@ -48,13 +49,27 @@ _DELETED_AT_ONCE = 1_000
 class Access:
     """How a process reaches a store. Pickled it says the settings, or names the file of this user's that has them."""
 
-    def __init__(self, settings: StorageSettings, secrets: str = "") -> None:
+    def __init__(self, settings: StorageSettings, secrets: str = "", *, written: str | None = None) -> None:
+        """`written` is what the file says, for its writer: where keys change, it says the newest ones from then on."""
         self.settings = settings
         self.secrets = secrets
+        self._written = written
         self._clients: dict[ObjectPlace, AnyClient] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
+        self._tell()
         return (_from_file, (self.secrets,)) if self.secrets else (Access, (self.settings,))
+
+    def _tell(self) -> None:
+        """Let the file say the keys as they are now: tasks on other machines cannot read them for themselves."""
+        if self._written is None or not self.settings.changes or (told := as_text(self.settings)) == self._written:
+            return
+        file = Path(self.secrets)
+        new = file.with_name(f"{file.name}.{uuid.uuid4().hex}")
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as written:
+            written.write(told)
+        new.replace(file)
+        self._written = told
 
     def client(self, place: ObjectPlace) -> AnyClient:
         """A client for the bucket of `place`. `OSError` where the settings cannot be used."""
@@ -73,12 +88,16 @@ def has_secrets(settings: StorageSettings) -> bool:
 
 
 def as_text(settings: StorageSettings) -> str:
-    """The content of the file `Access.secrets`."""
-    return json.dumps(asdict(settings))
+    """The content of the file `Access.secrets`: the keys as they are now, and how they are read again."""
+    kept = {item.name: getattr(settings, item.name) for item in fields(settings)}
+    read_again = {name: as_private(value) for name, value in kept.items() if isinstance(value, Renewed)}
+    return json.dumps({"settings": asdict(settings.now()), "read_again": read_again})
 
 
 def _from_file(path: str) -> Access:
-    return Access(StorageSettings(**json.loads(private_text(path))), path)
+    told = json.loads(private_text(path))
+    read_again = {name: from_private(text) for name, text in told["read_again"].items()}
+    return Access(StorageSettings(**{**told["settings"], **read_again}), path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +132,11 @@ class StorePath:
 AnyPath = Path | StorePath
 #: A file as tasks name it; a text is a path of this machine.
 FileName = str | Path | StorePath
+
+
+def keys_change(path: AnyPath) -> bool:
+    """Whether it is in a store whose keys are read again."""
+    return isinstance(path, StorePath) and path.access.settings.changes
 
 
 def any_path(text: str, access: Access) -> AnyPath:

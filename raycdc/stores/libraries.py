@@ -112,6 +112,7 @@ def with_tls(properties: Mapping[str, str]) -> dict[str, _Property]:
 
 
 def _complete(place: ObjectPlace, settings: StorageSettings) -> StorageSettings:
+    settings = settings.now()
     return with_profile(settings) if place.kind is StoreKind.S3 else settings
 
 

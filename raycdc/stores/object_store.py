@@ -6,10 +6,13 @@ The library repeats what a server did not answer, or answered with an error of i
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from datetime import timedelta
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,10 +23,21 @@ from raycdc.stores.libraries import account_of
 from raycdc.stores.settings import ProfileError, StorageSettings, with_profile
 from raycdc.stores.silence import SILENCES
 from raycdc.stores.url import ObjectPlace, StoreKind
+from raycdc.waiting.patience import Pauses, Policy
 
 if TYPE_CHECKING:
     from obstore import PutMode, UpdateVersion
-    from obstore.store import AzureStore, ClientConfig, GCSStore, MemoryStore, RetryConfig, S3Store
+    from obstore.store import (
+        AzureAccessKey,
+        AzureSASToken,
+        AzureStore,
+        ClientConfig,
+        GCSStore,
+        MemoryStore,
+        RetryConfig,
+        S3Credential,
+        S3Store,
+    )
 
     AnyClient = S3Store | GCSStore | AzureStore | MemoryStore
 
@@ -34,8 +48,11 @@ CONNECT_TIMEOUT_S = 5
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 15
 TRIES_FOR_S = 120
+#: Less than what obstore asks again before: so it does at each request.
+_KEYS_GOOD_FOR = timedelta(seconds=30)
 
 _Client = TypeVar("_Client")
+_Answer = TypeVar("_Answer")
 
 #: An answer names the whole request, whose query is the signature where Azure's token is used.
 _QUERY = re.compile(r"\?[^\s<>\"']*")
@@ -61,6 +78,9 @@ class ObjectStore:
         #: Requests by operation, for whoever watches their cost; those that the library repeats count once.
         self.requests: Counter[str] = Counter()
         self._endpoint = settings.endpoint if settings else ""
+        #: Whether a refusal may pass, because other keys may be read any moment; and whether the store let us in ever.
+        self._keys_change = settings is not None and settings.changes
+        self._was_let_in = False
         self._client = client or client_of(place, settings or StorageSettings(), tries_for_s=tries_for_s)
 
     def __repr__(self) -> str:
@@ -76,7 +96,7 @@ class ObjectStore:
         self.requests["get"] += 1
         with self._named(name, "read"):
             try:
-                result = obstore.get(self._client, name)
+                result = self._asked(partial(obstore.get, self._client, name))
                 return Stored(result.bytes().to_bytes(), _version(result.meta["e_tag"], result.meta["version"]))
             except FileNotFoundError as cause:
                 if "NoSuchBucket" in str(cause) or "ContainerNotFound" in str(cause):
@@ -104,7 +124,9 @@ class ObjectStore:
         self.requests["list"] += 1
         with self._named(folder, "listed"):
             prefix = f"{folder}/" if folder else ""
-            found = [meta["path"] for chunk in obstore.list(self._client, prefix or None) for meta in chunk]
+            found = self._asked(
+                lambda: [meta["path"] for chunk in obstore.list(self._client, prefix or None) for meta in chunk]
+            )
             return sorted(name.removeprefix(prefix) for name in found)
 
     def delete(self, name: str) -> None:
@@ -113,7 +135,7 @@ class ObjectStore:
         self.requests["delete"] += 1
         with self._named(name, "deleted"):
             try:
-                obstore.delete(self._client, name)
+                self._asked(partial(obstore.delete, self._client, name))
             except FileNotFoundError:
                 return  # S3 does not tell, others do.
 
@@ -123,7 +145,7 @@ class ObjectStore:
 
         self.requests["put"] += 1
         with self._named(name, "written", small=False):
-            obstore.put(self._client, name, path)
+            self._asked(partial(obstore.put, self._client, name, path))
 
     def delete_all(self, names: Sequence[str]) -> None:
         """Delete objects, as many in a request as the server takes."""
@@ -132,7 +154,7 @@ class ObjectStore:
         self.requests["delete"] += 1
         if names:
             with self._named("", "deleted from"), suppress(FileNotFoundError):
-                obstore.delete(self._client, list(names))
+                self._asked(partial(obstore.delete, self._client, list(names)))
 
     def _conditional(self, name: str, data: bytes, mode: PutMode, before: Version | None) -> Written | Taken:
         def attempt() -> Answered | Unsure:
@@ -159,8 +181,25 @@ class ObjectStore:
 
         self.requests["put"] += 1
         # A multipart upload takes no condition, and one request takes more than any document has.
-        result = obstore.put(self._client, name, data, mode=mode, use_multipart=False)
+        result = self._asked(partial(obstore.put, self._client, name, data, mode=mode, use_multipart=False))
         return _version(result["e_tag"], result["version"])
+
+    def _asked(self, request: Callable[[], _Answer]) -> _Answer:
+        """The answer to a request. Keys that are read again are several, which are changed one after the other, here
+        and at the server: a request that is refused meanwhile, and therefore not carried out, is made again.
+        """
+        pauses = Pauses(Policy(longest_s=5.0, patience_s=self._tries_for_s))
+        while True:
+            try:
+                answer = request()
+            except _refusals():
+                may_pass = self._keys_change and self._was_let_in
+                if not may_pass or (pause_s := pauses.failed(time.monotonic())) is None:
+                    raise
+            else:
+                self._was_let_in = True
+                return answer
+            time.sleep(pause_s)
 
     @contextmanager
     def _named(self, name: str, verb: str, *, small: bool = True) -> Iterator[None]:
@@ -228,6 +267,9 @@ def _client_for(place: ObjectPlace, settings: StorageSettings, tries_for_s: floa
     match place.kind:
         case StoreKind.S3:
             settings = with_profile(settings)
+            keys = _S3Keys(settings) if settings.changes else None
+            # Who gives the client its keys itself gives all of them.
+            settings = replace(settings, access_key_id="", secret_access_key="", session_token="") if keys else settings
             config = {
                 "endpoint": settings.endpoint,
                 "region": settings.region,
@@ -237,7 +279,7 @@ def _client_for(place: ObjectPlace, settings: StorageSettings, tries_for_s: floa
                 "virtual_hosted_style_request": "" if settings.in_path else "true",
                 "skip_signature": "true" if settings.anonymous else "",
             }
-            return _opened(S3Store, place.bucket, prefix, config, client, retries)
+            return _opened(partial(S3Store, credential_provider=keys), place.bucket, prefix, config, client, retries)
         case StoreKind.GCS:
             config = {
                 "service_account": settings.service_account,
@@ -246,6 +288,8 @@ def _client_for(place: ObjectPlace, settings: StorageSettings, tries_for_s: floa
             }
             return _opened(GCSStore, place.bucket, prefix, config, client, retries)
         case StoreKind.AZURE:
+            given = _AzureKeys(settings) if settings.changes else None
+            settings = replace(settings, account_key="", sas_token="") if given else settings
             config = {
                 "account_name": account_of(place, settings),
                 "account_key": settings.account_key,
@@ -253,7 +297,38 @@ def _client_for(place: ObjectPlace, settings: StorageSettings, tries_for_s: floa
                 "endpoint": settings.endpoint,
                 "skip_signature": "true" if settings.anonymous else "",
             }
-            return _opened(AzureStore, place.bucket, prefix, config, client, retries)
+            return _opened(
+                partial(AzureStore, credential_provider=given), place.bucket, prefix, config, client, retries
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _S3Keys:
+    """Gives a client the keys as they are now: obstore asks before each request whose keys end within five minutes."""
+
+    settings: StorageSettings
+
+    def __call__(self) -> S3Credential:
+        now = self.settings.now()
+        return {
+            "access_key_id": now.access_key_id,
+            "secret_access_key": now.secret_access_key,
+            "token": now.session_token or None,
+            "expires_at": datetime.now(UTC) + _KEYS_GOOD_FOR,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _AzureKeys:
+    """The same for Azure: the account's key, or a shared access signature."""
+
+    settings: StorageSettings
+
+    def __call__(self) -> AzureAccessKey | AzureSASToken:
+        now, ends = self.settings.now(), datetime.now(UTC) + _KEYS_GOOD_FOR
+        if now.account_key:
+            return {"access_key": now.account_key, "expires_at": ends}
+        return {"sas_token": now.sas_token, "expires_at": ends}
 
 
 def _opened(

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from raycdc.references import Renewed, newest
+
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
@@ -40,6 +42,25 @@ class StorageSettings:
         one's own, and wrong for Amazon's.
         """
         return bool(self.endpoint) if self.path_style is None else self.path_style
+
+    @property
+    def changes(self) -> bool:
+        """Whether a key is read again: see `now`."""
+        keys = (self.access_key_id, self.secret_access_key, self.session_token, self.account_key, self.sas_token)
+        return any(isinstance(key, Renewed) for key in keys)
+
+    def now(self) -> StorageSettings:
+        """With the keys as their references give them now. May block (`raycdc.references.ANSWER_TIMEOUT_S`)."""
+        if not self.changes:
+            return self
+        return replace(
+            self,
+            access_key_id=newest(self.access_key_id),
+            secret_access_key=newest(self.secret_access_key),
+            session_token=newest(self.session_token),
+            account_key=newest(self.account_key),
+            sas_token=newest(self.sas_token),
+        )
 
 
 #: Nothing said: the environment and the machine's role decide.

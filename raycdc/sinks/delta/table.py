@@ -31,18 +31,18 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from raycdc.errors import SinkError, TargetGoneError, TargetTouchedError
 from raycdc.model import META_COLUMNS, TableId, key_hashes
 from raycdc.model.layout import TableLayout
-from raycdc.sinks.absence import is_absent, is_refused
+from raycdc.sinks.absence import is_absent, is_refused, refusal_of
 from raycdc.sinks.api import CommitVector
 from raycdc.sinks.delta.demands import Demands, without_values
 from raycdc.sinks.delta.layout import ABSENT
 from raycdc.sinks.delta.log import LogWatch, Losses
-from raycdc.sinks.delta.places import is_table, table_at
+from raycdc.sinks.delta.places import is_table, storage_options, table_at
 from raycdc.sinks.delta.reading import key_batches
 from raycdc.sinks.library_errors import raised_in
 from raycdc.sinks.origins import Key
 from raycdc.sinks.ownership import Ownership
 from raycdc.sinks.targets import lost_files
-from raycdc.stores.files import AnyPath
+from raycdc.stores.files import AnyPath, keys_change
 
 #: Table property that says which pipeline created (or emptied) the table, so that plain appends are right.
 CREATED_BY = "raycdc.created_by"
@@ -93,6 +93,8 @@ class DeltaTarget:
         #: The table as the subject of a sentence.
         self.place = f"The Delta table {path} ({name})"
         self._table: DeltaTable | None = None
+        #: How the store was reached when that was opened.
+        self._reached: dict[str, str] | None = None
         self.log = LogWatch(path, app_id)
         #: The record of the pipeline, and the version of the table that has it.
         self._record: tuple[int, _Record] | None = None
@@ -111,10 +113,13 @@ class DeltaTarget:
             if self._table is not None and self.log.is_another():
                 # delta-rs would go on with what it read of the table that was.
                 self._forget()
+            if self._table is not None and keys_change(self.path) and self._reached != storage_options(self.path):
+                # A table of delta-rs keeps the keys that it was opened with.
+                self._table = None
             if self._table is None:
                 if not is_table(self.path):
                     return False
-                self._table = table_at(self.path)
+                self._table, self._reached = table_at(self.path), storage_options(self.path)
             else:
                 self._table.update_incremental()
             losses = self.log.look(self._table)
@@ -252,7 +257,11 @@ class DeltaTarget:
 
     def error(self, what: str, cause: Exception) -> SinkError:
         """The table `what`, as `cause` says, which is an error of `is_the_tables`."""
-        kind = SinkError if is_absent(cause) or is_refused(cause) else TargetTouchedError
+        kind = (
+            refusal_of(cause, keys_change=keys_change(self.path))
+            if is_absent(cause) or is_refused(cause)
+            else TargetTouchedError
+        )
         text = without_values(str(cause))
         demands = str(Demands.of(self.table)) if text != str(cause) and self._table else ""
         return kind(f"{self.place} {what}: {text}{demands and f' The table demands: {demands}.'}")

@@ -62,8 +62,9 @@ class FileSink(ExactlyOnceSink[FilesTarget]):
     def open(self, context: SinkContext) -> None:
         self.look(context)
         if is_url(self._path) and has_secrets(context.storage):
-            self._secrets = private_file(Path(context.private or tempfile.gettempdir()), as_text(context.storage))
-            self.root = any_path(self._path, Access(context.storage, str(self._secrets)))
+            told = as_text(context.storage)
+            self._secrets = private_file(Path(context.private or tempfile.gettempdir()), told)
+            self.root = any_path(self._path, Access(context.storage, str(self._secrets), written=told))
 
     def look(self, context: SinkContext) -> None:
         super().look(context)

@@ -107,6 +107,8 @@ class Reach:
         self._private = private
         self._lock = threading.Lock()
         self._known: dict[StorageSettings, Access] = {}
+        #: Whether the store's keys are read again.
+        self.keys_change = storage.changes
 
     def files_of(self, location: str, properties: Mapping[str, str]) -> TableFiles:
         """The files of the table at `location`, for which the catalog gives these properties."""

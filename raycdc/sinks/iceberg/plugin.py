@@ -9,6 +9,7 @@ from pydantic import field_validator, model_validator
 from raycdc.config import (
     Duration,
     FolderOrUrl,
+    KeptText,
     Options,
     PipelineOptions,
     Secret,
@@ -20,6 +21,7 @@ from raycdc.config.pipeline import EPOCHS_PER_HOUR
 from raycdc.model import TableSchema
 from raycdc.model.layout import TableLayout
 from raycdc.plugins import Plugin
+from raycdc.references import newest
 from raycdc.stores.url import check_place, is_url
 
 #: So many snapshots make a commit no dearer than people mind.
@@ -44,9 +46,14 @@ class IcebergCatalogOptions(Options):
         Secret(""), help="Address of the database or the server, by reference where it holds a password.",
         example="sqlite:////var/lib/lake/catalog.db",
     )  # fmt: skip
-    properties: dict[str, str] = option(
+    properties: dict[str, KeptText] = option(
         {}, help="Further properties of the catalog as pyiceberg takes them: credentials, TLS, headers.", repr=False
     )
+
+    def now(self) -> Self:
+        """With the address and the properties as their references give them now."""
+        properties = {name: newest(text) for name, text in self.properties.items()}
+        return self.model_copy(update={"uri": Secret(newest(self.uri.reveal())), "properties": properties})
 
     @field_validator("properties", mode="before")
     @classmethod

@@ -27,6 +27,7 @@ from typing import ClassVar
 
 from pyiceberg.catalog import Catalog
 
+from raycdc.errors import SinkError, SinkUnavailableError
 from raycdc.model import TableId
 from raycdc.sinks.api import CHANGELOG, UPSERT, SinkContext, TableWork, TargetShape
 from raycdc.sinks.changes import check_key, check_names, check_unmerged, fitted_to
@@ -36,7 +37,7 @@ from raycdc.sinks.iceberg.descent import Seen
 from raycdc.sinks.iceberg.expiry import NO_EXPIRY, Expiry, Retention
 from raycdc.sinks.iceberg.files import StoredColumn, stored
 from raycdc.sinks.iceberg.places import Reach
-from raycdc.sinks.iceberg.plugin import IcebergSinkConfig
+from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions, IcebergSinkConfig
 from raycdc.sinks.iceberg.table import IcebergTarget
 from raycdc.sinks.iceberg.target import KEYS, IcebergSteps, Staged, beside, columns_of, place_of, rows_of
 from raycdc.sinks.iceberg.tasks import Compact, WriteRows
@@ -47,6 +48,7 @@ from raycdc.sinks.steps import Batch, ExactlyOnceSink
 from raycdc.sinks.targets import table_folder
 from raycdc.source.checks import CheckResult
 from raycdc.stores.files import delete, names_in
+from raycdc.stores.settings import StorageSettings
 
 
 class IcebergSink(ExactlyOnceSink[IcebergSteps]):
@@ -62,6 +64,8 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
         self._options = config.place()
         self._opening = threading.Lock()
         self._catalog: Catalog | None = None
+        #: The catalog's address and keys, and the store's, with which it was opened.
+        self._opened_as: tuple[IcebergCatalogOptions, StorageSettings] | None = None
         self._targets: dict[TableId, IcebergTarget] = {}
         self._seen = Seen()
         self._reach = Reach(self.storage)
@@ -86,6 +90,7 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
 
     @contextmanager
     def opened(self, target: TableId, *, writes: bool) -> Iterator[IcebergSteps]:
+        self._current_catalog()
         yield IcebergSteps(self._target(target) if writes else self._handle(target), self._context)
 
     def check_work(self, work: TableWork) -> None:
@@ -134,11 +139,28 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
 
     def _handle(self, target: TableId) -> IcebergTarget:
         table_folder(Path(), target)  # Refuses names that would leave the warehouse.
-        with self._opening:
-            if self._catalog is None:
-                self._catalog = open_catalog(self._options, self._context.storage)
         expiry, app_id = self._expiry, self._context.app_id
-        return IcebergTarget(self._catalog, target, app_id, seen=self._seen, reach=self._reach, expiry=expiry)
+        catalog = self._current_catalog()
+        return IcebergTarget(catalog, target, app_id, seen=self._seen, reach=self._reach, expiry=expiry)
+
+    def _current_catalog(self) -> Catalog:
+        """The catalog, which is opened anew where its keys or the store's are others now: it keeps those that it was
+        opened with. Handles of tables go on with the new one at their next `refresh`; what is under way ends as it is.
+        """
+        with self._opening:
+            options, storage = self._options.now(), self._context.storage
+            wanted = options, storage.now()
+            if self._catalog is None:
+                self._catalog, self._opened_as = open_catalog(options, storage), wanted
+            elif wanted != self._opened_as:
+                try:
+                    self._catalog, self._opened_as = open_catalog(options, storage), wanted
+                except SinkError as cause:
+                    # It was right before: somebody is just changing keys, one after the other.
+                    raise SinkUnavailableError(str(cause)) from cause
+                for table in [*self._targets.values()]:
+                    table.catalog = self._catalog
+            return self._catalog
 
     def _target(self, target: TableId) -> IcebergTarget:
         if target not in self._targets:

@@ -57,7 +57,7 @@ from raycdc.errors import (
 from raycdc.model import TableId
 from raycdc.model.layout import TableLayout
 from raycdc.model.untold import without_quotations
-from raycdc.sinks.absence import is_absent, is_refused
+from raycdc.sinks.absence import is_absent, is_refused, refusal_of
 from raycdc.sinks.api import CommitVector
 from raycdc.sinks.iceberg.descent import (
     CONFIRMED,
@@ -157,7 +157,8 @@ class IcebergTarget:
     ) -> None:
         self.name = name
         self._seen = seen
-        self._catalog = catalog
+        #: Its owner gives another one, which is the same with other keys; it counts from the next `refresh` on.
+        self.catalog = catalog
         self._identifier = (name.db, name.table)
         self._app_id = app_id
         self._table: Table | None = None
@@ -181,7 +182,7 @@ class IcebergTarget:
         seen = self._seen.of(self.name)
         self.is_new = seen is None
         try:
-            table = self._catalog.load_table(self._identifier)
+            table = self.catalog.load_table(self._identifier)
         except (NoSuchTableError, NoSuchNamespaceError):
             return False
         except Exception as cause:
@@ -299,8 +300,8 @@ class IcebergTarget:
         schema = iceberg_schema(numbered)
         spec = partition_spec(layout, {column.name: column.id for column in numbered})
         try:
-            self._catalog.create_namespace_if_not_exists((self.name.db,))
-            self._catalog.create_table(self._identifier, schema, partition_spec=spec, properties=properties)
+            self.catalog.create_namespace_if_not_exists((self.name.db,))
+            self.catalog.create_table(self._identifier, schema, partition_spec=spec, properties=properties)
         except Exception as cause:
             if not is_the_tables(cause):
                 raise
@@ -380,7 +381,7 @@ class IcebergTarget:
             AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id),  # type: ignore[call-arg]
         )
         try:
-            response = self._catalog.commit_table(table, requirements, updates)
+            response = self.catalog.commit_table(table, requirements, updates)
         except ValueError as cause:
             if not old or "does not exist" not in str(cause):
                 raise
@@ -390,7 +391,8 @@ class IcebergTarget:
             Catalog._delete_old_metadata(table.io, metadata, response.metadata)
 
     def _error(self, what: str, cause: Exception) -> SinkError:
-        kind = SinkError if is_absent(cause) or is_refused(cause) or is_the_catalogs(cause) else TargetTouchedError
+        absent = is_absent(cause) or is_refused(cause) or is_the_catalogs(cause)
+        kind = refusal_of(cause, keys_change=self._reach.keys_change) if absent else TargetTouchedError
         # Arrow quotes values, and SQLAlchemy its statement with them.
         text = without_quotations(str(cause)) if isinstance(cause, pa.ArrowException) else str(cause)
         return kind(

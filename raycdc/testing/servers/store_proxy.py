@@ -118,6 +118,8 @@ class StoreProxy(S3Server):
     def __init__(self, server: S3Server, *, serialised: bool = True) -> None:
         self.server = server
         self.serialised = serialised
+        #: The only access key that is let in; empty: every one is.
+        self.lets_in = ""
         self._lock = threading.Lock()
         self._rules: list[Rule] = []
         self._seen: list[StoreRequest] = []
@@ -228,8 +230,10 @@ class _Connection(BaseHTTPRequestHandler):
         proxy, target = self.server.proxy, urlsplit(self.path)
         path = unquote(target.path)
         conditional = any(self.headers.get(name) is not None for name in _CONDITIONS)
-        rule = proxy.fault_for(self.command, path, conditional=conditional)
-        reply = self._reply(rule, path, body)
+        if proxy.lets_in and f"Credential={proxy.lets_in}/" not in self.headers.get("Authorization", ""):
+            reply: _Reply | None = _failed(403, "InvalidAccessKeyId")
+        else:
+            reply = self._reply(proxy.fault_for(self.command, path, conditional=conditional), path, body)
         proxy.note(StoreRequest(self.command, path, target.query, conditional, reply.status if reply else 0))
         if reply:
             self._send(reply)

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from raycdc.checkpoint.root import OBJECTS, ROOT, GoneError, Roots, Step, as_state_errors
@@ -102,6 +102,10 @@ class RootedFolder:
                 self._store.put(name, data)
             return
         self.atomically(lambda: self._step.write(name, data))
+
+    def write_all(self, documents: Mapping[str, bytes]) -> None:
+        for name, data in documents.items():
+            self.write(name, data)
 
     def create_once(self, name: str, data: bytes) -> None:
         if _is_plain(name):

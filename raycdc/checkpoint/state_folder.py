@@ -6,7 +6,7 @@ exists whole or not at all, and a write that returned is durable.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
 
 _Result = TypeVar("_Result")
@@ -42,6 +42,10 @@ class StateFolder(Protocol):
 
     def write(self, name: str, data: bytes) -> None:
         """Replace `name` by `data`."""
+        ...
+
+    def write_all(self, documents: Mapping[str, bytes]) -> None:
+        """`write` for each of `documents`, in any order: after a crash some may be there, each whole."""
         ...
 
     def create_once(self, name: str, data: bytes) -> None:

@@ -269,25 +269,31 @@ class CheckpointStore:
     def put_schema(self, schema: TableSchema) -> str:
         """Keep `schema` and return its fingerprint; known ones cost one look at the folder."""
         fingerprint = schema.fingerprint()
-        self.put_document(fingerprint, schema.to_json())
+        self.put_documents({fingerprint: schema.to_json()})
         return fingerprint
 
-    def put_document(self, fingerprint: str, document: Mapping[str, Any]) -> None:
-        """Keep a schema document: ``TableSchema.to_json`` and whatever else its source wants back (`document`)."""
-        name = f"schemas/{fingerprint}.json"
-        if self._folder.read(name) is None:
-            self._folder.write(name, codec.encode({"version": codec.DOCUMENT_VERSION, **document}))
-        elif name not in self._remembered.durable:
-            # Whoever wrote it may have died before it was durable, and an epoch is about to refer to it.
+    def put_documents(self, documents: Mapping[str, Mapping[str, Any]]) -> None:
+        """Keep schema documents by their fingerprints: each is ``TableSchema.to_json`` and whatever else its source
+        wants back (`document`).
+        """
+        named = {f"schemas/{fingerprint}.json": document for fingerprint, document in documents.items()}
+        new = {
+            name: codec.encode({"version": codec.DOCUMENT_VERSION, **document})
+            for name, document in named.items()
+            if self._folder.read(name) is None
+        }
+        self._folder.write_all(new)
+        if named.keys() - new.keys() - self._remembered.durable:
+            # Whoever wrote them may have died before they were durable, and an epoch is about to refer to them.
             self._folder.sync("schemas")
-        self._remembered.durable.add(name)
+        self._remembered.durable.update(named)
 
     def schema(self, fingerprint: str) -> TableSchema:
         """The schema called `fingerprint`; `StateError` when the state does not have it."""
         return TableSchema.from_json(self.document(fingerprint))
 
     def document(self, fingerprint: str) -> dict[str, Any]:
-        """The document kept by `put_document`; `StateError` when the state does not have it."""
+        """The document kept by `put_documents`; `StateError` when the state does not have it."""
         name = f"schemas/{fingerprint}.json"
         document = codec.read_current(self._folder, name)
         if document is None:

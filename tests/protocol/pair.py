@@ -53,8 +53,8 @@ class Store:
         self.manifests: list[Manifest] = []
         self.documents: dict[str, dict[str, Any]] = {}
 
-    def put_document(self, fingerprint: str, document: dict[str, Any]) -> None:
-        self.documents[fingerprint] = document
+    def put_documents(self, documents: Mapping[str, dict[str, Any]]) -> None:
+        self.documents.update(documents)
 
     def document(self, fingerprint: str) -> dict[str, Any]:
         return self.documents[fingerprint]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -45,7 +45,8 @@ class CoordinatorSettings:
 class ManifestWriter(Protocol):
     """The durable side of an epoch (`raycdc.checkpoint.store`)."""
 
-    def put_document(self, fingerprint: str, document: dict[str, Any]) -> None: ...
+    def put_documents(self, documents: Mapping[str, dict[str, Any]]) -> None:
+        """Keep schema documents by their fingerprints."""
 
     def document(self, fingerprint: str) -> dict[str, Any]: ...
 

@@ -344,8 +344,8 @@ class SourceCoordinator:
         )
 
     def _put_documents(self, documents: Mapping[str, SchemaDocument]) -> None:
-        for fingerprint, document in documents.items():
-            self._surroundings.writer.put_document(fingerprint, document.to_json())
+        if documents:
+            self._surroundings.writer.put_documents({name: each.to_json() for name, each in documents.items()})
 
 
 def _table_statuses(epochs: Epochs, known: TablesProgress) -> dict[TableId, TableStatus]:

@@ -50,8 +50,7 @@ class EnumeratorContext:
                     self._epochs.splits[split.split_id] = split.state
                 if isinstance(split, StreamSplit):
                     self._epochs.splits[split.split_id] = split.state.sealed()
-                    for fingerprint, document in split.schemas.items():
-                        self._writer.put_document(fingerprint, document.to_json())
+                    self._writer.put_documents({name: each.to_json() for name, each in split.schemas.items()})
             reader.link.send(AddSplits(tuple(splits)))
 
     def send_event(self, subtask_id: int, event: SourceEvent) -> None:

@@ -51,8 +51,8 @@ class MemoryState:
         """The first number no epoch ever had."""
         return max((*self.manifests, *self.dropped), default=0) + 1
 
-    def put_document(self, fingerprint: str, document: dict[str, Any]) -> None:
-        self.documents[fingerprint] = document
+    def put_documents(self, documents: Mapping[str, dict[str, Any]]) -> None:
+        self.documents.update(documents)
 
     def schema_document(self, fingerprint: str) -> SchemaDocument:
         return SchemaDocument.from_json(self.document(fingerprint))

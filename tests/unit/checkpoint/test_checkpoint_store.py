@@ -15,6 +15,7 @@ import pytest
 
 from raycdc.bridge import verify_segments
 from raycdc.checkpoint import codec
+from raycdc.checkpoint.disk import Disk
 from raycdc.checkpoint.folder import LocalFolder
 from raycdc.checkpoint.manifest import STATE_NODE, Manifest, Segment, TableEpoch, TableEpochJson, UnknownChange
 from raycdc.checkpoint.opaque import EnumeratorState, Opaque, Position, SealedSplit
@@ -373,3 +374,41 @@ def test_changes_that_this_version_cannot_read_are_written_again_where_they_stoo
     read = TableEpoch.from_json(written)
     assert ([change.index for change in read.unknown], len(read.changes)) == ([0, 2, 3], 2)
     assert read.to_json() == written
+
+
+class NotingDisk(Disk):
+    """Notes what is done to documents of schemas, which other threads may do, too."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def sync(self, path: Path) -> None:
+        super().sync(path)
+        self._note("sync", path)
+
+    def rename(self, path: Path, to: Path) -> None:
+        super().rename(path, to)
+        self._note("rename", to)
+
+    def sync_folder(self, folder: Path) -> None:
+        super().sync_folder(folder)
+        self._note("sync folder", folder / "all")
+
+    def _note(self, what: str, path: Path) -> None:
+        if path.parent.name == "schemas":
+            self.done.append(what)
+
+
+def test_schemas_of_many_tables_are_durable_before_they_have_names_and_wait_for_the_disk_together(
+    tmp_path: Path,
+) -> None:
+    disk = NotingDisk()
+    store = CheckpointStore(tmp_path, disk=disk)
+    documents = {f"{number:016x}": {"number": number} for number in range(3)}
+    store.put_documents(documents)
+    assert disk.done == ["sync"] * 3 + ["rename"] * 3 + ["sync folder"]
+    assert {name: store.document(name)["number"] for name in documents} == {name: n for n, name in enumerate(documents)}
+    store.put_documents({**documents, f"{3:016x}": {"number": 3}})
+    assert disk.done[7:] == ["sync", "rename", "sync folder"]
+    CheckpointStore(tmp_path, disk=disk).put_documents(documents)
+    assert disk.done[10:] == ["sync folder"], "somebody may have died before"

@@ -44,7 +44,7 @@ WRITES: dict[str, Callable[[CheckpointStore, DriverTerm], Any] | str] = {
     "generations.take_over": "how one does that waited",
     "generations.show": "of one's own generation, whose signs nobody looks for once there is a newer one",
     "put_schema": "named by its content",
-    "put_document": "named by its content",
+    "put_documents": "named by their contents",
     "sweep_spool": "under the lease, before the term's readers start",
     "generations.sweep": "only what drivers older than the one that begins left where nobody reads it",
     "generations.write_as": "changes nothing on disk",

@@ -298,7 +298,7 @@ KEYLESS = TableSchema((Column("n", LogicalType(TypeKind.INT64)),), ())
 def of_rows(store: CheckpointStore, *, schema: TableSchema = KEYED, table: str = A) -> Command:
     """A backfill of a table that is described so."""
     document = SchemaDocument.of(schema)
-    store.put_document(document.fingerprint, document.to_json())
+    store.put_documents({document.fingerprint: document.to_json()})
     followed = {TableId.parse(name): Live(document.fingerprint, announced=True, incarnation=0) for name in (A, B)}
     seal(store, StreamState(Position.unknown(), 10, followed, changes=4))
     return Command.new(TableAction.BACKFILL, table, where="id > 3")

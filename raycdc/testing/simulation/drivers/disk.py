@@ -97,6 +97,10 @@ class ProcessDisk(Disk):
         file = self._file(path)
         file.durable = file.content
 
+    def sync_all(self, paths: Sequence[Path]) -> None:
+        for path in paths:
+            self.sync(path)
+
     def rename(self, path: Path, to: Path) -> None:
         self._fibers.pause("disk: rename")
         file = self._file(path)

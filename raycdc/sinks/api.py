@@ -172,8 +172,9 @@ class Sink(ABC):
     merges_origins: ClassVar[bool] = False
     #: Whether the sink leaves a row that has a greater value of ``source.order_by`` than the one that comes.
     keeps_greatest: ClassVar[bool] = False
-    #: Whether `apply_schema` of new targets may be called by several threads, one target each: hundreds are made sooner
-    #: where making one waits for a disk. Not where they are made in something that they share, such as a database.
+    #: Whether new targets share nothing and need not be there to stage no rows: then several threads may call
+    #: `apply_schema` of one each, and one without rows is made by `commit` alone. Hundreds are made sooner where making
+    #: one waits for a disk. Not where they are made in something that they share, such as a database.
     makes_at_once: ClassVar[bool] = False
     #: How object stores are reached, for `check`, which comes before a sink has a context.
     storage: StorageSettings = LIKE_ANYBODY

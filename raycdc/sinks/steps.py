@@ -39,6 +39,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from raycdc.bridge.tasks import ResultT, StageTask, TaskRunner
 from raycdc.checkpoint.opaque import Positions
 from raycdc.errors import FencedError, SinkError, TargetGoneError, TargetTakenError
+from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.sinks.api import (
     STEP_LAST,
@@ -336,6 +337,8 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
         with self.opened(work.target, writes=True) as target:
             standing = self._standing(target, stamp)
             match standing:
+                case Missing() if self._is_made_by_commit(standing, work):
+                    return
                 case Missing(lost):
                     if not creates(work) or (lost is not None and lost.epoch >= work.epoch):
                         raise target.disappeared()
@@ -360,6 +363,10 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
         stamp = Stamp.of(work, STEP_LAST)
         with self.opened(work.target, writes=True) as target:
             standing = self._standing(target, stamp)
+            if self._is_made_by_commit(standing, work):
+                reach("in_commit")
+                target.create(work, stamp)
+                standing = Ours(stamp.vector)
             if not isinstance(standing, Ours):
                 raise target.disappeared()
             require_not_barred(standing.vector, stamp.vector, work.target)
@@ -388,6 +395,14 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
             if not holds(record, stamp.vector, work.target):
                 target.bar(work, stamp)
         self._remember(work.target, stamp.vector)
+
+    def _is_made_by_commit(self, standing: Standing, work: TableWork) -> bool:
+        """Whether nothing is at the target and nothing is to be in it: it is made by the commit of the epoch, as
+        anything else would be a commit more. Not sooner, because a target that holds an epoch keeps it from being
+        dropped.
+        """
+        is_new = isinstance(standing, Missing) and standing.lost is None and creates(work)
+        return self.makes_at_once and is_new and not work.segments
 
     @property
     def _upsert(self) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from raycdc.config import PipelineOptions
 from raycdc.epochs.outcomes import Recovery
@@ -265,5 +266,24 @@ def test_new_lake_tables_are_made_several_at_once(delta: World, monkeypatch: pyt
 
     monkeypatch.setattr(DeltaCommits, "create", meeting)
     play(delta, epochs=1)
+    delta.loop().run()
+    delta.check()
+
+
+@pytest.mark.parametrize("point", ["before_schema", "before_commit", "in_commit", "after_commit", "after_last_commit"])
+def test_a_new_lake_table_without_rows_takes_one_commit_whatever_dies_where(
+    delta: World, point: str, fail_at: Callable[[str, int], None], tmp_path: Path
+) -> None:
+    empty = delta.script.table("shop.empty")
+    delta.script.table("shop.orders").insert({"id": 1, "name": "x", "qty": 1})
+    delta.script.seal(final=True)
+    fail_at(point, 1)
+    with pytest.raises(FailpointError):
+        delta.loop().run()
+    delta.restart()
+    delta.check()
+    assert DeltaTable(tmp_path / "lake" / "shop" / "empty").version() == 0
+    empty.insert({"id": 1, "name": "x", "qty": 1})
+    delta.script.seal(final=True)
     delta.loop().run()
     delta.check()

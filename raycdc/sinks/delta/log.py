@@ -199,7 +199,8 @@ class LogWatch:
         for path in [log, *files]:
             with suppress(FileNotFoundError), path.open("rb") as file:  # Vacuumed meanwhile.
                 os.fsync(file.fileno())
-        folders = {log.parent, table}
+        # Its names change with files that are added to it, and when the log's folder is made.
+        folders = {log.parent, table} if files or self._seen is None else {log.parent}
         # Folders of partitions may be new, and so may the folders they are in.
         for folder in {path.parent for path in files} - folders:
             folders.update(above for above in (folder, *folder.parents) if above.is_relative_to(table))

@@ -117,7 +117,8 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
     def apply_schema(self, work: TableWork) -> None:
         super().apply_schema(work)
         # Nobody commits to the target now, and opening a table once more is most of the work of a small one.
-        self._takes[work.target] = _Takes.of(self._target(work.target))
+        if work.target in self._reached:
+            self._takes[work.target] = _Takes.of(self._target(work.target))
 
     def prepare(self, work: TableWork, batch: Batch) -> Staged:
         work, staged = self._fitted(work), Staged()
@@ -134,6 +135,8 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         return staged
 
     def after_commit(self, work: TableWork, staged: Staged) -> None:
+        if work.target not in self._takes:
+            self._takes[work.target] = _Takes.of(self._target(work.target))
         delete(file.path for file in staged.merge)
         if self._upkeep is not None:
             self._upkeep.after_commit(self._target(work.target), work.generation)
@@ -172,7 +175,9 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
     def _taken(self, target: TableId) -> _Takes:
         if target not in self._takes:
             handle = self._handle(target)
-            self._takes[target] = _Takes.of(handle) if handle.refresh() else _Takes()
+            if not handle.refresh():
+                return _Takes()  # It is made by the commit that follows.
+            self._takes[target] = _Takes.of(handle)
         return self._takes[target]
 
     def _partition_by(self, work: TableWork) -> Sequence[str]:

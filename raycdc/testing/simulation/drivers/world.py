@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from raycdc.checkpoint.manifest_files import Compaction
@@ -49,6 +50,11 @@ class DriverSimulation:
         self._chance = random.Random(seed)
         self.settings = settings or DriverSettings.of(self._chance)
         self._started = 0
+
+    @property
+    def trace(self) -> Sequence[str]:
+        """The last events of the story, once it runs."""
+        return tuple(self._scene.trace)
 
     def run(self) -> None:
         """The whole story."""

@@ -1,6 +1,6 @@
 # The tasks of this project. `make test` is what CI runs; `make check` is a synonym for people who look for it.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test demo test check test-fast test-kill test-takeover test-elastic test-balance test-simulation test-drivers test-races test-sinks test-stores test-leaks test-certificates test-verify test-monitoring test-page test-deploy test-spark-elsewhere test-blackbox test-stories test-demos test-mutants test-mongodb-peer docs test-docs fuzz lint types imports format bench clean
+.PHONY: help setup setup-test demo test check test-fast test-kill test-engines test-takeover test-elastic test-balance test-simulation test-drivers test-races test-sinks test-stores test-leaks test-certificates test-verify test-monitoring test-page test-deploy test-spark-elsewhere test-blackbox test-stories test-demos test-mutants test-mongodb-peer docs test-docs fuzz lint types imports format bench clean
 SHELL := /bin/bash
 BIN := .venv/bin
 PYTEST := $(BIN)/python .ci/leaves-nothing $(BIN)/python -m pytest
@@ -36,6 +36,9 @@ test-fast: setup lint ## Unit, protocol and simulation tests only (no server, no
 
 test-kill: setup-test ## Kill tests with many seeds; prints the table of the manual (tests)
 	RAYCDC_KILL_SEEDS=$${RAYCDC_KILL_SEEDS:-10} $(PYTEST) tests/kill
+
+test-engines: setup-test ## Ray, Spark or the run itself is killed at each step of a hand-over, and Spark where rows need it (some minutes)
+	$(PYTEST) tests/kill/test_hand_over.py tests/kill/test_spark_ends.py
 
 test-takeover: setup-test ## Twenty standbys of each kind take over; stopped drivers; lost nodes and heads of Ray; SIGTERM at any moment
 	$(PYTEST) -n 2 --dist worksteal tests/kill/test_takeovers.py tests/kill/test_stopped_drivers.py \

@@ -81,7 +81,7 @@ class DataSide:
             sink_context(self.config, self.store.app_id, run_tasks),
             parallelism=self.config.sink.parallelism or at_once,
             access=self.access if here else replace(self.access, node=ANYWHERE),
-            session=None if self.spark is None else self.spark.session,
+            session=None if self.spark is None else self.spark.again,
             order_by=order_by(self.config),
             private=str(private),
             warn=warn,
@@ -117,11 +117,12 @@ class DataSide:
         use = TransformUse(upsert, unmerged, order_by(config), records.leaves_out, config.sink.no_layout, adopts)
         resolver: Resolver = PlainResolver()
         deriver = None
-        if (session := None if self.spark is None else self.spark.now) is not None:
+        if self.spark is not None and self.spark.now is not None:
             from raycdc.spark.derive import Deriver
-            from raycdc.spark.transforms import SparkResolver
+            from raycdc.spark.transforms import SparkResolver, TransformSession
 
-            resolver = SparkResolver(session, transforms)
+            session = TransformSession(self.spark.again, transforms)
+            resolver = SparkResolver(session)
             deriver = Deriver(session, folder, access=self.access, upsert=upsert, records=records)
         on_names = partial(keep_column_names, self.store, warn)
         tables = TransformedTables(transforms, resolver, use, masks, naming, on_names)

@@ -150,6 +150,15 @@ class SinkUnavailableError(SinkError):
     cure = "Bring the target back, or end what holds a lock there; the same command goes on from there."
 
 
+class SparkLostError(SinkUnavailableError):
+    """Spark's JVM ended in the middle of its work. It is started anew, and the work is done again."""
+
+    cure = (
+        "Nothing, where it happened once. Where Spark's memory is too small, give it more "
+        "(`spark.driver.memory` in `spark.conf`), or let the machine run less beside it."
+    )
+
+
 class ParkReason(StrEnum):
     """Why a target's part of a sealed epoch cannot be committed; the table is parked for no other reason.
 

@@ -319,7 +319,7 @@ class Pipeline:
         spark = None
         if begins is not Beginning.LOCAL:
             session = partial(new_session, config.spark, store.path, config.sink.type)
-            spark = SparkThread(session, at_once=waits)
+            spark = SparkThread(session, at_once=waits, warn=reporter.warning)
             run.stack.callback(spark.end)
         if spark is not None and begins is Beginning.HERE:
             launcher: Launcher = handed_launcher(config, spec, store, spark, reporter=reporter)

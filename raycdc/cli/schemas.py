@@ -116,9 +116,9 @@ def _alike(config: PipelineConfig, tables: Sequence[TableId]) -> dict[TableId, s
 
 
 def _resolver(session: Any, transforms: Transforms) -> Resolver:
-    from raycdc.spark.transforms import SparkResolver
+    from raycdc.spark.transforms import SparkResolver, TransformSession
 
-    return SparkResolver(session, transforms)
+    return SparkResolver(TransformSession(lambda: session, transforms))
 
 
 @contextmanager

@@ -146,8 +146,10 @@ class EpochWriter:
             try:
                 part = _part(prepared.manifest, works)
                 with self._ports.board.doing(Stage.STAGE, "writes an epoch's rows", table=_named(works), part=part):
-                    works = self._making.exact(works, prepared.sources, prepared.exact)
-                    works = self._making.derived(works, prepared.share, prepared.derived)
+                    exact = partial(self._making.exact, works, prepared.sources, prepared.exact)
+                    works = self._patience.for_spark(exact)
+                    derived = partial(self._making.derived, works, prepared.share, prepared.derived)
+                    works = self._patience.for_spark(derived)
                     # Tasks on other machines read what was made here from this one.
                     works = [replace(work, segments=self._works.placed(work.segments)) for work in works]
                     prepared.staged.update(self._patience(partial(self._sink.stage, works)))

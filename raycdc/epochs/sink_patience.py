@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from raycdc.epochs.parked_targets import Waiting
-from raycdc.errors import SinkError, SinkUnavailableError, StateError, TableRefusedError
+from raycdc.errors import SinkError, SinkUnavailableError, SparkLostError, StateError, TableRefusedError
 from raycdc.sinks.absence import is_absent
 from raycdc.threads import Threads
 from raycdc.waiting.patience import POLICY, Patience, Trouble
@@ -34,6 +34,10 @@ class SinkPatience:
         """
         return self._patience(act, self._trouble)
 
+    def for_spark(self, act: Callable[[], T]) -> T:
+        """As calling it, for work of Spark's that is not the sink's: it is done again where its JVM is gone."""
+        return self._patience(act, _lost_spark)
+
     def _trouble(self, cause: Exception) -> Trouble | None:
         """The trouble that waiting may end; None where it is another one."""
         if isinstance(cause, SinkUnavailableError):
@@ -45,5 +49,11 @@ class SinkPatience:
 
 
 def sink_away(cause: SinkUnavailableError) -> Trouble:
-    """The trouble of a sink that does not answer."""
+    """The trouble of a sink that does not answer, or whose work Spark did not finish."""
+    if isinstance(cause, SparkLostError):
+        return Trouble(f"Spark is waited for: {cause}", "see in its log, and in the machine's, why it ended", SinkError)
     return Trouble(f"The sink is waited for: {cause}", "see that it answers", SinkError)
+
+
+def _lost_spark(cause: Exception) -> Trouble | None:
+    return sink_away(cause) if isinstance(cause, SparkLostError) else None

@@ -52,8 +52,9 @@ from raycdc.epochs.made_segments import MadeSegments
 from raycdc.errors import RowRefusedError, SegmentUnavailableError, SinkError
 from raycdc.model import META_COLUMNS, META_FIELDS, Column, LogicalType, RowKind, TableSchema
 from raycdc.model.untold import row_named
+from raycdc.sinks import jvm_end
 from raycdc.sinks.absence import is_absent
-from raycdc.spark.transforms import errors_untold
+from raycdc.spark.transforms import TransformSession, errors_untold
 from raycdc.transform import ResolvedTransform
 from raycdc.transform.resolved import COMPUTED, META_LOGICAL
 
@@ -65,6 +66,8 @@ _NO_VALUES = ("OutOfMemoryError", "ExecutorLostFailure", "Python worker exited u
 #: An error's name in a text of Spark, and the line with which the traceback of a user's function ends.
 _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*\]")
 _CLASS = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception))(?::|$)")
+#: What reading from a JVM raises that ends meanwhile.
+_CUT_OFF = (ConnectionError, EOFError, pa.ArrowInvalid)
 _STORED_META = tuple(field.name for field in META_FIELDS)
 
 #: Below this much input a job of Python workers costs more than it saves, as for stage tasks.
@@ -72,7 +75,7 @@ IN_PROCESS_BYTES_MAX = 4 << 20
 
 
 class Deriver(MadeSegments):
-    """Makes derived segments in `folder`, on a Spark session. Callable from any thread.
+    """Makes derived segments in `folder`, on the Spark session that `session` gives. Callable from any thread.
 
     Where Spark's tasks run elsewhere, this process reads the columns that expressions use and writes the segments,
     which are served from here (`raycdc.runtime.spools`): nobody would find what a task wrote wherever Spark put it.
@@ -84,26 +87,27 @@ class Deriver(MadeSegments):
 
     def __init__(
         self,
-        spark: Any,
+        session: TransformSession,
         folder: Path,
         *,
         access: SegmentAccess = HERE,
         upsert: bool = False,
         records: BadRecords | None = None,
     ) -> None:
-        self._spark = spark
+        self._session = session
         super().__init__(folder)
         self._access = access
         self._upsert = upsert
         self._records = records or BadRecords(upsert=upsert)
-        self._second: Any = None
-        self._local = str(spark.sparkContext.master).startswith("local")
+        #: The session in which failures are caught, and the one that it was made of.
+        self._second: tuple[Any, Any] = (None, None)
+        self._local = str(session().sparkContext.master).startswith("local")
 
     def __call__(self, segments: Sequence[Segment], resolved: ResolvedTransform, epoch: int) -> list[Sifted]:
         """The derived segment of each, with its view if it had one; None for one of which the filter leaves nothing.
 
         `SegmentUnavailableError` when one cannot be read now, `DataError` when an expression fails on a value and
-        `BadRecords` want no more.
+        `BadRecords` want no more, `SparkLostError` where Spark's JVM ended.
         """
         if not verify_segments(segments, access=self._access):
             raise SegmentUnavailableError(f"A segment of {resolved.table} is not there now.")
@@ -121,15 +125,18 @@ class Deriver(MadeSegments):
 
         small = sum(segment.bytes for segment in segments) <= IN_PROCESS_BYTES_MAX
         way = self._here if small else self._in_workers if self._local else self._one_by_one
+        spark = self._session()
         with errors_untold():
             try:
-                return way(segments, task, self._spark)
-            except (Py4JError, PySparkException) as cause:
+                return way(segments, task, spark)
+            except (Py4JError, PySparkException, *_CUT_OFF) as cause:
+                _require_there(spark, cause)
                 failure = _kind(cause)
             second = replace(task, forgiving=True, run=uuid.uuid4().hex)
             try:
-                made = way(segments, second, self._forgiving())
-            except (Py4JError, PySparkException) as cause:
+                made = way(segments, second, self._forgiving(spark))
+            except (Py4JError, PySparkException, *_CUT_OFF) as cause:
+                _require_there(spark, cause)
                 if not _is_a_values(cause):
                     raise SinkError(
                         f"{task.resolved.table}: its transform failed in Spark: {_reason(cause)}"
@@ -148,14 +155,16 @@ class Deriver(MadeSegments):
             )
         return made
 
-    def _forgiving(self) -> Any:
+    def _forgiving(self, spark: Any) -> Any:
         """A session with the same functions in which no expression is computed outside of what catches its failure."""
         from pyspark.sql import SparkSession
 
-        if self._second is None:
-            self._second = SparkSession(self._spark.sparkContext, self._spark._jsparkSession.cloneSession())
-            self._second.conf.set("spark.sql.subexpressionElimination.enabled", "false")
-        return self._second
+        second, first = self._second
+        if first is not spark:
+            second = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+            second.conf.set("spark.sql.subexpressionElimination.enabled", "false")
+            self._second = second, spark
+        return second
 
     def _in_workers(self, segments: Sequence[Segment], task: _Task, spark: Any) -> list[Sifted]:
         texts = [json.dumps(segment.to_json()) for segment in segments]
@@ -180,6 +189,14 @@ class Deriver(MadeSegments):
         frame = spark.createDataFrame(rows, StructType.fromDDL(task.input_ddl()))
         computed = _Rows(iter(_computed(frame, task, spark).toArrow().to_batches()))
         return [task.write(segment, computed) for segment in segments]
+
+
+def _require_there(spark: Any, cause: Exception) -> None:
+    """`SparkLostError` where `cause` is the end of the JVM of `spark`; a connection that broke otherwise is a bug."""
+    if (lost := jvm_end.lost(spark, cause)) is not None:
+        raise lost from cause
+    if isinstance(cause, _CUT_OFF):
+        raise cause
 
 
 def _computed(frame: Any, task: _Task, spark: Any) -> Any:

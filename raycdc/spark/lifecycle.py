@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from subprocess import Popen
 from threading import Lock
 from typing import Any
 
 from raycdc.bridge import TaskRunner, ThreadTaskRunner
 from raycdc.bridge.tasks import ResultT, StageTask
 from raycdc.config import SparkOptions
-from raycdc.errors import RaycdcError, SinkError
+from raycdc.errors import EngineNotStartedError, RaycdcError, SinkError, SparkLostError
+from raycdc.sinks import jvm_end
 from raycdc.spark.jvm_start import JvmStart
 from raycdc.waiting import left_work
 
-#: Begins the warning of a run that goes on without Spark.
-LOST = "Spark is gone: its JVM ended."
+#: So many ends for want of memory within so long are no accident: the next JVM would end in the same way.
+MEMORY_ENDS_MAX, MEMORY_ENDS_S = 3, 3600.0
+#: A Spark that came later and was lost is started anew after so long, then after twice as long, up to the second.
+AGAIN_S, AGAIN_MAX_S = 15.0, 600.0
 
 
 def task_runner(
@@ -27,49 +31,84 @@ def task_runner(
     """The runner of a sink's tasks, and how many run at once: Spark, or threads where there is none, or none yet.
 
     Tasks of a Spark elsewhere are sent the texts of the folder `private`. `warn` hears that a Spark that came later was
-    lost.
+    lost. One that is there from the beginning is started anew by whoever has tasks next.
     """
     if spark is None or spark.now is None:
         threads = os.cpu_count() or 1
         in_process = ThreadTaskRunner(threads)
         return in_process if spark is None else LaterTaskRunner(spark, in_process, warn), threads
     from raycdc.spark.session import parallelism
-    from raycdc.spark.stage import SparkTaskRunner
 
-    return SparkTaskRunner(spark.now, private=private), parallelism(spark.now)
+    return AgainTaskRunner(spark, private), parallelism(spark.now)
+
+
+class AgainTaskRunner:
+    """A `TaskRunner` on the session that `spark` has, or has anew; callable from any thread. `SparkLostError` where its
+    JVM ends meanwhile: the same tasks may be run again.
+    """
+
+    def __init__(self, spark: SparkThread, private: Path | None) -> None:
+        self._spark, self._private = spark, private
+
+    def __call__(self, tasks: Sequence[StageTask[ResultT]]) -> list[ResultT]:
+        from raycdc.spark.stage import SparkTaskRunner
+
+        return SparkTaskRunner(self._spark.again(), private=self._private)(tasks)
 
 
 class LaterTaskRunner:
     """A `TaskRunner` on `spark` once it is up, and on threads of this process before it is and when it is lost, which
-    `warn` hears; callable from any thread.
+    `warn` hears, until it is up again; callable from any thread.
     """
 
-    def __init__(self, spark: SparkThread, in_process: ThreadTaskRunner, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        spark: SparkThread,
+        in_process: ThreadTaskRunner,
+        warn: Callable[[str], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._spark = spark
         self._in_process = in_process
         self._warn = warn
+        self._clock = clock
         #: The session that had tasks last.
         self._had: Any = None
+        #: When a lost one is started anew, and how long after the next loss.
+        self._again_at_s: float | None = None
+        self._again_s = AGAIN_S
 
     def __call__(self, tasks: Sequence[StageTask[ResultT]]) -> list[ResultT]:
         if (session := self._spark.now) is None:
             return self._run_here(tasks)
         from raycdc.spark.stage import SparkTaskRunner
 
-        self._had = session
+        self._had, self._again_at_s = session, None
         try:
             return SparkTaskRunner(session)(tasks)
-        except SinkError:
-            if self._spark.now is session:
+        except SinkError as cause:
+            if not isinstance(cause, SparkLostError) and self._spark.now is session:
                 raise
         # A task gives the same files wherever it runs, and however often.
         return self._run_here(tasks)
 
     def _run_here(self, tasks: Sequence[StageTask[ResultT]]) -> list[ResultT]:
-        if self._had is not None:
-            self._had = None
-            self._warn(f"{LOST} Tasks of the sink run in the driver's process instead.")
+        now_s = self._clock()
+        if (had := self._had) is not None:
+            self._had, self._again_at_s = None, now_s + self._again_s
+            self._again_s = min(2 * self._again_s, AGAIN_MAX_S)
+            self._warn(f"{jvm_end.words(jvm_end.exit_code(had))} {HERE}")
+        elif self._again_at_s is not None and now_s >= self._again_at_s:
+            self._again_at_s = now_s + self._again_s
+            # Nobody needs it, and the run may be ending.
+            with suppress(RuntimeError, SinkError):
+                self._spark.begin()
         return self._in_process(tasks)
+
+
+#: Ends the warning of a run that goes on without Spark.
+HERE = "Tasks of the sink run in the driver's process until it is up again."
 
 
 def activity(spark: SparkThread | None) -> str:
@@ -101,27 +140,35 @@ class SparkThread:
     """Spark's life beside the rest of a run: start, warm-up and end, one after the other on a thread of its own.
 
     Made and ended by the thread that runs the pipeline; the rest is for any thread. `make` returns the session, whose
-    start may be broken off; it is called `at_once`, or when somebody begins it or wants the session.
+    start may be broken off; it is called `at_once`, or when somebody begins it or wants the session. `warn` hears that
+    one is started anew because work waits for it.
     """
 
-    def __init__(self, make: Callable[[JvmStart], Any], *, at_once: bool = True) -> None:
+    def __init__(
+        self, make: Callable[[JvmStart], Any], *, at_once: bool = True, warn: Callable[[str], None] = lambda _: None
+    ) -> None:
         self._make = make
+        self._warn = warn
+        #: The session whose end was told last.
+        self._told: Any = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="spark")
         self._lock = Lock()
         self._starting = JvmStart()
         self._session: Future[Any] | None = None
         self._end: Future[None] | None = None
+        self._memory_ends = MemoryEnds()
         if at_once:
             self.begin()
 
     def begin(self) -> Future[Any]:
         """Start Spark, if nobody has yet, or it did not start or is lost. `RuntimeError` at the end of the run, when
-        nobody would end it any more.
+        nobody would end it any more; `SinkError` where it has ended for want of memory again and again.
         """
         with self._lock:
             if self._session is None or (self._session.done() and self._session_up is None):
                 if self._end is not None:
                     raise RuntimeError("Spark is not started any more")
+                self._memory_ends.require_few(_made(self._session))
                 self._session = self._thread.submit(self._make_after, left_work.now())
             return self._session
 
@@ -133,6 +180,19 @@ class SparkThread:
         """The session, when it is there; the error of its start."""
         return self.begin().result()
 
+    def again(self) -> Any:
+        """The session, when it is there; for work that is done again: `SparkLostError` where Spark does not come up
+        now.
+        """
+        made = _made(self._session)
+        if made is not None and made is not self._told and (code := jvm_end.exit_code(made)) is not None:
+            self._told = made
+            self._warn(f"{jvm_end.words(code)} It is started anew.")
+        try:
+            return self.session()
+        except EngineNotStartedError as cause:
+            raise SparkLostError(str(cause)) from cause
+
     @property
     def now(self) -> Any:
         """The session if it is up, else None."""
@@ -140,16 +200,14 @@ class SparkThread:
 
     @property
     def _session_up(self) -> Any:
-        made = self._session
-        if made is None or not made.done() or made.exception() is not None:
-            return None
-        return None if _is_lost(made.result()) else made.result()
+        made = _made(self._session)
+        return None if made is None or jvm_end.exit_code(made) is not None else made
 
     def look(self) -> None:
         """Raise `RaycdcError` where Spark was up and is lost."""
-        made = self._session
-        if made is not None and made.done() and made.exception() is None and _is_lost(made.result()):
-            raise RaycdcError(LOST)
+        made = _made(self._session)
+        if made is not None and (code := jvm_end.exit_code(made)) is not None:
+            raise RaycdcError(jvm_end.words(code))
 
     def warm_up(self) -> None:
         """Start Spark's Python workers while readers start and read. Waits for the session.
@@ -189,13 +247,35 @@ class SparkThread:
 
         try:
             session.stop()
-        except Py4JError:
-            if not _is_lost(session):
+        except Py4JError as cause:
+            if jvm_end.lost(session, cause) is None:
                 raise
 
 
-def _is_lost(session: Any) -> bool:
-    """Whether the JVM of a session that was up has ended."""
-    gateway = getattr(session.sparkContext, "_gateway", None)
-    process: Popen[Any] | None = getattr(gateway, "proc", None)
-    return process is not None and process.poll() is not None
+class MemoryEnds:
+    """The ends of JVMs that had no memory left. Not thread-safe."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last: Any = None
+        self._at_s: list[float] = []
+
+    def require_few(self, lost: Any) -> None:
+        """`SinkError` where too many ended so lately; `lost` is the session before, if there was one that came up."""
+        now_s = self._clock()
+        if lost is not None and lost is not self._last and jvm_end.of_memory(jvm_end.exit_code(lost)):
+            self._last = lost
+            self._at_s.append(now_s)
+        self._at_s = [at_s for at_s in self._at_s if now_s - at_s < MEMORY_ENDS_S]
+        if len(self._at_s) >= MEMORY_ENDS_MAX:
+            raise SinkError(
+                f"Spark's JVM ended {len(self._at_s)} times within {now_s - self._at_s[0]:.0f} s. {jvm_end.MEMORY} "
+                "Then start again; nothing is lost."
+            )
+
+
+def _made(session: Future[Any] | None) -> Any:
+    """The session that came up, be it lost by now or not."""
+    if session is None or not session.done() or session.cancelled() or session.exception() is not None:
+        return None
+    return session.result()

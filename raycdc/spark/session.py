@@ -224,6 +224,8 @@ def _settings(master: str, scratch: Path, java: str) -> dict[str, str]:
                 f"-Dderby.system.home={scratch}",
                 f"-Djava.io.tmpdir={scratch}",
                 PATIENT_COMPILER,
+                # Without memory it is in no state to go on, and is started anew (`raycdc.sinks.jvm_end`).
+                "-XX:+ExitOnOutOfMemoryError",
                 *class_archive.use(java, delta_jars()),
             ]
         ),

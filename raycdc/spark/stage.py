@@ -22,6 +22,7 @@ from raycdc.bridge.tasks import ResultT, StageTask, ThreadTaskRunner
 from raycdc.errors import RaycdcError, SinkError, error_by_name
 from raycdc.model.untold import without_quotations
 from raycdc.private_texts import all_private, take_private
+from raycdc.sinks import jvm_end
 
 #: Below this much input the tasks run in the driver process: every way through a Python worker costs about 70 ms,
 #: which is what writing this much costs.
@@ -52,13 +53,14 @@ class SparkTaskRunner:
     """A `TaskRunner` on a Spark session; callable from any thread.
 
     A task that fails with an error of ours fails for good (the error is about the data or the sink); any other failure
-    is Spark's to retry.
+    is Spark's to retry. `SparkLostError` where its JVM is gone.
     """
 
     def __init__(
         self, spark: Any, *, in_process_bytes_max: int = IN_PROCESS_BYTES_MAX, private: Path | None = None
     ) -> None:
         """`private`: the folder of texts that tasks on other machines are sent (`raycdc.private_texts`)."""
+        self._spark = spark
         self._context = spark.sparkContext
         self._in_process_bytes_max = in_process_bytes_max
         self._private = private
@@ -71,7 +73,9 @@ class SparkTaskRunner:
 
         try:
             answers = self._answers(tasks)
-        except (Py4JError, PySparkException) as cause:
+        except (Py4JError, PySparkException, ConnectionError, EOFError) as cause:
+            if (lost := jvm_end.lost(self._spark, cause)) is not None:
+                raise lost from cause
             raise SinkError(f"Staging failed in Spark: {told(str(cause))}") from cause
         for answer in answers:
             if answer.error:

@@ -11,9 +11,10 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 from raycdc.errors import ConfigError, SchemaError
@@ -55,16 +56,34 @@ class _Analyzed:
     column: str = ""
 
 
-class SparkResolver:
-    """A `Resolver` on a Spark session; one thread at a time."""
+class TransformSession:
+    """The session of now, which knows the functions that transforms name; callable from any thread.
 
-    def __init__(self, spark: Any, transforms: Transforms) -> None:
-        """Registers the functions that `transforms` name, in a form that executors elsewhere can load. `ConfigError`
-        for one that cannot be used.
-        """
-        self._spark = spark
+    `session` gives another one where the JVM of the one before ended, and may block then.
+    """
+
+    def __init__(self, session: Callable[[], Any], transforms: Transforms) -> None:
+        """`ConfigError` for a function that cannot be used."""
+        self._session, self._transforms = session, transforms
+        self._lock = Lock()
+        self._knows: Any = None
+        self()
+
+    def __call__(self) -> Any:
+        with self._lock:
+            session = self._session()
+            if session is not self._knows:
+                _register(session, self._transforms)
+                self._knows = session
+            return session
+
+
+class SparkResolver:
+    """A `Resolver` on the Spark session that `session` gives; one thread at a time."""
+
+    def __init__(self, session: TransformSession) -> None:
+        self._session = session
         self._plain = PlainResolver()
-        self._register(transforms)
 
     def resolve(self, table: TableId, transform: Transform, schema: TableSchema, place: str) -> ResolvedTransform:
         if is_plain(transform):
@@ -102,22 +121,24 @@ class SparkResolver:
         """A DataFrame with the columns of the table and of `META_COLUMNS`, and without rows."""
         from pyspark.sql.types import StructType
 
-        return self._spark.createDataFrame([], StructType.fromDDL(expression_ddl(schema)))
+        return self._session().createDataFrame([], StructType.fromDDL(expression_ddl(schema)))
 
-    def _register(self, transforms: Transforms) -> None:
-        from pyspark.cloudpickle import register_pickle_by_value
 
-        known: dict[str, str] = {}
-        for index, transform in enumerate(transforms.all):
-            for name, path in transform.udfs:
-                place = f"transform[{index}].udf.{name}"
-                if known.setdefault(name.casefold(), path) != path:
-                    raise ConfigError(f"{place}: another transform calls {known[name.casefold()]} so. Rename one.")
-                function = load_function(path, place)
-                if not str(self._spark.sparkContext.master).startswith("local"):
-                    # Executors elsewhere do not have the module.
-                    register_pickle_by_value(sys.modules[path.partition(":")[0]])  # type: ignore[no-untyped-call]
-                self._spark.udf.register(name, function)
+def _register(spark: Any, transforms: Transforms) -> None:
+    """Let `spark` know the functions that `transforms` name, in a form that executors elsewhere can load."""
+    from pyspark.cloudpickle import register_pickle_by_value
+
+    known: dict[str, str] = {}
+    for index, transform in enumerate(transforms.all):
+        for name, path in transform.udfs:
+            place = f"transform[{index}].udf.{name}"
+            if known.setdefault(name.casefold(), path) != path:
+                raise ConfigError(f"{place}: another transform calls {known[name.casefold()]} so. Rename one.")
+            function = load_function(path, place)
+            if not str(spark.sparkContext.master).startswith("local"):
+                # Executors elsewhere do not have the module.
+                register_pickle_by_value(sys.modules[path.partition(":")[0]])  # type: ignore[no-untyped-call]
+            spark.udf.register(name, function)
 
 
 def expression_ddl(schema: TableSchema) -> str:

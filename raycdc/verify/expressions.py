@@ -71,11 +71,11 @@ class Expressions:
 
     def _started(self) -> Resolver:
         from raycdc.spark.session import spark_session
-        from raycdc.spark.transforms import SparkResolver
+        from raycdc.spark.transforms import SparkResolver, TransformSession
 
         self._scratch = tempfile.TemporaryDirectory(prefix="raycdc-verify-")
         self._session = spark_session(_MASTER, Path(self._scratch.name), self._options.conf)
-        return SparkResolver(self._session, self._transforms)
+        return SparkResolver(TransformSession(lambda: self._session, self._transforms))
 
     def rows(self, resolved: ResolvedTransform, batch: pa.RecordBatch) -> ComputedRows:
         """The columns that `resolved` computes of a batch of its source's rows. `NotComparedError` where an expression

@@ -15,7 +15,8 @@ from confluent_kafka import KafkaError
 from pymongo.errors import AutoReconnect, OperationFailure
 
 from raycdc.epochs.parked_targets import Parking, Waiting
-from raycdc.errors import SinkError, SinkUnavailableError, TargetTouchedError
+from raycdc.epochs.segment_making import SegmentMaking
+from raycdc.errors import SinkError, SinkUnavailableError, SparkLostError, TargetTouchedError
 from raycdc.failpoints import heard
 from raycdc.model import Column, LogicalType, TypeKind
 from raycdc.schema import AddColumnEvent
@@ -116,6 +117,29 @@ def test_a_server_that_stops_is_waited_for(
             loop.run()
         assert told[0].startswith("The sink is waited for: ")
         world.check()
+
+
+@pytest.mark.parametrize("step", ["exact", "derived", "stage", "commit"])
+def test_work_of_a_spark_that_ends_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    world = new_world("jsonl", tmp_path, None, None)
+    play(world)
+    told: list[str] = []
+    ends = [True]
+    sink = world.sink()
+    owner: Any = SegmentMaking if step in ("exact", "derived") else type(sink)
+    work = getattr(owner, step)
+
+    def once(*args: Any) -> Any:
+        if ends:
+            ends.clear()
+            raise SparkLostError("Spark is gone: its JVM ended.")
+        return work(*args)
+
+    monkeypatch.setattr(owner, step, once)
+    world.loop(sink, parking=waiting(told)).run()
+    [said] = told
+    assert said.startswith("Spark is waited for: Spark is gone: its JVM ended. It is tried again for 5 minutes; see in")
+    world.check()
 
 
 @pytest.mark.server

@@ -27,7 +27,7 @@ from raycdc.model.transform import Transform, Transforms
 from raycdc.schema import AddColumnEvent
 from raycdc.sinks.api import Sink
 from raycdc.spark.derive import Deriver
-from raycdc.spark.transforms import SparkResolver
+from raycdc.spark.transforms import SparkResolver, TransformSession
 from raycdc.testing.epochs import EpochScript, Row, ScriptedTable
 from raycdc.transform import PlainResolver, TransformedTables, TransformUse
 from tests.epochs.sink_world import World, as_messages
@@ -76,11 +76,12 @@ class TransformedWorld(World):
 
     def loop(self, sink: Sink | None = None, **options: Any) -> EpochLoop:
         transforms = Transforms(self.transforms, [one.lookup(number) for number, one in enumerate(self.lookups)])
-        resolver = PlainResolver() if self.spark is None else SparkResolver(self.spark, transforms)
+        session = None if self.spark is None else TransformSession(lambda: self.spark, transforms)
+        resolver = PlainResolver() if session is None else SparkResolver(session)
         letters = str(self.letters) if self.on_bad_record == DEAD_LETTER else ""
         records = BadRecords(self.on_bad_record, letters, self.upsert, self.partial)
         folder = self.root / "derived"
-        deriver = None if self.spark is None else Deriver(self.spark, folder, upsert=self.upsert, records=records)
+        deriver = None if session is None else Deriver(session, folder, upsert=self.upsert, records=records)
         sieve = Sieve(records, folder)
         tables = TransformedTables(
             transforms, resolver, TransformUse(self.upsert, self.no_proof, "", self.on_bad_record != FAIL)

@@ -11,7 +11,7 @@ import pytest
 from raycdc.errors import ConfigError, SchemaError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.transform import Transform, Transforms
-from raycdc.spark.transforms import SparkResolver
+from raycdc.spark.transforms import SparkResolver, TransformSession
 from raycdc.transform import PlainResolver, ResolvedTransform
 
 pytestmark = [
@@ -36,7 +36,7 @@ SCHEMA = TableSchema(
 
 def resolve(spark: Any, **options: Any) -> ResolvedTransform:
     transform = Transform(table="shop.orders", **options)
-    resolver = SparkResolver(spark, Transforms([transform]))
+    resolver = SparkResolver(TransformSession(lambda: spark, Transforms([transform])))
     return resolver.resolve(ORDERS, transform, SCHEMA, "transform[2]")
 
 

@@ -39,7 +39,7 @@ STARTUP = {
     "startup_checks.py": set[str](),
     "checkpoint/changelog.py": set[str](),
     "spark/session.py": set[str](),
-    "spark/lifecycle.py": {"SparkThread.look"},
+    "spark/lifecycle.py": {"SparkThread.look", "SparkThread.again", "MemoryEnds.require_few"},
     "runtime/ray_environment.py": set[str](),
     "runtime/ray_launcher.py": set[str](),
     "sinks/targets.py": set[str](),

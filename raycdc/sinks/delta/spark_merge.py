@@ -14,6 +14,7 @@ from deltalake.exceptions import CommitFailedError
 
 from raycdc.errors import ColumnsRefusedError, SinkError, TargetTouchedError
 from raycdc.model import TableSchema
+from raycdc.sinks import jvm_end
 from raycdc.sinks.absence import is_absent
 from raycdc.sinks.delta.commits import DeltaCommits
 from raycdc.sinks.delta.demands import without_values
@@ -38,12 +39,12 @@ def merge(
 
     With `order_by` a row of the target with a greater value of that column stays as it is.
     """
-    session = spark.newSession()
-    session.conf.set("spark.databricks.delta.write.txnAppId", target.app_id)
-    session.conf.set("spark.databricks.delta.write.txnVersion", str(vector_to_version(stamp.vector)))
-    session.conf.set("spark.databricks.delta.commitInfo.userMetadata", stamp.text(target.app_id))
-    session.read.parquet(*files).createOrReplaceTempView("changes")
-    with _of_spark(target, "cannot be merged into"):
+    with _of_spark(spark, target, "cannot be merged into"):
+        session = spark.newSession()
+        session.conf.set("spark.databricks.delta.write.txnAppId", target.app_id)
+        session.conf.set("spark.databricks.delta.write.txnVersion", str(vector_to_version(stamp.vector)))
+        session.conf.set("spark.databricks.delta.commitInfo.userMetadata", stamp.text(target.app_id))
+        session.read.parquet(*files).createOrReplaceTempView("changes")
         session.sql(_statement(target, schema, order_by)).collect()
     # A merge that changed nothing may have committed nothing; the vector must be written all the same.
     DeltaCommits(target).mark(stamp)
@@ -59,7 +60,7 @@ def set_options(spark: Any, target: DeltaTarget, options: Mapping[str, str]) -> 
     if isinstance(target.path, StorePath):
         raise ColumnsRefusedError(f"table_options: {names} of {target.name}: Spark sets it, and {NOT_AT_STORES}.")
     pairs = ", ".join(f"{_literal(name)} = {_literal(value)}" for name, value in options.items())
-    with _of_spark(target, f"cannot have the properties {names}", refusal=ColumnsRefusedError):
+    with _of_spark(spark, target, f"cannot have the properties {names}", refusal=ColumnsRefusedError):
         spark.newSession().sql(f"ALTER TABLE delta.{_quote(str(target.path))} SET TBLPROPERTIES ({pairs})").collect()
     target.refresh()
 
@@ -78,21 +79,27 @@ def optimize(spark: Any, target: DeltaTarget, order: Sequence[str], *, target_by
             f"{target.place} has more than plain files, deletion vectors say: only "
             "Spark can optimise it. Leave sink.optimize out, or run without --local."
         )
-    session = spark.newSession()
-    session.conf.set("spark.databricks.delta.optimize.maxFileSize", str(target_bytes))
-    session.conf.set("spark.databricks.delta.optimize.minFileSize", str(target_bytes * 3 // 4))
     by = f" ZORDER BY ({', '.join(map(_quote, order))})" if order else ""
-    with _of_spark(target, "cannot be optimised", rivals_win=True):
+    with _of_spark(spark, target, "cannot be optimised", rivals_win=True):
+        session = spark.newSession()
+        session.conf.set("spark.databricks.delta.optimize.maxFileSize", str(target_bytes))
+        session.conf.set("spark.databricks.delta.optimize.minFileSize", str(target_bytes * 3 // 4))
         session.sql(f"OPTIMIZE delta.{_quote(str(target.path))}{by}").collect()
 
 
 @contextmanager
 def _of_spark(
-    target: DeltaTarget, what: str, *, refusal: type[SinkError] = TargetTouchedError, rivals_win: bool = False
+    spark: Any,
+    target: DeltaTarget,
+    what: str,
+    *,
+    refusal: type[SinkError] = TargetTouchedError,
+    rivals_win: bool = False,
 ) -> Iterator[None]:
     """Has what Spark raises inside told: the table `what`. That is a `refusal` where Delta or Spark's analysis says so,
     and another writer's doing a `TargetTouchedError`, or with `rivals_win` a `CommitFailedError`. Else it is Spark's
-    trouble or the disk's, and a `SinkError`. Whatever else is raised, statements that are no SQL among it, is a bug.
+    trouble or the disk's, and a `SinkError`; a `SparkLostError` where the JVM of `spark` is gone. Whatever else is
+    raised, statements that are no SQL among it, is a bug.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import ParseException, PySparkException
@@ -101,7 +108,9 @@ def _of_spark(
         yield
     except ParseException:
         raise
-    except (Py4JError, PySparkException, OSError) as cause:
+    except (Py4JError, PySparkException, OSError, EOFError) as cause:
+        if (lost := jvm_end.lost(spark, cause)) is not None:
+            raise lost from cause
         rival = "Concurrent" in type(cause).__name__ or any(sign in str(cause) for sign in _RIVALS)
         if rival and rivals_win:
             raise CommitFailedError(str(cause)) from cause

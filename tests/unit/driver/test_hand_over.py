@@ -29,7 +29,8 @@ from raycdc.pipeline import Pipeline
 from raycdc.progress import ProgressReporter
 from raycdc.run_events import CaughtUp, Committed, HandedOver, RunEvent, Started, Stopped, Warned
 from raycdc.runtime.launcher import JobSpec, Launcher, LocalLauncher
-from raycdc.spark.lifecycle import LOST, LaterTaskRunner, SparkThread
+from raycdc.sinks.jvm_end import LOST, MEMORY
+from raycdc.spark.lifecycle import AGAIN_S, HERE, LaterTaskRunner, SparkThread
 from raycdc.spark.stage import IN_PROCESS_BYTES_MAX
 from raycdc.testing.jobs import RUN_TIMEOUT_S
 from raycdc.testing.servers.process import wait_until
@@ -178,25 +179,52 @@ def test_a_listener_may_stop_the_run_while_another_thread_waits_to_be_heard(tmp_
         runs.join()
 
 
-def test_tasks_run_in_this_process_again_when_spark_is_lost() -> None:
-    """Also those that it had when it went."""
-    lives, warnings = [True], list[str]()
-    process = SimpleNamespace(poll=lambda: None if lives else -9)
-    context = SimpleNamespace(defaultParallelism=1, _gateway=SimpleNamespace(proc=process))
-    spark = SparkThread(lambda _: SimpleNamespace(stop=lambda: None, sparkContext=context))
-    spark.session()
-    run_tasks = LaterTaskRunner(spark, ThreadTaskRunner(1), warnings.append)
+class _Jvm:
+    """The process of a JVM, which is there as an ended one only when somebody waits for its end."""
+
+    def __init__(self, code: int) -> None:
+        self.returncode: int | None = None
+        self._code = code
+        self.ends = False
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, _timeout_s: float | None = None) -> int:
+        assert self.ends, "it lives"
+        self.returncode = self._code
+        return self._code
+
+
+@pytest.mark.parametrize(("code", "said"), [(-9, LOST), (3, f"{LOST} {MEMORY}")])
+def test_tasks_run_in_this_process_when_spark_is_lost_until_it_is_up_again(code: int, said: str) -> None:
+    """Also those that it had when it went, whose connections broke before its process was seen to have ended."""
+    jvms, warnings, clock = list[_Jvm](), list[str](), [0.0]
 
     def parallelize(*_: object) -> object:
-        lives.clear()
+        jvms[-1].ends = True
         raise Py4JNetworkError("Answer from Java side is empty")
 
-    context.parallelize = parallelize
-    assert run_tasks([_Large(1), _Large(2)]) == [1, 2]
-    assert run_tasks([_Large(3)]) == [3]
-    assert warnings == [f"{LOST} Tasks of the sink run in the driver's process instead."]
-    with pytest.raises(RaycdcError, match="Spark is gone"):
-        spark.look()
+    def session(_: object) -> object:
+        jvms.append(_Jvm(code))
+        gateway = SimpleNamespace(proc=jvms[-1])
+        context = SimpleNamespace(defaultParallelism=1, _gateway=gateway, parallelize=parallelize)
+        return SimpleNamespace(stop=lambda: None, sparkContext=context)
+
+    spark = SparkThread(session)
+    spark.session()
+    run_tasks = LaterTaskRunner(spark, ThreadTaskRunner(1), warnings.append, clock=lambda: clock[0])
+    for loss in (1, 2):
+        assert run_tasks([_Large(1), _Large(2)]) == [1, 2]
+        assert run_tasks([_Large(3)]) == [3]
+        assert warnings == [f"{said} {HERE}"] * loss
+        assert len(jvms) == loss, "it is not started anew at once"
+        with pytest.raises(RaycdcError, match="Spark is gone"):
+            spark.look()
+        clock[0] += 2 * AGAIN_S
+        assert run_tasks([_Large(4)]) == [4]
+        spark.session()
+        assert len(jvms) == loss + 1
     spark.end()
 
 

@@ -8,8 +8,8 @@
 | … `seal` | the request to the readers … the durable manifest | |
 | … … `reader` | the request … this reader's report | `raycdc.reader` |
 | … `schema` | a target follows changes of its columns | `raycdc.target` |
-| … `stage` | rows are written where readers of the target do not see them | `raycdc.target`, `raycdc.targets`, \
-`raycdc.rows`, `raycdc.bytes` |
+| … `stage` | rows are written where readers of the target do not see them | `raycdc.target` of a single one, \
+`raycdc.targets`, `raycdc.rows`, `raycdc.bytes` |
 | … `commit` | they become visible in one target | `raycdc.target`, `raycdc.rows`, `raycdc.bytes` |
 | … `record` | the state takes the commit record | `raycdc.targets` |
 
@@ -210,7 +210,8 @@ def _ns(ms: int) -> int:
 
 def _about(part: EndedPart) -> dict[str, Attribute]:
     """What a part of an epoch is about."""
-    about: dict[str, Attribute] = {"raycdc.target": part.table} if part.table else {}
+    # Several that are staged together have no name, but words for people.
+    about: dict[str, Attribute] = {"raycdc.target": part.table} if part.table and part.part.targets == 1 else {}
     if part.stage in (Stage.STAGE, Stage.RECORD):
         about["raycdc.targets"] = part.part.targets
     if part.stage in (Stage.STAGE, Stage.COMMIT):

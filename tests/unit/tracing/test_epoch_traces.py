@@ -134,6 +134,15 @@ def test_an_epoch_is_a_tree_of_its_parts_from_the_request_to_seal_to_the_record(
     assert len(world.made) == 1
 
 
+def test_several_targets_that_are_staged_at_once_are_counted_and_not_called_by_one_of_them() -> None:
+    world = World()
+    both = EpochPart(4, 3, 30, targets=2)
+    world.traces.part(EndedPart(both, Stage.STAGE, f"{ORDERS} and 1 more", 900 * MS, 910 * MS))
+    world.traces.ended()
+    (stage,) = world.made[0].children
+    assert stage.attributes == {"raycdc.epoch": 4, "raycdc.targets": 2, "raycdc.rows": 3, "raycdc.bytes": 30}
+
+
 def test_a_status_that_is_older_than_the_epoch_is_waited_out_and_one_of_an_earlier_run_has_no_seal() -> None:
     world = World()
     world.part(4, Stage.COMMIT, 940, 960)

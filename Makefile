@@ -1,6 +1,6 @@
 # The tasks of this project. `make test` is what CI runs; `make check` is a synonym for people who look for it.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test demo test check test-fast test-kill test-engines test-takeover test-elastic test-balance test-simulation test-drivers test-races test-sinks test-stores test-leaks test-certificates test-verify test-monitoring test-page test-deploy test-spark-elsewhere test-blackbox test-stories test-demos test-mutants test-mongodb-peer docs test-docs fuzz lint types imports format bench clean
+.PHONY: help setup setup-test demo test check test-fast test-pythons test-kill test-engines test-takeover test-elastic test-balance test-simulation test-drivers test-races test-sinks test-stores test-leaks test-certificates test-verify test-monitoring test-page test-deploy test-spark-elsewhere test-blackbox test-stories test-demos test-mutants test-mongodb-peer docs test-docs fuzz lint types imports format bench clean
 SHELL := /bin/bash
 BIN := .venv/bin
 PYTEST := $(BIN)/python .ci/leaves-nothing $(BIN)/python -m pytest
@@ -33,6 +33,9 @@ check: test
 
 test-fast: setup lint ## Unit, protocol and simulation tests only (no server, no Spark)
 	$(PYTEST) $(ALL_CORES) -m "not long" $(UNIT)
+
+test-pythons: setup-test ## The unit tests on Python 3.12 and 3.13, where these are installed
+	.ci/pythons $(ALL_CORES) -m "bare and not long" tests/unit
 
 test-kill: setup-test ## Kill tests with many seeds; prints the table of the manual (tests)
 	RAYCDC_KILL_SEEDS=$${RAYCDC_KILL_SEEDS:-10} $(PYTEST) tests/kill

@@ -5,6 +5,7 @@ The library repeats what a server did not answer, or answered with an error of i
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections import Counter
@@ -231,7 +232,13 @@ class ObjectStore:
             return ""
         host, port = endpoint(self._endpoint, 443)
         # The library's authorities are those of Python: the system's, or the file of the variable.
-        asked = TlsServer(host, port, ca_key=f"the variable {CA_VARIABLE}", host_key="storage.endpoint")
+        asked = TlsServer(
+            host,
+            port,
+            ca_key=f"the variable {CA_VARIABLE}",
+            host_key="storage.endpoint",
+            ca=os.environ.get(CA_VARIABLE) or None,
+        )
         return first_fault([asked])
 
 

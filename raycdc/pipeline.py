@@ -247,8 +247,8 @@ class Pipeline:
                 )
             # Whoever takes epochs by hand begins anew with what is there, so copies would serve nobody.
             spec = replace(job_spec(config, store, settled, until=_end_of(until), taker=taker), copies=None)
-            if in_flight_max:
-                spec = replace(spec, settings=replace(spec.settings, in_flight_max=in_flight_max))
+            at_once = in_flight_max or spec.settings.in_flight_max
+            spec = replace(spec, settings=replace(spec.settings, in_flight_max=at_once, hand_taken=True))
             CommandDesk(store).judge_rows(command_rules(config, rows_judge(config)))
             store.sweep_spool()
             sealed_before = store.next_epoch() - 1

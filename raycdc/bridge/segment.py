@@ -31,9 +31,10 @@ SUFFIX_OPEN = ".open"
 #: where transactions come one by one, a batch has the rows of one.
 _SMALL_ROWS = 512
 _SMALL_BYTES = 64 << 10
-#: As much as this is written together.
+#: As much as this is written together, what Arrow keeps beside the values of a batch of some columns included.
 _JOINED_ROWS = 8192
 _JOINED_BYTES = 1 << 20
+_BESIDE_VALUES = 6 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +172,7 @@ class _SmallBatches:
     def __init__(self) -> None:
         self._batches: list[pa.RecordBatch] = []
         self._rows = 0
+        #: As much memory as they take: what is open must show in it, however small each is.
         self.bytes = 0
 
     @property
@@ -183,7 +185,7 @@ class _SmallBatches:
             return False
         self._batches.append(batch)
         self._rows += batch.num_rows
-        self.bytes += size
+        self.bytes += size + _BESIDE_VALUES
         return True
 
     def joined(self) -> pa.RecordBatch | None:

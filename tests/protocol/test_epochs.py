@@ -122,6 +122,20 @@ def test_little_waits_until_the_sink_has_committed_and_much_is_sealed_beside_its
     assert log.asked_to_seal() == [3]
 
 
+def test_epochs_that_are_taken_by_hand_do_not_wait_for_each_other() -> None:
+    """A stream of Spark tells of a commit while it asks for the next batch, which there would never be."""
+    job = Job(settings=replace(SETTINGS, hand_taken=True))
+    log = job.reader(0)
+    log.send(heartbeat(10))
+    job.coordinator.tick(now_s=2.0)
+    assert log.asked_to_seal() == [1]
+    log.sealed(1, at=110)
+    job.now_s = 4.0
+    log.send(heartbeat(10))
+    job.coordinator.tick(now_s=4.0)
+    assert log.asked_to_seal() == [2]
+
+
 def test_rows_of_a_snapshot_are_grouped_however_idle_the_sink_is() -> None:
     job = Job(settings=replace(SETTINGS, epochs_per_hour=3600))
     log = job.reader(0)

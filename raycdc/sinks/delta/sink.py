@@ -176,7 +176,8 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         if target not in self._takes:
             handle = self._handle(target)
             if not handle.refresh():
-                return _Takes()  # It is made by the commit that follows.
+                # The commit under way makes it; where somebody else is faster, that one is refused, and so is this.
+                return _Takes(appended=True)
             self._takes[target] = _Takes.of(handle)
         return self._takes[target]
 

@@ -28,6 +28,8 @@ class CoordinatorSettings:
     whose process answers while its main thread makes no progress for `progress_timeout_s` hangs, and would keep a seal
     waiting for ever. Syncing files is progress, file by file. Where the source is `paced`, readers share one budget.
 
+    Not where epochs are taken by hand (`hand_taken`): there the commit of one may be told only after the next one came.
+
     Changes that wait while the sink is idle need not wait for `epoch_interval_s`, as long as there are at most
     `epochs_per_hour` in the mean (0: they wait) and no chunk is being read: rows of a snapshot are grouped.
     """
@@ -40,6 +42,7 @@ class CoordinatorSettings:
     progress_timeout_s: float = 60.0
     paced: bool = False
     epochs_per_hour: int = 0
+    hand_taken: bool = False
 
 
 class ManifestWriter(Protocol):
@@ -98,7 +101,7 @@ class SealTimer:
             return True
         age_s = now_s - self._last_s
         if open_bytes > 0:
-            if in_flight and open_bytes < self._settings.epoch_bytes_idle:
+            if in_flight and open_bytes < self._settings.epoch_bytes_idle and not self._settings.hand_taken:
                 return False
             early = not in_flight and not reads_chunks and age_s >= EARLY_S and self._early(now_s) >= 1
             return early or age_s >= self._settings.epoch_interval_s

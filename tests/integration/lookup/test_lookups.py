@@ -237,7 +237,7 @@ def test_a_segment_that_was_only_begun_is_asked_for_again(make: Make, users: Any
         raise FailpointError("between the segment's file and its note")
 
     with monkeypatch.context() as patched:
-        patched.setattr("raycdc.checkpoint.folder.LocalFolder.write", die)
+        patched.setattr("raycdc.checkpoint.folder.LocalFolder.write_all", die)
         with pytest.raises(FailpointError):
             world.loop().run()
     users.update_many({}, {"$set": {"name": "later"}})

@@ -13,6 +13,7 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil, new_table_metadata
+from pyiceberg.table.refs import SnapshotRef
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import RemoveSnapshotsUpdate
@@ -267,6 +268,29 @@ def test_a_table_with_a_great_many_says_which_pipeline_keeps_them_and_its_way_ou
     world.check()
 
 
+def test_a_table_with_a_great_many_says_which_tag_keeps_them_and_dropping_it_is_the_way_out(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expiry, "MANY", 6)
+    play(world, final=False)
+    world.restart()
+    head = table_of(world).metadata.current_snapshot_id
+    assert head is not None
+    table_of(world).manage_snapshots().create_tag(head, "month").commit()
+    for number in range(12):
+        change(world, number)
+    (told,) = {re.sub(r"[0-9]+", "1", text.partition(" anew. ")[2]) for text in world.told}
+    assert told == (
+        "They stay because the tag 'month' names one of 1-1-1 1:1 UTC, and none goes from between two that stay. "
+        "If nobody needs it any more, drop it: ALTER TABLE … DROP TAG `month`."
+    )
+    assert head in snapshots_of(world)
+    table_of(world).manage_snapshots().remove_tag("month").commit()
+    change(world, 1)
+    assert head not in snapshots_of(world)
+    world.check()
+
+
 @pytest.mark.parametrize(
     ("keep", "properties", "told"),
     [(1, {"gc.enabled": "false"}, "gc.enabled is false"), (0, {}, "Let old ones go with sink.keep_snapshots")],
@@ -336,6 +360,14 @@ def test_none_goes_from_between_two_that_stay_whatever_clocks_say(monkeypatch: p
     monkeypatch.setattr(expiry, "EXPIRED_LEAST", 1)
     metadata = metadata_of(100_000, 990_000, 200_000, 300_000, 1_000_000)
     assert expiry.expired(metadata, Retention(after_s=60), now_s=1_000.0) == [1]
+
+
+def test_none_goes_from_behind_one_that_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tag goes some day, and then the one it named would be taken for rolled back."""
+    monkeypatch.setattr(expiry, "EXPIRED_LEAST", 1)
+    tag = SnapshotRef.model_validate({"snapshot-id": 3, "type": "tag"})
+    metadata = metadata_of(*range(100_000, 107_000, 1_000)).model_copy(update={"refs": {"month": tag}})
+    assert expiry.expired(metadata, Retention(keep=1), now_s=1_000.0) == [1, 2]
 
 
 def test_only_upsert_tables_get_a_number_of_snapshots_and_only_where_nothing_else_was_said() -> None:

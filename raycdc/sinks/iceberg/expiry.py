@@ -12,7 +12,8 @@ where they are, because a reader may be at them: `remove_orphan_files` finds the
 
 *Only the oldest go, and never one between two that stay.* Iceberg's own clean-up, in the versions that delete files by
 what snapshots added (``IncrementalFileCleanup``), takes a snapshot before such a gap for one that was rolled back, and
-deletes the files that it added, although the table has them: history must not be thinned.
+deletes the files that it added, although the table has them: history must not be thinned. So a branch or tag, for as
+long as it is there, keeps all that is newer than the snapshot that it names.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from datetime import UTC, datetime
 from itertools import takewhile
 
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
 from raycdc.model import TableId
@@ -105,6 +107,8 @@ class Expiry:
         if _keeps_all(metadata):
             return f"{has} They stay because the table's property gc.enabled is false."
         surplus = self.retention.surplus(_in_order(metadata), metadata.properties, now_s=time.time())
+        if len(surplus) >= EXPIRED_LEAST and (holding := _named_first(metadata, surplus)):
+            return f"{has} {holding}"
         made_ms = {snapshot.snapshot_id: snapshot.timestamp_ms for snapshot in metadata.snapshots}
         others = [one for one in noted_snapshots(metadata) if one.pipeline != app_id and one.snapshot in made_ms]
         if len(surplus) < EXPIRED_LEAST or not others:
@@ -126,8 +130,8 @@ NO_EXPIRY = Expiry(Retention(keep=0), told_nobody, upsert=False)
 def expired(metadata: TableMetadata, retention: Retention, *, now_s: float) -> list[int]:
     """The snapshots that a commit leaves out, oldest first.
 
-    Never the current one, that of a branch or tag, or one since the last commit of any pipeline with a record: by them
-    the next start sees that the table was not rolled back.
+    Never the current one, one since that of a branch or tag, or since the last commit of any pipeline with a record: by
+    these the next start sees that the table was not rolled back.
     """
     by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     needed = {*(noted.snapshot for noted in noted_snapshots(metadata)), metadata.current_snapshot_id}
@@ -137,8 +141,26 @@ def expired(metadata: TableMetadata, retention: Retention, *, now_s: float) -> l
         return []
     named = {ref.snapshot_id for ref in metadata.refs.values()}
     surplus = retention.surplus(_in_order(metadata), metadata.properties, now_s=now_s)
-    old = [one.snapshot_id for one in surplus if one.snapshot_id not in named and _age(one) < min(known)]
-    return old[:EXPIRED_MOST] if len(old) >= EXPIRED_LEAST else []
+    # Up to the first that stays: what is behind it would leave a gap.
+    old = list(takewhile(lambda one: one.snapshot_id not in named and _age(one) < min(known), surplus))
+    return [one.snapshot_id for one in old[:EXPIRED_MOST]] if len(old) >= EXPIRED_LEAST else []
+
+
+def _named_first(metadata: TableMetadata, surplus: list[Snapshot]) -> str:
+    """For people, which branch or tag keeps the `surplus` of a table; empty where it is a pipeline's record."""
+    names = {ref.snapshot_id: (name, ref) for name, ref in metadata.refs.items() if name != MAIN_BRANCH}
+    noted = {one.snapshot for one in noted_snapshots(metadata)}
+    first = next((one for one in surplus if one.snapshot_id in names or one.snapshot_id in noted), None)
+    if first is None or first.snapshot_id not in names:
+        return ""
+    name, ref = names[first.snapshot_id]
+    kind = ref.snapshot_ref_type.value
+    when = datetime.fromtimestamp(first.timestamp_ms / 1000, UTC)
+    return (
+        f"They stay because the {kind} {name!r} names one of {when:%Y-%m-%d %H:%M} UTC, and none goes "
+        "from between two that stay. If nobody needs it any more, drop it: "
+        f"ALTER TABLE … DROP {kind.upper()} `{name}`."
+    )
 
 
 def _keeps_all(metadata: TableMetadata) -> bool:

@@ -6,6 +6,7 @@ is parked, gone, or *over* (its log reader refuses its chunks, and the next mani
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +33,8 @@ from raycdc.source.table_life import AsOf, InSnapshot, Parked
 
 #: Tables planned in one call; as their chunks are few, what they share is what costs.
 _TABLES_AT_ONCE_MAX = 16
+#: After a table that took so long no further one is planned in the same call: its chunks wait for the call's end.
+_SLOW_S = 1.0
 #: The arguments of `EnumeratorDialect.plan`.
 _Question = tuple[SchemaDocument, TableId, PlannerState, int]
 
@@ -345,16 +348,26 @@ class SnapshotPlanning:
 def _answers(dialect: EnumeratorDialect, questions: Sequence[_Question]) -> list[PlannedChunks]:
     """Answers to the first of the `questions`, at least one: until there are chunks enough, because the later a plan is
     made, the better it is, or until a table has more of them. Blocks.
+
+    A table that fails keeps back no answer of those before it: the next call asks about it first, and says what it was.
+    One that is slow, because somebody has locked it, ends the call.
     """
     answers: list[PlannedChunks] = []
     with dialect.planning() as plan:
         for question in questions:
-            answers.append(plan(*question))
+            began_s = time.monotonic()
+            try:
+                answers.append(plan(*question))
+            except Exception:
+                if answers:
+                    break
+                raise
             splits = [split for answer in answers for split in answer.splits]
             if (
                 answers[-1].planner is not None
                 or len(splits) >= PLANNED_AHEAD // 2
                 or any(split.as_of is not None for split in splits)
+                or time.monotonic() - began_s > _SLOW_S
             ):
                 break
     return answers

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
+import pytest
+
 from raycdc.checkpoint.opaque import PlannerState, Position
+from raycdc.errors import SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.source.new_beginnings import unread
 from raycdc.source.protocol.api import TableCounts
 from raycdc.source.schema_document import SchemaDocument
+from raycdc.source.snapshot import snapshot_planning
 from raycdc.source.snapshot.enumerator_state import SealedPlanning
 from raycdc.source.snapshot.snapshot_plan import PLANNED_AHEAD, PlanChunks, PlannedChunks, StartPoint, TablePlan
 from raycdc.source.snapshot.snapshot_planning import SnapshotPlanning
@@ -21,6 +26,12 @@ from raycdc.source.table_life import Parking, Unknown, parked_from
 from raycdc.testing.epochs import simple_schema
 
 TABLE = TableId("shop", "orders")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else the machine does."""
+    monkeypatch.setattr(snapshot_planning, "_SLOW_S", math.inf)
 
 
 def planning_of(incarnation: int) -> SnapshotPlanning:
@@ -89,6 +100,8 @@ class Several:
 
     def __init__(self, chunks: Mapping[TableId, int], *, as_of: Collection[TableId] = ()) -> None:
         self._chunks, self._as_of = chunks, as_of
+        #: Tables that cannot be planned, because somebody has locked them.
+        self.locked: set[TableId] = set()
         self.together: list[list[TableId]] = []
         self._calls: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
 
@@ -107,6 +120,8 @@ class Several:
 
     def _plan(self, _: SchemaDocument, table: TableId, planner: PlannerState, first_index: int) -> PlannedChunks:
         self.together[-1].append(table)
+        if table in self.locked:
+            raise SourceUnavailableError(f"{table} is locked")
         at = 1 if table in self._as_of else None
         most = min(self._chunks[table], first_index + PLANNED_AHEAD)
         splits = tuple(SnapshotSplit(table, n, "id", None, None, as_of=at) for n in range(first_index, most))
@@ -151,6 +166,31 @@ def test_a_table_of_many_chunks_ends_what_is_planned_together() -> None:
     wanted = [(table, index) for table in names for index in range(chunks[table])]
     assert sorted(planned_to_the_end(several, begun(several, names))) == wanted
     assert several.together == [names[:1], names[1:3], names[3:4], names[3:6]]
+
+
+def test_a_table_that_cannot_be_planned_keeps_back_no_chunk_of_those_that_were_planned_before_it() -> None:
+    names = tables(7)
+    several = Several(dict.fromkeys(names, 1))
+    planning = begun(several, names)
+    for _ in range(2):
+        planning.plan()
+        several.run()
+    several.locked = {names[5]}
+    planning.plan()
+    several.run()
+    assert [split.table for split in planning.pending] == names[:5]
+    planning.plan()
+    with pytest.raises(SourceUnavailableError):
+        several.run()
+    assert several.together[-2:] == [names[3:6], names[5:6]]
+
+
+def test_no_further_table_is_planned_after_a_slow_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot_planning, "_SLOW_S", -1.0)
+    names = tables(4)
+    several = Several(dict.fromkeys(names, 1))
+    assert planned_to_the_end(several, begun(several, names)) == [(table, 0) for table in names]
+    assert several.together == [[table] for table in names]
 
 
 def test_tables_that_are_read_as_of_one_place_are_planned_one_at_a_time() -> None:

@@ -8,6 +8,7 @@ is tried again.
 
 from __future__ import annotations
 
+import re
 import subprocess
 from typing import Any
 
@@ -22,7 +23,10 @@ MEMORY = 'It had no memory left: set "spark.driver.memory" in spark.conf to more
 ENDS_S = 20.0
 #: Exit codes of a JVM without memory: with ``-XX:+ExitOnOutOfMemoryError``, and of Spark (`SparkExitCode.OOM`).
 _NO_MEMORY = frozenset({3, 52})
-_NO_MEMORY_TEXT = "java.lang.OutOfMemoryError"
+#: In what may be of a JVM that lives on, too: py4j says the same of a class that is not there.
+_UNCLEAR = re.compile(r"java\.lang\.OutOfMemoryError|does not exist in the JVM")
+#: All that py4j says of a call whose connection broke; one that Java answered with an error has a trace behind this.
+_UNANSWERED = re.compile(r"An error occurred while calling \S+")
 
 
 def exit_code(session: Any) -> int | None:
@@ -52,8 +56,8 @@ def lost(session: Any, cause: BaseException) -> SparkLostError | None:
     if process is None:
         return None
     if process.poll() is None:
-        cut, empty = _is_cut_off(cause), _NO_MEMORY_TEXT in str(cause)
-        if not (cut or empty):
+        cut, unclear = _is_cut_off(cause), _UNCLEAR.search(str(cause)) is not None
+        if not (cut or unclear):
             return None
         try:
             process.wait(ENDS_S)
@@ -66,14 +70,16 @@ def lost(session: Any, cause: BaseException) -> SparkLostError | None:
 
 
 def _is_cut_off(cause: BaseException | None) -> bool:
-    """Whether `cause`, or what led to it, is of a connection to Java that broke. An error of Java's is an answer."""
-    from py4j.protocol import Py4JError, Py4JJavaError
+    """Whether `cause`, or what led to it, is of a connection to Java that broke. An error of Java's is an answer, and
+    py4j's own word about a call that cannot be made is none of a connection.
+    """
+    from py4j.protocol import Py4JError, Py4JNetworkError
 
     while cause is not None:
-        if isinstance(cause, Py4JJavaError):
-            return False
-        if isinstance(cause, Py4JError | ConnectionError | EOFError):
+        if isinstance(cause, Py4JNetworkError | ConnectionError | EOFError):
             return True
+        if isinstance(cause, Py4JError):
+            return type(cause) is Py4JError and _UNANSWERED.fullmatch(str(cause)) is not None
         cause = cause.__cause__
     return False
 

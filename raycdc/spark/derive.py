@@ -130,13 +130,13 @@ class Deriver(MadeSegments):
             try:
                 return way(segments, task, spark)
             except (Py4JError, PySparkException, *_CUT_OFF) as cause:
-                _require_there(spark, cause)
+                self._require_there(spark, cause, task)
                 failure = _kind(cause)
             second = replace(task, forgiving=True, run=uuid.uuid4().hex)
             try:
                 made = way(segments, second, self._forgiving(spark))
             except (Py4JError, PySparkException, *_CUT_OFF) as cause:
-                _require_there(spark, cause)
+                self._require_there(spark, cause, second)
                 if not _is_a_values(cause):
                     raise SinkError(
                         f"{task.resolved.table}: its transform failed in Spark: {_reason(cause)}"
@@ -145,15 +145,30 @@ class Deriver(MadeSegments):
                     f"{task.resolved.table}: its transform failed on a value: {_kind(cause)}"
                 ) from None
             finally:
-                # Files of tasks that succeeded before another one failed; by now all tasks have ended.
-                for path in self._folder.glob(f"*derived-{task.run}-*"):
-                    path.unlink(missing_ok=True)
+                self._delete_files_of(task)  # By now all of its tasks have ended.
         why = next((one.why for one in made if one.bad), "")
         if why and not self._records.leaves_out:
             raise RowRefusedError(
                 f"{task.resolved.table}: its transform failed on a value: {why}: {failure}. {ON_BAD_RECORD}"
             )
         return made
+
+    def _require_there(self, spark: Any, cause: Exception, task: _Task) -> None:
+        """`SparkLostError` where `cause`, by which `task` failed, is the end of the JVM of `spark`; a connection that
+        broke otherwise is a bug.
+        """
+        lost = jvm_end.lost(spark, cause)
+        if lost is not None or isinstance(cause, _CUT_OFF):
+            self._delete_files_of(task)
+        if lost is not None:
+            raise lost from cause
+        if isinstance(cause, _CUT_OFF):
+            raise cause
+
+    def _delete_files_of(self, task: _Task) -> None:
+        """Files of parts of `task` that succeeded before another one failed."""
+        for path in self._folder.glob(f"*derived-{task.run}-*"):
+            path.unlink(missing_ok=True)
 
     def _forgiving(self, spark: Any) -> Any:
         """A session with the same functions in which no expression is computed outside of what catches its failure."""
@@ -189,14 +204,6 @@ class Deriver(MadeSegments):
         frame = spark.createDataFrame(rows, StructType.fromDDL(task.input_ddl()))
         computed = _Rows(iter(_computed(frame, task, spark).toArrow().to_batches()))
         return [task.write(segment, computed) for segment in segments]
-
-
-def _require_there(spark: Any, cause: Exception) -> None:
-    """`SparkLostError` where `cause` is the end of the JVM of `spark`; a connection that broke otherwise is a bug."""
-    if (lost := jvm_end.lost(spark, cause)) is not None:
-        raise lost from cause
-    if isinstance(cause, _CUT_OFF):
-        raise cause
 
 
 def _computed(frame: Any, task: _Task, spark: Any) -> Any:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
@@ -14,6 +15,7 @@ from raycdc.bridge.tasks import StageTask
 from raycdc.errors import ConfigError, EngineNotStartedError, SinkError, SparkLostError
 from raycdc.sinks import jvm_end
 from raycdc.sinks.jvm_end import LOST, MEMORY, lost
+from raycdc.spark.derive import Deriver
 from raycdc.spark.lifecycle import MEMORY_ENDS_MAX, MEMORY_ENDS_S, MemoryEnds, SparkThread, task_runner
 from raycdc.spark.stage import IN_PROCESS_BYTES_MAX
 
@@ -48,9 +50,13 @@ CUT = [
 ]
 
 
+#: As py4j says it of a class that is not there, and of one that it could not ask for.
+NO_CLASS = Py4JError("org.apache.Missing does not exist in the JVM")
+
+
 @pytest.mark.parametrize(
     "cause",
-    [*CUT, _OfJavaError("Job aborted: java.lang.OutOfMemoryError: Java heap space")],
+    [*CUT, NO_CLASS, _OfJavaError("Job aborted: java.lang.OutOfMemoryError: Java heap space")],
     ids=lambda cause: type(cause).__name__,
 )
 def test_a_jvm_that_is_ending_is_waited_for(jvm: subprocess.Popen[bytes], cause: Exception) -> None:
@@ -64,19 +70,32 @@ def test_a_jvm_that_is_ending_is_waited_for(jvm: subprocess.Popen[bytes], cause:
     assert jvm_end.exit_code(session_of(jvm)) == 3
 
 
-def test_a_jvm_that_nobody_can_speak_to_is_ended(jvm: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cause", CUT, ids=lambda cause: type(cause).__name__)
+def test_a_jvm_that_nobody_can_speak_to_is_ended(
+    jvm: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, cause: Exception
+) -> None:
     monkeypatch.setattr(jvm_end, "ENDS_S", 0.01)
-    error = lost(session_of(jvm), CUT[0])
+    error = lost(session_of(jvm), cause)
     assert str(error) == LOST
     assert jvm.returncode == -9
 
 
-@pytest.mark.parametrize("text", ["Job aborted: [DIVIDE_BY_ZERO]", "java.lang.OutOfMemoryError: of an executor"])
+@pytest.mark.parametrize(
+    "cause",
+    [
+        _OfJavaError("Job aborted: [DIVIDE_BY_ZERO]"),
+        _OfJavaError("java.lang.OutOfMemoryError: of an executor"),
+        Py4JError("An error occurred while calling o1.x. Trace:\npy4j.Py4JException: Method x([]) does not exist\n"),
+        Py4JError("Trying to call a package."),
+        NO_CLASS,
+    ],
+    ids=str,
+)
 def test_a_jvm_that_lives_on_is_not_lost(
-    jvm: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, text: str
+    jvm: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, cause: Exception
 ) -> None:
     monkeypatch.setattr(jvm_end, "ENDS_S", 0.01)
-    assert lost(session_of(jvm), _OfJavaError(text)) is None
+    assert lost(session_of(jvm), cause) is None
     assert jvm_end.exit_code(session_of(jvm)) is None
 
 
@@ -167,3 +186,21 @@ class _Large(StageTask[str]):
 
     def run(self) -> str:
         return "done"
+
+
+class _BreaksOff(Deriver):
+    """Its JVM goes when it has made the first of several segments."""
+
+    def _here(self, segments: Any, task: Any, spark: Any) -> Any:
+        (self._folder / f"7-derived-{task.run}-first.arrow").write_bytes(b"rows")
+        raise EOFError
+
+
+def test_files_that_were_made_before_the_jvm_went_are_not_left_behind(tmp_path: Path) -> None:
+    gone: Any = session_of(SimpleNamespace(poll=lambda: 1, returncode=1))
+    gone.sparkContext.master = "local[1]"
+    deriver, unused = _BreaksOff(cast("Any", lambda: gone), tmp_path), cast("Any", None)
+    (tmp_path / "another.arrow").write_bytes(b"rows")
+    with pytest.raises(SparkLostError):
+        deriver([], unused, 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["another.arrow"]

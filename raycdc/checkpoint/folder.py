@@ -114,8 +114,8 @@ class LocalFolder:
             for folder in {target.parent for target in places.values()}:
                 self._disk.sync_folder(folder)
         except OSError as cause:
-            with suppress(OSError):
-                for temporary in places:
+            for temporary in places:
+                with suppress(OSError):
                     self._disk.delete(temporary)
             raise StateError(f"{self.path / next(iter(documents))} cannot be written: {cause}.") from cause
 

@@ -8,6 +8,7 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -412,3 +413,26 @@ def test_schemas_of_many_tables_are_durable_before_they_have_names_and_wait_for_
     assert disk.done[7:] == ["sync", "rename", "sync folder"]
     CheckpointStore(tmp_path, disk=disk).put_documents(documents)
     assert disk.done[10:] == ["sync folder"], "somebody may have died before"
+
+
+class FullDisk(Disk):
+    """Syncs nothing, and does not delete what it was asked to delete first."""
+
+    def __init__(self) -> None:
+        self.stays: Path | None = None
+
+    def sync_all(self, paths: Sequence[Path]) -> None:
+        raise OSError(28, "No space left on device")
+
+    def delete(self, path: Path) -> None:
+        self.stays = self.stays or path
+        if path == self.stays:
+            raise OSError(5, "Input/output error")
+        super().delete(path)
+
+
+def test_a_file_that_cannot_be_deleted_keeps_no_other_of_those_that_were_not_written(tmp_path: Path) -> None:
+    disk = FullDisk()
+    with pytest.raises(StateError, match="No space left"):
+        LocalFolder(tmp_path, disk=disk).write_all({f"{number}.json": b"{}" for number in range(4)})
+    assert list(tmp_path.iterdir()) == [disk.stays]

@@ -102,13 +102,15 @@ class Reach:
     threads. With `private`, a folder, arguments of tasks name files in it that have the keys, until `close`.
     """
 
-    def __init__(self, storage: StorageSettings, private: Path | None = None) -> None:
+    def __init__(self, storage: StorageSettings, private: Path | None = None, *, login_changes: bool = False) -> None:
         self._storage = storage
         self._private = private
         self._lock = threading.Lock()
         self._known: dict[StorageSettings, Access] = {}
         #: Whether the store's keys are read again.
         self.keys_change = storage.changes
+        #: Whether the catalog's address or keys are.
+        self.login_changes = login_changes
 
     def files_of(self, location: str, properties: Mapping[str, str]) -> TableFiles:
         """The files of the table at `location`, for which the catalog gives these properties."""

@@ -21,7 +21,7 @@ from raycdc.config.pipeline import EPOCHS_PER_HOUR
 from raycdc.model import TableSchema
 from raycdc.model.layout import TableLayout
 from raycdc.plugins import Plugin
-from raycdc.references import newest
+from raycdc.references import Renewed, newest
 from raycdc.stores.url import check_place, is_url
 
 #: So many snapshots make a commit no dearer than people mind.
@@ -49,6 +49,11 @@ class IcebergCatalogOptions(Options):
     properties: dict[str, KeptText] = option(
         {}, help="Further properties of the catalog as pyiceberg takes them: credentials, TLS, headers.", repr=False
     )
+
+    @property
+    def changes(self) -> bool:
+        """Whether the address or a property is read again: see `now`."""
+        return any(isinstance(text, Renewed) for text in (self.uri.reveal(), *self.properties.values()))
 
     def now(self) -> Self:
         """With the address and the properties as their references give them now."""

@@ -76,11 +76,12 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
 
     def open(self, context: SinkContext) -> None:
         self.look(context)
-        self._reach = Reach(context.storage, Path(context.private or tempfile.gettempdir()))
+        private = Path(context.private or tempfile.gettempdir())
+        self._reach = Reach(context.storage, private, login_changes=self._options.changes)
 
     def look(self, context: SinkContext) -> None:
         super().look(context)
-        self._reach = Reach(context.storage)
+        self._reach = Reach(context.storage, login_changes=self._options.changes)
         after = self._config.expire_snapshots
         retention = Retention(None if after is None else after.total_seconds(), self._config.keep_snapshots)
         self._expiry = Expiry(retention, context.warn, upsert=context.upsert)
@@ -90,8 +91,13 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
 
     @contextmanager
     def opened(self, target: TableId, *, writes: bool) -> Iterator[IcebergSteps]:
-        self._current_catalog()
-        yield IcebergSteps(self._target(target) if writes else self._handle(target), self._context)
+        if writes:
+            table = self._target(target)
+            # One that was made while another thread opened the catalog anew may have the old one.
+            table.catalog = self._current_catalog()
+        else:
+            table = self._handle(target)
+        yield IcebergSteps(table, self._context)
 
     def check_work(self, work: TableWork) -> None:
         check_names(work, stored(rows_of(work, self._context)))

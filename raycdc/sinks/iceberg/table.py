@@ -27,6 +27,7 @@ from pyiceberg.exceptions import (
     NoSuchNamespaceError,
     NoSuchTableError,
     RESTError,
+    UnauthorizedError,
 )
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestFile
 from pyiceberg.serializers import FromInputFile
@@ -45,12 +46,13 @@ from pyiceberg.table.update import (
 from pyiceberg.table.update.snapshot import _ManifestMergeManager, _OverwriteFiles
 from pyiceberg.types import PrimitiveType
 from requests import RequestException
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
 
 from raycdc.checkpoint.disk import sync_folder
 from raycdc.errors import (
     ChangeRefusedError,
     SinkError,
+    SinkUnavailableError,
     TargetGoneError,
     TargetTouchedError,
 )
@@ -393,6 +395,8 @@ class IcebergTarget:
     def _error(self, what: str, cause: Exception) -> SinkError:
         absent = is_absent(cause) or is_refused(cause) or is_the_catalogs(cause)
         kind = refusal_of(cause, keys_change=self._reach.keys_change) if absent else TargetTouchedError
+        if self._reach.login_changes and isinstance(cause, UnauthorizedError | OperationalError):
+            kind = SinkUnavailableError  # Others may be right soon, and the next try opens the catalog with them.
         # Arrow quotes values, and SQLAlchemy its statement with them.
         text = without_quotations(str(cause)) if isinstance(cause, pa.ArrowException) else str(cause)
         return kind(

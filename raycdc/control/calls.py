@@ -11,15 +11,17 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from raycdc.control.requests import error
 
-#: So many of a process may be under way at once.
+#: So many of a door may be under way at once.
 CALLS_MAX = 40
-_free = threading.BoundedSemaphore(CALLS_MAX)
+#: How many more may begin, by the loop of each door: what hangs at one takes no place of another one's.
+_FREE: WeakKeyDictionary[asyncio.AbstractEventLoop, threading.BoundedSemaphore] = WeakKeyDictionary()
 
 Answer = TypeVar("Answer")
 
@@ -36,6 +38,7 @@ async def in_thread(call: Callable[[], Answer]) -> Answer:
     `TooManyCallsError` at once where too many are under way.
     """
     loop = asyncio.get_running_loop()
+    free = _FREE.setdefault(loop, threading.BoundedSemaphore(CALLS_MAX))
     answer: asyncio.Future[Answer] = loop.create_future()
 
     def settle(result: Answer | None, failed: BaseException | None) -> None:
@@ -54,17 +57,17 @@ async def in_thread(call: Callable[[], Answer]) -> Answer:
         except BaseException as cause:  # noqa: BLE001 - raised where it is waited for
             failed = cause
         finally:
-            _free.release()
+            free.release()
         # The loop may be closed by now, and then nobody waits.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, result, failed)
 
-    if not _free.acquire(blocking=False):
+    if not free.acquire(blocking=False):
         raise TooManyCallsError
     try:
         threading.Thread(target=run, name="request", daemon=True).start()
     except BaseException:
-        _free.release()
+        free.release()
         raise
     return await answer
 

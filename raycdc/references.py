@@ -24,7 +24,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Self
@@ -37,6 +38,8 @@ FILE_BYTES_MAX = 1 << 20
 #: How long a command or function may take, and for how long its answer is used again: epochs log in more often.
 ANSWER_TIMEOUT_S = 30.0
 KEPT_S = 5.0
+#: Nobody can end a function that hangs: so long it is waited for by whoever asks the same, and then called again.
+HANGS_S = 300.0
 #: Entry points of packages: functions of one text that answer with another.
 PLUGINS = "raycdc.secrets"
 
@@ -151,6 +154,58 @@ class _Answers:
 
 
 _ANSWERS = _Answers()
+
+
+class _Calls:
+    """Calls of functions, each in a thread of its own that no end of a process waits for, and one at a time of each."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        #: By reference: since when it is under way.
+        self._under_way: dict[str, tuple[float, Future[object]]] = {}
+
+    def made(self, words: str, call: Callable[[], object]) -> Future[object]:
+        """The call that was made, which has returned or raised. ValueError where it takes longer than
+        `ANSWER_TIMEOUT_S`.
+        """
+        answer = self._begin(words, call)
+        if not wait([answer], ANSWER_TIMEOUT_S).done:
+            raise ValueError(f"did not answer within {ANSWER_TIMEOUT_S:g} s")
+        return answer
+
+    def _begin(self, words: str, call: Callable[[], object]) -> Future[object]:
+        now_s = time.monotonic()
+        with self._lock:
+            since_s, answer = self._under_way.get(words, (0.0, None))
+            if answer is not None and now_s - since_s < HANGS_S:
+                return answer
+            answer = Future()
+            thread = threading.Thread(target=self._run, args=(words, call, answer), name="secret", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as cause:
+                raise ValueError(f"cannot be called: {cause}") from None
+            self._under_way[words] = (now_s, answer)
+            return answer
+
+    def _run(self, words: str, call: Callable[[], object], answer: Future[object]) -> None:
+        result: object = None
+        failed: BaseException | None = None
+        try:
+            result = call()
+        except BaseException as cause:  # noqa: BLE001 - told to whoever waits for it
+            failed = cause
+        with self._lock:
+            # Whoever asks from now on has it called anew.
+            if self._under_way.get(words, (0.0, None))[1] is answer:
+                del self._under_way[words]
+        if failed is not None:
+            answer.set_exception(failed)
+        else:
+            answer.set_result(result)
+
+
+_CALLS = _Calls()
 
 
 class Resolver:
@@ -291,10 +346,10 @@ def _answered(words: str) -> str:
     except ValueError:
         known = ", ".join(sorted({point.name for point in entry_points(group=PLUGINS)})) or "none"
         raise ValueError(f"is neither one plug-in of the group {PLUGINS} ({known}) nor module:function") from None
-    try:
-        answer = function(argument.strip())
-    except Exception as cause:  # noqa: BLE001 - of others' code; its text may hold the secret
-        raise ValueError(f"failed with {type(cause).__name__}") from None
+    call = _CALLS.made(words, partial(function, argument.strip()))
+    if (failed := call.exception()) is not None:  # its text may hold the secret
+        raise ValueError(f"failed with {type(failed).__name__}")
+    answer = call.result()
     if not isinstance(answer, str):
         raise ValueError(f"answered with {type(answer).__name__}, not with a text")  # noqa: TRY004 - as of all others
     return _one_text(answer.encode())

@@ -33,6 +33,19 @@ def number(_: str) -> int:
     return 7
 
 
+def late(_: str) -> str:
+    raise TimeoutError(SAID)
+
+
+CALLED, ANSWERS = threading.Semaphore(0), threading.Event()
+
+
+def hangs(_: str) -> str:
+    CALLED.release()
+    assert ANSWERS.wait(600)
+    return SAID
+
+
 def configured(password: str) -> TomlTable:
     source = {"type": "mysql", "host": "db1", "user": "cdc", "password": password, "tables": ["shop.orders"]}
     return {"pipeline": {"name": "p"}, "source": source, "sink": {"type": "console"}}
@@ -77,6 +90,21 @@ def test_what_a_command_prints_and_a_function_answers(monkeypatch: pytest.Monkey
     secret = password_of(f"${{plugin:{__name__}:vault cdc/password}}")
     assert newest(secret.reveal()) == SAID
     assert password_of("${env:SAID}").reveal() == SAID
+
+
+def test_a_function_that_hangs_is_waited_for_so_long_and_called_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = f"${{plugin:{__name__}:hangs cdc/password}}"
+    monkeypatch.setattr(references, "ANSWER_TIMEOUT_S", 0.05)
+    try:
+        for _ in range(2):
+            with pytest.raises(ConfigError, match=r"hangs …\} did not answer within 0\.05 s"):
+                password_of(reference)
+        assert CALLED.acquire(timeout=600)
+        assert not CALLED.acquire(blocking=False), "a second thread hangs beside the first"
+    finally:
+        ANSWERS.set()
+    monkeypatch.setattr(references, "ANSWER_TIMEOUT_S", 600.0)
+    assert password_of(reference).reveal() == SAID
 
 
 def test_whoever_asks_waits_for_his_own_answer_alone_and_two_who_ask_the_same_for_one() -> None:
@@ -129,6 +157,7 @@ def test_an_answer_that_fails_is_told_to_all_who_wait_for_it_and_asked_for_again
         ("${command:/no/such/command}", "cannot be run: No such file or directory"),
         ("${command:}", "names no command"),
         (f"${{plugin:{__name__}:vault else}}", "failed with LookupError"),
+        (f"${{plugin:{__name__}:late}}", "failed with TimeoutError"),
         (f"${{plugin:{__name__}:number}}", "answered with int, not with a text"),
         (f"${{plugin:{__name__}:nobody}}", "cannot be imported"),
         ("${plugin:nobody x}", "is neither one plug-in of the group raycdc.secrets (none) nor module:function"),

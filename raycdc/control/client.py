@@ -133,9 +133,11 @@ class ControlClient:
                 answer = connection.getresponse()
                 said = answer.read()
         except (OSError, http.client.HTTPException) as cause:
+            slow = " The run may be waiting for its control.token, if that is a command's or plug-in's answer."
             raise StateError(
                 f"{self._who} runs the pipeline, and its door at {self._url.geturl()} does not answer ({cause}). If it "
                 "is on another machine, a firewall may be between; if it has just ended, try again."
+                + (slow if isinstance(cause, TimeoutError) else "")
             ) from cause
         if answer.status < 300:
             return said

@@ -15,6 +15,7 @@ from raycdc.checkpoint.store import CheckpointStore
 from raycdc.cli.page import print_page_link
 from raycdc.config import ControlOptions
 from raycdc.config.control import PageAccess
+from raycdc.control import client as control_client
 from raycdc.control.client import NoRun, find
 from raycdc.control.collect import About, Collector
 from raycdc.control.history import History
@@ -84,6 +85,19 @@ def test_a_run_that_does_not_answer(store: CheckpointStore) -> None:
     assert not isinstance(client, NoRun)
     with pytest.raises(StateError, match=r"its door at http://127.0.0.1:1 does not answer"):
         client.status()
+
+
+def test_a_run_that_waits_for_its_token_is_told_from_one_that_is_gone(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_client, "ANSWERS_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        taken(store, replace(Holder.myself(), beat=3, door=Door(url, "t")))
+        client = find(store, "a token of the configuration")
+        assert not isinstance(client, NoRun)
+        with pytest.raises(StateError, match=r"does not answer .* may be waiting for its control.token"):
+            client.status()
 
 
 def test_the_names_of_a_door() -> None:

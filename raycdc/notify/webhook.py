@@ -15,9 +15,12 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing, suppress
+from dataclasses import dataclass, field
 from urllib.parse import SplitResult, urlsplit
 
+from raycdc.config.notifications import NotifyOptions
 from raycdc.notify.messages import Message
 from raycdc.notify.outbox import NotSentError, OfOptions
 
@@ -25,6 +28,9 @@ from raycdc.notify.outbox import NotSentError, OfOptions
 _LATER = (408, 425, 429)
 #: Answers to an address or a signature that was right before, and may be again once it was read anew.
 _REFUSED = (401, 403)
+#: For so long, in seconds: what was read is still the same, or was something else each time. Later messages, which wait
+#: meanwhile, are refused once and dropped, until one is taken.
+SAME_FOR_S, REFUSED_FOR_S = 60.0, 300.0
 #: How often a connection that is over its time is looked for.
 _LOOK_S = 0.5
 
@@ -35,8 +41,22 @@ def signature(key: bytes, message_id: str, at_s: int, body: bytes) -> str:
     return f"v1,{base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """The receiver takes nothing since `first_s`, and what it refuses now is `texts`, since `since_s`."""
+
+    first_s: float
+    since_s: float
+    texts: tuple[str, str] = field(repr=False)
+
+
 class Webhook(OfOptions):
     """A `raycdc.notify.outbox.Receiver`."""
+
+    def __init__(self, options: NotifyOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(options)
+        self._clock = clock
+        self._refused: _Refused | None = None
 
     def send(self, message: Message) -> None:
         """See `Receiver.send`."""
@@ -67,11 +87,24 @@ class Webhook(OfOptions):
             text = (cause.strerror or str(cause)) if isinstance(cause, OSError) else type(cause).__name__
             raise NotSentError(f"the connection failed ({text})") from None
         if 200 <= status < 300:
+            self._refused = None
             return
         if 300 <= status < 400:
             raise NotSentError(f"it answers with {status}, and no redirect is followed", again=False)
-        again = status >= 500 or status in _LATER or (options is not self._options and status in _REFUSED)
+        again = status >= 500 or status in _LATER or (status in _REFUSED and self._may_be_right_later(options))
         raise NotSentError(f"it answers with {status}", again=again, after_s=after_s)
+
+    def _may_be_right_later(self, options: NotifyOptions) -> bool:
+        """Whether what was refused just now is in the middle of a change."""
+        if not self._options.may_change:
+            return False
+        now_s, texts, before = self._clock(), (options.url.reveal(), options.secret.reveal()), self._refused
+        if before is None:
+            before = _Refused(now_s, now_s, texts)
+        elif before.texts != texts:
+            before = _Refused(before.first_s, now_s, texts)
+        self._refused = before
+        return now_s - before.since_s < SAME_FOR_S and now_s - before.first_s < REFUSED_FOR_S
 
     def _connection(self, url: SplitResult) -> http.client.HTTPConnection:
         host, port = url.hostname or "", url.port

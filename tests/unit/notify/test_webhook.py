@@ -179,6 +179,42 @@ def test_plain_http_elsewhere_is_by_choice_only() -> None:
     assert webhook("http://hooks.example.org/x", allow_http=True).name == "http://hooks.example.org"
 
 
+def test_a_key_that_stays_wrong_holds_up_what_comes_behind_for_a_minute_alone(tmp_path: Path) -> None:
+    (address := tmp_path / "url").write_text("")
+    key = tmp_path / "key"
+    now_s = 1000.0
+
+    def secret(number: int) -> str:
+        return f"whsec_{base64.b64encode(bytes([number]) * 32).decode()}"
+
+    def again(after_s: float) -> bool:
+        nonlocal now_s
+        now_s += after_s
+        return refusal(hook).again
+
+    with (
+        answering(b"HTTP/1.1 401 Unauthorized\r\n\r\n") as (wrong, _),
+        answering(b"HTTP/1.1 204 No Content\r\n\r\n") as (right, _),
+    ):
+        address.write_text(wrong)
+        key.write_text(secret(0))
+        options = {"url": Renewed(wrong, f"${{file:{address}}}"), "secret": Renewed(secret(0), f"${{file:{key}}}")}
+        given = NotifyOptions.model_validate({"type": "webhook", "timeout": "60s", **options})
+        hook = Webhook(given, clock=lambda: now_s)
+        assert [again(0), again(59), again(1), again(3600)] == [True, True, False, False]
+        # One message is taken, and then the receiver's key is changed before ours is.
+        address.write_text(right)
+        hook.send(tried("shop"))
+        address.write_text(wrong)
+        assert again(0)
+        for number in range(1, 6):
+            key.write_text(secret(number))
+            assert again(50)
+        # Texts that are others each time are not tried without an end either.
+        key.write_text(secret(6))
+        assert not again(50)
+
+
 def test_address_and_key_are_read_again_for_each_message(tmp_path: Path) -> None:
     (path := tmp_path / "path").write_text("yesterday")
     (key := tmp_path / "key").write_text(SECRET)

@@ -36,6 +36,7 @@ from raycdc.control.model import Chosen, Status
 from raycdc.control.openapi import description
 from raycdc.control.page.routes import SESSION, Page
 from raycdc.control.requests import HEADERS, error, has_token, is_name, json_body, number_of, wants_token
+from raycdc.control.still_in import STILL_IN, StillIn, TokenWatch, still_in_of
 from raycdc.driver.commands import CommandDesk
 from raycdc.errors import ConfigError, RaycdcError
 from raycdc.source.table_commands import Command, TableAction
@@ -65,7 +66,7 @@ class Guarding:
 
 def application(answers: Answers, guarding: Guarding, page: Page | None = None) -> Starlette:
     """The ASGI application, with the page for browsers unless that is off."""
-    api = _Api(answers, page)
+    api = _Api(answers)
     routes = [
         Route("/v1/status", beside(api.status)),
         Route("/v1/tables", beside(api.tables)),
@@ -86,45 +87,52 @@ class _Guard:
         self._app = app
         self._guarding = guarding
         self._page = page
+        self._watch = TokenWatch(guarding.token, None if page is None else page.sessions)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        token = self._guarding.token
-        refused: Response | None
-        try:
-            known = await in_thread(token.now) if token.changes else token.now()
-        except TooManyCallsError as busy:
-            refused = error(503, str(busy))
-        else:
-            if self._page is not None:
-                self._page.sessions.have_token(known)
-            refused = self._refusal(Request(scope), known)
+        token, request = self._guarding.token, Request(scope)
+        # Before the token is read, so that no foreign page has a command run.
+        refused = self._foreign(request)
+        if refused is None:
+            try:
+                known = await in_thread(token.now) if token.changes else token.now()
+            except TooManyCallsError as busy:
+                refused = error(503, str(busy))
+            else:
+                if self._page is not None:
+                    self._page.sessions.have_token(known)
+                refused = self._refusal(request, known)
         await (self._app if refused is None else refused)(scope, receive, send)
 
-    def _refusal(self, request: Request, token: str) -> Response | None:
+    def _foreign(self, request: Request) -> Response | None:
+        """The answer to what a foreign page may have sent."""
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
         if host.lower() not in self._guarding.hosts:
             return error(421, "The Host of the request is none of this door's names (control.hosts).")
         if origin is not None and origin.lower() not in {f"http://{host.lower()}", f"https://{host.lower()}"}:
             return error(403, "The Origin of the request is another one.")
+        return None
+
+    def _refusal(self, request: Request, token: str) -> Response | None:
         if has_token(request, token) or (self._page is not None and self._page.is_open(request)):
+            request.scope[STILL_IN] = StillIn(self._watch, token, None)
             return None
         session = None if self._page is None else self._page.sessions.of(request)
         if session is None:
             return wants_token(error(401, "The request has not the token of this run (Authorization: Bearer …)."))
-        if request.method not in READING and origin is None:
+        if request.method not in READING and request.headers.get("origin") is None:
             return error(403, "A browser says where a request that acts comes from (Origin).")
         if request.method not in READING and session.reads_only and request.url.path != "/page/logout":
             return error(403, "Whoever came in here may look, and not act (control.page, or a link to look alone).")
-        request.scope[SESSION] = session
+        request.scope[SESSION], request.scope[STILL_IN] = session, StillIn(self._watch, token, session)
         return None
 
 
 class _Api:
-    def __init__(self, answers: Answers, page: Page | None) -> None:
+    def __init__(self, answers: Answers) -> None:
         self._answers = answers
-        self._page = page
 
     def status(self, request: Request) -> Response:
         return _json(self._answers.status(_chosen(request)).to_json())
@@ -162,8 +170,7 @@ class _Api:
         if self._answers.events.full:
             return error(503, "As many follow the events as may; try again later.")
         headers = HEADERS | {"X-Accel-Buffering": "no"}
-        events, page = self._answers.events, self._page
-        lines = events.follow() if page is None else events.follow(page.still_in(request))
+        lines = self._answers.events.follow(still_in_of(request))
         return StreamingResponse(lines, media_type="text/event-stream", headers=headers)
 
     def openapi(self, _: Request) -> Response:

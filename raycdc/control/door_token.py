@@ -24,6 +24,11 @@ class DoorToken:
         """Whether `now` reads something."""
         return isinstance(self._text, Renewed)
 
+    @property
+    def last(self) -> str:
+        """The token as `now` gave it last. Does not block."""
+        return self._known
+
     def now(self) -> str:
         """The token that counts; empty for none. May block (`raycdc.references.ANSWER_TIMEOUT_S`). What can be
         no token, such as a file that is just being written, leaves the one before in force.

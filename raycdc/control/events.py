@@ -14,8 +14,8 @@ from raycdc.run_events import RunEvent, event_to_json
 FOLLOWERS_MAX = 16
 #: Events that a follower may be behind; one that reads more slowly is let go, and may come again.
 BEHIND_MAX = 1000
-#: A comment this often shows that the connection lives.
-BREATH_S = 15.0
+#: A comment this often shows that the connection lives; whether a follower is still let in is asked as often.
+BREATH_S = 5.0
 
 
 class EventHub:

@@ -71,16 +71,17 @@ class Feed:
         return self._lookers >= LOOKERS_MAX
 
     async def follow(
-        self, wanted: Wanted, may: May, still_in: Callable[[], bool] | None = None
+        self, wanted: Wanted, may: May, still_in: Callable[[], bool], *, is_browser: bool
     ) -> AsyncIterator[bytes]:
-        """Looks as server-sent events, until whoever looks goes. A browser is asked for before each, `still_in`: the
-        last event of one that may look no more is ``end``, and that of one that has looked for `STREAM_S` ``again``.
+        """Looks as server-sent events, until whoever looks goes, or is not `still_in`, which is asked before each. The
+        last event of one that may look no more is ``end``, and that of a browser that has looked for `STREAM_S`
+        ``again``.
         """
         seen, until_s = _Seen(), time.monotonic() + STREAM_S
         self._lookers += 1
         try:
-            while still_in is None or still_in():
-                if still_in is not None and time.monotonic() >= until_s:
+            while still_in():
+                if is_browser and time.monotonic() >= until_s:
                     yield AGAIN
                     return
                 try:

@@ -6,7 +6,7 @@
 | ``POST /page/login`` with ``{"code": …}`` | lets a browser in, for a link's code or the token | anybody |
 | ``POST /page/logout`` | ends the session | who was let in |
 | ``GET /v1/look`` | `raycdc.control.page.look.Look`, every second, as server-sent events: ``look``, and a last \
-``end`` for a session that has ended, ``again`` for one that has looked for an hour; ``?contains=``, \
+``end`` for whoever is let in no more, ``again`` for a browser that has looked for an hour; ``?contains=``, \
 ``phase=``, ``sort=``, ``descending=1``, ``offset=`` and ``limit=`` choose its tables, ``table=`` one more | \
 the token, or who was let in |
 | ``GET /v1/schema?table=…`` | the columns of a table (`raycdc.control.page.schemas`) | the same |
@@ -16,8 +16,6 @@ the token, or who was let in |
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from starlette.requests import Request
@@ -30,6 +28,7 @@ from raycdc.control.page.schemas import Schemas
 from raycdc.control.page.sessions import SESSION_GOOD_FOR_S, Session, Sessions
 from raycdc.control.page.verifications import Verifications
 from raycdc.control.requests import HEADERS, error, json_body, number_of
+from raycdc.control.still_in import still_in_of
 from raycdc.control.table_order import Sorting, Wanted
 
 STATIC = Path(__file__).parent / "static"
@@ -85,11 +84,6 @@ class Page:
             *self._schemas.routes(),
             *(() if self._verifications is None else self._verifications.routes()),
         ]
-
-    def still_in(self, request: Request) -> Callable[[], bool]:
-        """Says from now on whether whoever sent the request is let in; a session is used by being asked for."""
-        session = session_of(request)
-        return (lambda: True) if session is None else partial(self._sessions.goes_on, session)
 
     def close(self) -> None:
         """The run ends."""
@@ -153,7 +147,7 @@ class Page:
             return error(503, "As many look at this run as may; close another page of it.")
         session = session_of(request)
         may = May(act=session is None or not session.reads_only, verify=self._verifications is not None)
-        looks = self._feed.follow(_wanted(request), may, None if session is None else self.still_in(request))
+        looks = self._feed.follow(_wanted(request), may, still_in_of(request), is_browser=session is not None)
         headers = HEADERS | {"X-Accel-Buffering": "no"}
         answer = StreamingResponse(looks, media_type="text/event-stream", headers=headers)
         if session is not None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from starlette.types import Message
 
 from raycdc.checkpoint.store import CheckpointStore
+from raycdc.control import door_token, events, still_in
 from raycdc.control.api import Answers, Guarding, application
 from raycdc.control.collect import About, Collector
 from raycdc.control.door_token import DoorToken
@@ -252,6 +254,55 @@ def test_a_token_that_is_changed_counts_at_once_and_whoever_came_in_before_is_ou
     assert door.ask("/v1/status", None, OWN | {"authorization": "Bearer the-token-of-today"}).code == 200
     assert door.look(door.log_in("the-token-of-today"))
     assert "the-token" not in repr(DoorToken(TOKEN))
+
+
+def test_what_a_foreign_page_sends_has_no_token_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def said(text: str) -> str:
+        read.append(text)
+        return str(text)
+
+    monkeypatch.setattr(door_token, "newest", said)
+    door = Door(tmp_path, token=Renewed(TOKEN, "${command:slow}"))
+    assert door.ask("/v1/status", None, BEARER | {"host": "elsewhere.example.org"}).code == 421
+    assert door.ask("/v1/status", None, BEARER | {"origin": "http://elsewhere.example.org"}).code == 403
+    assert not read
+    assert door.ask("/v1/status", None, BEARER).code == 200
+    assert read == [TOKEN]
+
+
+@pytest.mark.parametrize("by_token", [True, False], ids=["token", "session"])
+@pytest.mark.parametrize("path", ["/v1/look", "/v1/events"])
+def test_a_stream_ends_when_the_token_has_become_another_one_and_never_waits_for_it(
+    path: str, by_token: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_feed, "EVERY_S", 0.0)
+    monkeypatch.setattr(events, "BREATH_S", 0.01)
+    monkeypatch.setattr(still_in, "READ_EVERY_S", 0.0)
+    goes_on, asked = threading.Event(), threading.Event()
+
+    def said(_: str) -> str:
+        """Of a command that hangs whenever it is asked again."""
+        if not asked.is_set():
+            asked.set()
+            return TOKEN
+        assert goes_on.wait(600)
+        return "the-token-of-today"
+
+    monkeypatch.setattr(door_token, "newest", said)
+    door = Door(tmp_path, token=Renewed(TOKEN, "${command:slow}"))
+    session = door.sessions.let_in(TOKEN)
+    assert session is not None
+
+    def came(count: int) -> None:
+        if count == 5:
+            goes_on.set()
+
+    _, parts = door.stream(path, BEARER if by_token else door.headers_of(session), came)
+    assert len(parts) >= 5
+    assert path == "/v1/events" or parts[-1] == page_feed.ENDED
+    assert not door.sessions.goes_on(session)
 
 
 def test_a_session_ends_when_it_is_left_or_long_unused_or_many_others_came(door: Door) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -114,8 +114,9 @@ class EnumeratorDialect(Protocol):
 
     def planning(self) -> AbstractContextManager[PlanChunks]:
         """`plan` for several tables, one after another in one thread, with whatever they can share, such as a
-        connection; ``nullcontext(self.plan)`` where that is nothing.
+        connection: nothing, unless a dialect says otherwise.
         """
+        return nullcontext(self.plan)
 
     def current_ordinal(self) -> int:
         """The log's end now."""

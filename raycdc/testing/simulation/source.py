@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,7 +35,7 @@ from raycdc.source.snapshot.log_unit import (
     TransactionPart,
     Transactions,
 )
-from raycdc.source.snapshot.snapshot_plan import PlanChunks, PlannedChunks, ResumePoint, StartPoint, TablePlan
+from raycdc.source.snapshot.snapshot_plan import EnumeratorDialect, PlannedChunks, ResumePoint, StartPoint, TablePlan
 from raycdc.source.split import StreamSplit
 from raycdc.source.table_life import Parking
 from raycdc.testing.simulation.chunk_source import SimChunkSource
@@ -62,8 +61,8 @@ SEARCHES_MAX = 60
 RING_S = VISIBLE_WITHIN_S + 0.5
 
 
-class SimEnumeratorDialect:
-    """`raycdc.source.snapshot.enumerator.EnumeratorDialect`."""
+class SimEnumeratorDialect(EnumeratorDialect):
+    """One that shares nothing between tables."""
 
     def __init__(self, database: SimDatabase) -> None:
         self._database = database
@@ -85,9 +84,6 @@ class SimEnumeratorDialect:
         following = first + len(taken)
         more = PlannerState.from_json({"next": following}) if following < len(chunks) else None
         return PlannedChunks(tuple(taken), more, len(chunks))
-
-    def planning(self) -> AbstractContextManager[PlanChunks]:
-        return nullcontext(self.plan)
 
     def captures(self, table: TableId) -> bool:
         return True

@@ -91,7 +91,8 @@ class PipelineOptions(Options):
         "as there are at most so many epochs an hour in the mean of ten minutes; under load, with none left, or while "
         "a snapshot is read, epoch_interval groups them. 0: never sooner. Default: "
         f"{EPOCHS_PER_HOUR}, or 0 where epoch_interval is set, and for an iceberg sink whose tables keep thousands of "
-        "snapshots: changelogs and tables that others made, without keep_snapshots.",
+        "snapshots: changelogs and tables that others made, without keep_snapshots or expire_snapshots; "
+        "keep_snapshots = 0 or more than 2000; expire_snapshots longer than 33 minutes, without keep_snapshots.",
         example=EPOCHS_PER_HOUR,
         ge=0,
     )

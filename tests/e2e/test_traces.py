@@ -87,7 +87,8 @@ def test_each_epoch_has_a_trace_whose_rows_are_those_that_the_run_tells_of(
     token = tmp_path / "token"
     token.write_text("Bearer first-geheim")
     headers = f'{{ authorization = "${{file:{token}}}" }}'
-    job = job_of(mariadb, tmp_path, database, section(collector.url, headers=headers, end_wait='"60s"'))
+    sections = section(collector.url, headers=headers, end_wait='"60s"', timeout='"10m"')
+    job = job_of(mariadb, tmp_path, database, sections)
     job.local = local
     # The first request finds a collector that is not well; the run goes on, and it gets the same traces later.
     collector.answers = [500]

@@ -354,6 +354,10 @@ def _traces(start: Start) -> Iterator[CheckResult]:
         text = f"OpenTelemetry refuses a variable of the environment ({cause}); no trace is sent, and a run goes on."
         yield CheckResult("traces", text, "Correct or unset it.", required=False)
         return
+    except Exception as cause:  # noqa: BLE001 - of libraries that do not go together
+        text = f"OpenTelemetry cannot be loaded ({type(cause).__name__}: {cause}); no trace is sent, and a run goes on."
+        yield CheckResult("traces", text, "Run: pip install --upgrade 'raycdc[otel]'", required=False)
+        return
     if problem := _no_certificates(options.ca):
         text = f"{problem}; no trace would be taken, and a run goes on."
         yield CheckResult("traces", text, "Correct traces.ca.", required=False)

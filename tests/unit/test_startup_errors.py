@@ -257,7 +257,9 @@ def test_yarn_without_the_configuration_of_its_cluster_is_refused(monkeypatch: p
     assert all(found.ok or not found.required for found in check.results(start))
 
 
-def test_traces_without_their_packages_are_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_traces_without_their_packages_are_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (check,) = [check for check in START_CHECKS if check.name == "traces"]
 
     def results(**traces: str) -> list[Any]:
@@ -278,3 +280,10 @@ def test_traces_without_their_packages_are_refused_before_anything_starts(monkey
     assert found.text == (
         "[traces] needs a package that is not installed (opentelemetry.of_nothing). Run: pip install 'raycdc[otel]'"
     )
+    # Packages of versions that do not go together.
+    (tmp_path / "odd_exporter.py").write_text("raise TypeError('no descriptor')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("raycdc.startup_checks.TRACES_MODULE", "odd_exporter")
+    (found,) = results(endpoint="http://127.0.0.1:4318")
+    assert (found.ok, found.required) == (False, False)
+    assert "OpenTelemetry cannot be loaded (TypeError: no descriptor)" in found.text

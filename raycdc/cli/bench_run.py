@@ -21,7 +21,7 @@ from raycdc.errors import ConfigError, ExitCode, RaycdcError
 from raycdc.model.json_value import Json
 from raycdc.printable import printable, printable_json, printable_text
 from raycdc.run_bench.measured import Figures, Limits, measured
-from raycdc.run_bench.trial import Setting, trial_config
+from raycdc.run_bench.trial import TOLD_TO_OTHERS, Setting, trial_config
 
 VERSION = 1
 AS_IT_IS = "as it is"
@@ -44,9 +44,12 @@ def measure_run(path: Path, asked: Asked) -> int:
     config = load_config(path)
     data = read_toml(path)
     settings = [Setting.parse(text) for text in asked.tries]
+    own = ("sink.", "pipeline.state", "control.", *(f"{section}." for section in TOLD_TO_OTHERS))
     for setting in settings:
-        if setting.key.startswith(("sink.", "pipeline.state", "control.")):
-            raise ConfigError(f"--try {setting.key}: a measured run has a target and a state of its own.")
+        if setting.key.startswith(own):
+            raise ConfigError(
+                f"--try {setting.key}: a measured run has a target and a state of its own, and tells nobody else."
+            )
         # Nobody wants to hear of a misspelt key after the runs before it.
         trial_config(data, (setting,), Path("nowhere"), into=asked.into)
     runs: list[Figures] = []

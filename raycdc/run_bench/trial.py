@@ -13,6 +13,8 @@ from raycdc.errors import ConfigError
 
 #: The sink in whose place `--into` puts files, which cost little beside the way to them.
 PLAIN = "parquet"
+#: Sections by which others hear of the real pipeline, and would take a measured run for it.
+TOLD_TO_OTHERS = ("traces", "notify", "metrics", "logging")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ def trial_config(data: TomlTable, settings: Sequence[Setting], folder: Path, *, 
     changed = _with(changed, ["pipeline", "work"], None)
     changed = _with(changed, ["source", "group_id"], None)
     changed = _with(changed, ["control"], {"enabled": False})
+    for section in TOLD_TO_OTHERS:
+        changed = _with(changed, [section], None)
     place = str(folder / "target")
     if into:
         write: TomlTable = {} if into == "delta" else {"write": "changelog"}

@@ -13,7 +13,9 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,7 +28,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import Status, StatusCode, set_span_in_context
-from requests import PreparedRequest, Response, Session
+from requests import PreparedRequest, Request, Response, Session
 from requests.adapters import HTTPAdapter
 from requests.auth import AuthBase
 from requests.exceptions import ConnectionError as RequestsConnectionError
@@ -41,6 +43,13 @@ from raycdc.tracing.trace import Span
 
 #: Answers that say that the same traces would be refused for ever (OTLP: bad data); others may get better.
 _NEVER = (400, 413, 415, 422)
+#: What is said of a request beside a user's own headers. They are given to the exporter, because it would rather take
+#: those of ``OTEL_EXPORTER_OTLP_HEADERS``, which nobody has checked: they may be meant for another collector.
+_OF_REQUESTS = {
+    "content-type": "application/x-protobuf",
+    "content-encoding": "gzip",
+    "user-agent": f"raycdc/{version('raycdc')}",
+}
 
 Made = list[ReadableSpan]
 
@@ -52,18 +61,20 @@ class OtlpExporter:
         self._options = options
         self._wire = _Wire(options)
         self._headers = _Headers(options.headers)
-        session = Session()
+        session = _Session()
         # It also keeps requests from looking for a password in a file of the user's.
         session.auth = self._headers
         session.mount("http://", self._wire)
         session.mount("https://", self._wire)
-        self._exporter = otlp.OTLPSpanExporter(
-            endpoint=options.url,
-            certificate_file=options.ca,
-            timeout=options.timeout.total_seconds(),
-            compression=Compression.Gzip,
-            session=session,
-        )
+        with _quiet_about_headers():
+            self._exporter = otlp.OTLPSpanExporter(
+                endpoint=options.url,
+                certificate_file=options.ca,
+                headers=_OF_REQUESTS,
+                timeout=options.timeout.total_seconds(),
+                compression=Compression.Gzip,
+                session=session,
+            )
         self._spans = _Collected()
         provider = TracerProvider(sampler=ALWAYS_ON, resource=_resource(), shutdown_on_exit=False)
         provider.add_span_processor(self._spans)
@@ -148,6 +159,15 @@ class _Headers(AuthBase):
         return request
 
 
+class _Session(Session):
+    """Takes no header of the environment from the exporter, not even to look whether it can be sent."""
+
+    def prepare_request(self, request: Request) -> PreparedRequest:
+        """See `Session.prepare_request`."""
+        request.headers = {name: value for name, value in request.headers.items() if name.lower() in _OF_REQUESTS}
+        return super().prepare_request(request)
+
+
 class _NotSentError(RequestException):
     """No error of a connection for the exporter, which would try again by itself, in silence and for long."""
 
@@ -170,6 +190,8 @@ class _Wire(HTTPAdapter):
         because headers are for this collector alone.
         """
         self.forget()
+        # A proxy of the environment would see headers that are for this collector alone.
+        named["proxies"] = {}
         if self._options.ca is not None:
             # A variable of the environment would come before the session's own file (requests, `REQUESTS_CA_BUNDLE`).
             named["verify"] = self._options.ca
@@ -220,6 +242,22 @@ def _resource() -> Resource:
         }
     )
     return own.merge(OTELResourceDetector().detect())
+
+
+@contextmanager
+def _quiet_about_headers() -> Iterator[None]:
+    """Within it this thread logs nothing of variables with headers: the line would quote one that is mistyped."""
+    thread = threading.get_ident()
+
+    def is_of_others(_: logging.LogRecord) -> bool:
+        return threading.get_ident() != thread
+
+    logger = logging.getLogger("opentelemetry.util.re")
+    logger.addFilter(is_of_others)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_of_others)
 
 
 def _is_not_ours(record: logging.LogRecord) -> bool:

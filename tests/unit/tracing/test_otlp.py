@@ -79,6 +79,32 @@ def test_headers_are_read_again_for_each_request(tmp_path: Path) -> None:
     assert [headers["x-token"] for headers in collector.headers] == ["first", "second"]
 
 
+@pytest.mark.parametrize("variable", ["OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"])
+def test_headers_of_the_librarys_own_variables_are_neither_sent_nor_logged(
+    variable: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = ("api-key", "cookie", "user-agent", "content-type", "content-encoding", "accept")
+    # The first is mistyped, the second is none that could be sent.
+    odd = ["Authorization: Bearer geheim", "x-odd=a%0Ageheim"]
+    monkeypatch.setenv(variable, ",".join([*odd, *(f"{name}=geheim" for name in names)]))
+    with collecting() as collector, caplog.at_level(logging.DEBUG):
+        options = TracesOptions(endpoint=collector.url, headers={"x-token": Secret("ours")})
+        assert sent(OtlpExporter(options), TRACE) == ""
+    (headers,) = collector.headers
+    assert headers["x-token"] == "ours"
+    assert len(collector.roots()) == 1
+    assert "geheim" not in repr(headers) + caplog.text
+
+
+def test_no_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    with collecting() as collector:
+        assert sent(OtlpExporter(TracesOptions(endpoint=collector.url)), TRACE) == ""
+
+
 @pytest.mark.parametrize(
     ("status", "why"),
     [

@@ -36,7 +36,9 @@ class Received:
 
 @dataclass(slots=True)
 class Collector:
-    """`answers` come before the good ones; while `free` is not set, requests hang."""
+    """`answers` come before the good ones; while `free` is not set, requests hang. Answers that are `cut` have lost
+    their body.
+    """
 
     spans: list[Received] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
@@ -45,6 +47,7 @@ class Collector:
     answers: list[int] = field(default_factory=list)
     free: threading.Event = field(default_factory=threading.Event)
     asked: threading.Event = field(default_factory=threading.Event)
+    cut: bool = False
     url: str = ""
 
     def take(self, path: str, headers: dict[str, str], body: bytes) -> int:
@@ -122,7 +125,7 @@ def collecting(tls: ssl.SSLContext | None = None) -> Iterator[Collector]:
             self.send_response(status)
             if 300 <= status < 400:
                 self.send_header("Location", "/elsewhere")
-            self.send_header("Content-Length", "0")
+            self.send_header("Content-Length", "9" if collector.cut else "0")
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the overridden one

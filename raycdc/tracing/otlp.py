@@ -103,7 +103,7 @@ class OtlpExporter:
         except RequestException:
             # Some versions of the exporter let it pass.
             taken = False
-        if not taken:
+        if not (taken or self._wire.taken):
             raise self._wire.refusal()
 
     def close(self) -> None:
@@ -178,18 +178,26 @@ class _Wire(HTTPAdapter):
     def __init__(self, options: TracesOptions) -> None:
         super().__init__()
         self._options = options
+        self._tried = False
         self._status: int | None = None
         self._cause: Exception | None = None
 
     def forget(self) -> None:
         """A new try begins."""
+        self._tried = False
         self._status = self._cause = None
+
+    @property
+    def taken(self) -> bool:
+        """Whether the collector has said so, even where the rest of its answer was lost."""
+        return self._status is not None and 200 <= self._status < 300
 
     def send(self, request: PreparedRequest, *arguments: Any, **named: Any) -> Response:
         """See `HTTPAdapter.send`; `_NotSentError` for whatever is no success. An answer that leads elsewhere is none,
         because headers are for this collector alone.
         """
         self.forget()
+        self._tried = True
         # A proxy of the environment would see headers that are for this collector alone.
         named["proxies"] = {}
         if self._options.ca is not None:
@@ -201,7 +209,7 @@ class _Wire(HTTPAdapter):
             self._cause = cause
             raise _NotSentError from cause
         self._status = response.status_code
-        if not 200 <= response.status_code < 300:
+        if not self.taken:
             response.close()
             raise _NotSentError
         return response
@@ -217,6 +225,9 @@ class _Wire(HTTPAdapter):
 
     def refusal(self) -> NotTakenError:
         """The error that says why the last try failed."""
+        if not self._tried:
+            # The exporter gave them up by itself, as it would each time.
+            return NotTakenError("they cannot be encoded, or are too large for a request", again=False)
         status, cause = self._status, self._cause
         if status is not None:
             redirected = ", and no redirect is followed" if 300 <= status < 400 else ""

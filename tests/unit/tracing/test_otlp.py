@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import ssl
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -103,6 +104,24 @@ def test_no_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     with collecting() as collector:
         assert sent(OtlpExporter(TracesOptions(endpoint=collector.url)), TRACE) == ""
+
+
+def test_traces_that_the_exporter_gives_up_by_itself_are_never_tried_again() -> None:
+    with collecting() as collector:
+        exporter = OtlpExporter(TracesOptions(endpoint=collector.url))
+        collector.answers = [503]
+        assert sent(exporter, TRACE) == "it answers with 503 (again)"
+        # Half of a character: no UTF-8 can be made of it.
+        why = sent(exporter, replace(TRACE, name="\ud800"))
+        assert why == "they cannot be encoded, or are too large for a request (never)"
+        assert sent(exporter, TRACE) == ""
+
+
+def test_an_answer_that_is_cut_behind_its_status_has_taken_them() -> None:
+    with collecting() as collector:
+        collector.cut = True
+        assert sent(OtlpExporter(TracesOptions(endpoint=collector.url)), TRACE) == ""
+    assert len(collector.roots()) == 1
 
 
 @pytest.mark.parametrize(

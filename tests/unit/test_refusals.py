@@ -59,6 +59,7 @@ CLASSES: dict[str, tuple[int, Whose]] = {
     "epochs/ports.py": (1, Whose.STATE),
     "epochs/holdings.py": (3, Whose.STATE),
     "epochs/known_rows.py": (1, Whose.STATE),
+    "spark/lifecycle.py": (1, Whose.SINK),
     "spark/session.py": (8, Whose.START),
     "spark/stage.py": (1, Whose.SINK),
     "spark/transforms.py": (14, Whose.RULES),

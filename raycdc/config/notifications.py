@@ -8,12 +8,11 @@ from datetime import timedelta
 from enum import StrEnum
 from hashlib import sha256
 from typing import Literal, Self
-from urllib.parse import SplitResult, urlsplit
 
 from pydantic import field_validator, model_validator
 
 from raycdc.config.fields import Duration, FilePath, Options, Secret, option
-from raycdc.config.tls import is_loopback
+from raycdc.config.http_url import is_plain_elsewhere, server_of, split_url
 from raycdc.references import Renewed, newest
 
 #: How a signing key begins, and the bytes that may stand behind it in base64 (Standard Webhooks 1.0.0, "Signature
@@ -89,8 +88,7 @@ class NotifyOptions(Options):
         """The receiver in words that show no token: scheme and host, or the program."""
         if self.type == "command":
             return f"the command {self.command[0]}"
-        parts = urlsplit(self.url.reveal())
-        return f"{parts.scheme}://{parts.netloc}"
+        return server_of(self.url.reveal())
 
     @property
     def digest(self) -> str:
@@ -156,14 +154,14 @@ class NotifyOptions(Options):
         text = self.url.reveal()
         if not text:
             raise ValueError('url is required for type = "webhook", e.g. url = "${env:WEBHOOK_URL}"')
-        parts, host = _split(text)
-        if not (text.isascii() and text.isprintable() and " " not in text and _can_be_asked(host)):
+        parts, host = split_url(text)
+        if not _can_be_asked(host):
             raise ValueError("url must be one such as https://HOST/PATH, in ASCII")
         if parts.scheme not in ("https", "http"):
             raise ValueError("url must begin with https://")
         if parts.username is not None or parts.password is not None:
             raise ValueError("url must have no name and password before its host, which nothing here sends")
-        if parts.scheme == "http" and not (self.allow_http or is_loopback(host)):
+        if is_plain_elsewhere(text) and not self.allow_http:
             raise ValueError(
                 "url is plain HTTP to another machine, where others can read messages; use https, or set "
                 "allow_http = true"
@@ -173,12 +171,3 @@ class NotifyOptions(Options):
 def _can_be_asked(host: str) -> bool:
     """Whether it is made of names as DNS has them (RFC 1035, 2.3.4), or an address."""
     return all(0 < len(name) < 64 for name in host.removesuffix(".").split("."))
-
-
-def _split(url: str) -> tuple[SplitResult, str]:
-    """The parts of a URL, and its host, which is empty where it is none that can be asked."""
-    try:
-        parts = urlsplit(url)
-        return parts, "" if parts.port == 0 else parts.hostname or ""
-    except ValueError:
-        return urlsplit(""), ""

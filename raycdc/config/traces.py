@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from typing import Self
-from urllib.parse import urlsplit
 
 from pydantic import field_validator, model_validator
 
 from raycdc.config.fields import Duration, FilePath, Options, Secret, option
-from raycdc.config.tls import is_loopback
+from raycdc.config.http_url import is_plain_elsewhere, server_of, split_url
 
 #: What a collector has behind its address, for traces (OTLP 1.x, "OTLP/HTTP Request").
 PATH = "/v1/traces"
@@ -69,22 +68,16 @@ class TracesOptions(Options):
     @property
     def place(self) -> str:
         """The collector in words: scheme and host."""
-        parts = urlsplit(self.endpoint)
-        return f"{parts.scheme}://{parts.netloc}"
+        return server_of(self.endpoint)
 
     @field_validator("endpoint")
     @classmethod
     def _check_endpoint(cls, endpoint: str) -> str:
         if not endpoint:
             return endpoint
-        no_url = ValueError("must be a URL such as http://HOST:4318, in ASCII")
-        try:
-            parts = urlsplit(endpoint)
-            host, port = parts.hostname or "", parts.port
-        except ValueError:
-            raise no_url from None
-        if not host or port == 0 or not (endpoint.isascii() and endpoint.isprintable() and " " not in endpoint):
-            raise no_url
+        parts, host = split_url(endpoint)
+        if not host:
+            raise ValueError("must be a URL such as http://HOST:4318, in ASCII")
         if parts.scheme not in ("http", "https"):
             raise ValueError("must begin with http:// or https:// (OTLP over gRPC is not spoken here)")
         if parts.username is not None or parts.password is not None:
@@ -112,8 +105,7 @@ class TracesOptions(Options):
             if given := sorted(self.model_fields_set - {"endpoint"}):
                 raise ValueError(f'{", ".join(given)}: nothing is sent without endpoint = "http://HOST:4318"')
             return self
-        parts = urlsplit(self.endpoint)
-        if self.headers and parts.scheme == "http" and not (self.allow_http or is_loopback(parts.hostname or "")):
+        if self.headers and is_plain_elsewhere(self.endpoint) and not self.allow_http:
             raise ValueError(
                 "headers would go over plain HTTP to another machine, where others can read them; use https, or set "
                 "allow_http = true"

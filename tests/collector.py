@@ -8,13 +8,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from raycdc.tracing.trace import Attribute
+from tests.receiver import receiving
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,37 +117,13 @@ def collecting(tls: ssl.SSLContext | None = None) -> Iterator[Collector]:
     collector = Collector()
     collector.free.set()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            named = {name.lower(): value for name, value in self.headers.items()}
-            status = collector.take(self.path, named, body)
-            self.send_response(status)
-            if 300 <= status < 400:
-                self.send_header("Location", "/elsewhere")
-            self.send_header("Content-Length", "9" if collector.cut else "0")
-            self.end_headers()
+    def take(path: str, headers: dict[str, str], body: bytes) -> tuple[int, dict[str, str]]:
+        status = collector.take(path, headers, body)
+        elsewhere = {"Location": "/elsewhere"} if 300 <= status < 400 else {}
+        return status, elsewhere | {"Content-Length": "9" if collector.cut else "0"}
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the overridden one
-            pass
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        block_on_close = False
-
-        def handle_error(self, *_: object) -> None:
-            """A client that hung up meanwhile."""
-
-    server = Server(("127.0.0.1", 0), Handler)
-    if tls is not None:
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
-    collector.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield collector
-    finally:
-        collector.free.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with receiving(take, tls) as collector.url:
+        try:
+            yield collector
+        finally:
+            collector.free.set()

@@ -10,7 +10,6 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from raycdc.testing.forked_commands import completed
 from raycdc.testing.jobs import Job, catch_up
 from raycdc.testing.servers import MariaDbServer
 from tests.e2e.test_bad_rows import ROUTES, fill
+from tests.receiver import receiving
 
 pytestmark = pytest.mark.server
 
@@ -74,30 +74,12 @@ class Hook:
 
 @contextmanager
 def listening(hook: Hook) -> Iterator[None]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(hook.take({name.lower(): value for name, value in self.headers.items()}, body))
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the overridden one
-            pass
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        block_on_close = False
-
-    server = Server(("127.0.0.1", 0), Handler)
-    hook.url = f"http://127.0.0.1:{server.server_port}/hook-geheim"
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield
-    finally:
-        hook.free.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with receiving(lambda _, headers, body: (hook.take(headers, body), {})) as place:
+        hook.url = f"{place}/hook-geheim"
+        try:
+            yield
+        finally:
+            hook.free.set()
 
 
 @pytest.fixture

@@ -399,10 +399,11 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
     def _is_made_by_commit(self, standing: Standing, work: TableWork) -> bool:
         """Whether nothing is at the target and nothing is to be in it: it is made by the commit of the epoch, as
         anything else would be a commit more. Not sooner, because a target that holds an epoch keeps it from being
-        dropped.
+        dropped; and not where it has partitions, because rows of the epoch behind it may be staged before, in folders
+        that are named by their values, which look like somebody else's.
         """
         is_new = isinstance(standing, Missing) and standing.lost is None and creates(work)
-        return self.makes_at_once and is_new and not work.segments
+        return self.makes_at_once and is_new and not work.segments and not work.layout.partitions
 
     @property
     def _upsert(self) -> bool:

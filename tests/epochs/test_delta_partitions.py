@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from raycdc.errors import DataError, SchemaError, SinkError
 from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TypeKind
 from raycdc.schema import AddColumnEvent, AlterColumnTypeEvent, First, TruncateTableEvent
-from raycdc.sinks.api import SinkContext
+from raycdc.sinks.api import SinkContext, TableWork
 from raycdc.sinks.delta import target as delta_target
 from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.spark.stage import SparkTaskRunner
@@ -94,6 +95,45 @@ def test_a_table_that_others_partitioned_by_what_readers_disagree_on_is_refused(
     with pytest.raises(SinkError, match=r"shop\.orders: .* partitioned by a column 'part'"):
         world.loop(world.sink(on_existing="merge")).run()
     assert DeltaTable(str(folder)).version() == 0
+
+
+@pytest.mark.parametrize("partitioned", [True, False])
+@pytest.mark.parametrize("dies", [True, False])
+def test_rows_of_the_next_epoch_are_staged_before_a_table_without_rows_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, partitioned: bool, dies: bool
+) -> None:
+    """The folders of their partitions are not taken for a table of others, now or at the next start."""
+    world = new_world("delta-partitioned-upsert" if partitioned else "delta-upsert", tmp_path)
+    orders = world.script.table("shop.orders")
+    world.script.table("shop.customers").insert({"id": 1, "name": "x", "qty": 1})
+    world.script.seal()
+    orders.read([{"id": 1000, "name": "x", "qty": 1}])
+    world.script.seal(final=True)
+    staged, stage, commit = threading.Event(), DeltaSink.stage, DeltaSink.commit
+
+    def staging(sink: DeltaSink, works: Sequence[TableWork]) -> Any:
+        rows = stage(sink, works)
+        if any(work.target == orders.id and work.segments for work in works):
+            staged.set()
+        return rows
+
+    def waiting(sink: DeltaSink, work: TableWork, rows: Any) -> None:
+        assert staged.wait(60), "nothing of the second epoch was staged while the first one was committed"
+        if dies:
+            raise FailpointError("in a commit")
+        commit(sink, work, rows)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(DeltaSink, "stage", staging)
+        patches.setattr(DeltaSink, "commit", waiting)
+        if dies:
+            with pytest.raises(FailpointError):
+                world.loop().run()
+        else:
+            world.loop().run()
+    if dies:
+        world.restart()
+    world.check()
 
 
 def test_rows_of_a_partition_are_in_one_file_each(tmp_path: Path) -> None:

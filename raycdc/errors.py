@@ -79,6 +79,12 @@ class SourceUnavailableError(SourceError):
     cure = "Bring the source back, or correct its address; the same command goes on from there."
 
 
+class TableLockedError(SourceUnavailableError):
+    """Somebody at the source has a table locked: nothing of it can be read now, and everything of other tables can."""
+
+    cure = "End the statement or session that has the table locked, or wait: it is read as soon as the lock is gone."
+
+
 class LogLostError(SourceError):
     """The position we need is no longer in the source's log (purged or reset)."""
 

@@ -190,15 +190,29 @@ def _nonsense(address: str, cause: Exception) -> SourceError:
     )
 
 
-def query(connection: Connection[Any], sql: str, arguments: Iterable[Any] | None = None) -> list[tuple[Any, ...]]:
+def query(
+    connection: Connection[Any], sql: str, arguments: Iterable[Any] | Mapping[str, str] | None = None
+) -> list[tuple[Any, ...]]:
     """All rows of a small administrative query. Errors come as `SourceError` naming the statement."""
     note_statement(sql)
     try:
         with sane_answers(address_of(connection)), connection.cursor() as cursor:
-            cursor.execute(sql, None if arguments is None else tuple(arguments))
-            return list(cursor.fetchall())
+            named = arguments is None or isinstance(arguments, Mapping)
+            cursor.execute(sql, arguments if named else tuple(arguments or ()))
+            rows = list(cursor.fetchall())
+            if cursor.warning_count and "information_schema" in sql:
+                _require_complete(cursor)
+            return rows
     except pymysql.Error as cause:
         raise query_error(connection, sql, cause) from cause
+
+
+def _require_complete(cursor: Any) -> None:
+    """MariaDB leaves a table that it cannot open out of its catalog's answer, with a warning: here that is an error."""
+    cursor.execute("SHOW WARNINGS")
+    for _, code, text in cursor.fetchall():
+        if code == ER.LOCK_WAIT_TIMEOUT:
+            raise pymysql.err.OperationalError(code, text)
 
 
 def query_one(connection: Connection[Any], sql: str, arguments: Iterable[Any] | None = None) -> tuple[Any, ...] | None:

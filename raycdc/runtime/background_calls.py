@@ -29,7 +29,8 @@ class BackgroundCalls:
     ) -> None:
         self._lock = lock
         self._run, self._fail = run, fail
-        self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="enumerator")
+        # One plans, one may be about tables that are locked, and one is left for whatever is short.
+        self._pool = ThreadPoolExecutor(max_workers=3, thread_name_prefix="enumerator")
         self._closing = threading.Event()
         #: Questions that are under way.
         self.board = Board()

@@ -22,7 +22,7 @@ import pyarrow as pa
 from raycdc.bridge import SegmentContents, SegmentWriter, delete_there, read_segment
 from raycdc.bridge.access import SegmentAccess, SpoolAddress
 from raycdc.checkpoint.manifest import Segment
-from raycdc.errors import TableChangedError
+from raycdc.errors import TableChangedError, TableLockedError
 from raycdc.model.mask import Masks
 from raycdc.runtime.output import segment_name
 from raycdc.runtime.stopwatch import Stopwatch
@@ -134,12 +134,18 @@ class ChunkSplitReader:
     def _read(self, task: ReadChunk) -> ChunkRead:
         try:
             return self._files.write(self._reader, task)
+        except TableLockedError:
+            self._open_anew()
+            return ChunkRead(task.split, 0, exact=False, segments=(), log_end=0, locked=True)
         except TableChangedError as changed:
-            self._reader.close()
-            self._reader = self._open_chunks()
+            self._open_anew()
             end = self._reader.log_end(task.opened_at)
             misfit = str(changed)
             return ChunkRead(task.split, end.ordinal, exact=False, segments=(), log_end=end.log_end, misfit=misfit)
+
+    def _open_anew(self) -> None:
+        self._reader.close()
+        self._reader = self._open_chunks()
 
 
 class ChunkFiles:

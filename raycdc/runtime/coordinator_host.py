@@ -133,9 +133,9 @@ class CoordinatorHost:
         with self._condition:
             self._check()
             calls = self._calls
-            standing = calls.board.standing()
+            status = self._core.status(tables=tables)
             troubles = SourceTroubles(calls.troubles, calls.trouble)
-            return replace(self._core.status(tables=tables), troubles=troubles, standing=standing)
+            return replace(status, troubles=troubles, standing=(*calls.board.standing(), *status.standing))
 
     def stop(self) -> None:
         """Seal what is there; the epoch after that is final."""

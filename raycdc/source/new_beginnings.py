@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from raycdc.checkpoint.opaque import Position
+from raycdc.errors import TableLockedError
 from raycdc.model import RowKind, TableId, TableSchema, changelog_schema
 from raycdc.schema import CreateTableEvent, TruncateTableEvent
 from raycdc.source.schema_document import SchemaDocument
@@ -62,7 +63,8 @@ class Unfit:
     ordinal: int
 
 
-#: Looks at a table. None: the source has no such table. Blocks.
+#: Looks at a table. None: the source has no such table. Blocks, and the log stands meanwhile: so `TableLockedError`,
+#: after a moment, where somebody has it locked, and another look with the next unit of the log.
 LookAt = Callable[[TableId], Fit[DescribedT] | Unfit | None]
 
 
@@ -155,7 +157,10 @@ class TableLooks(Generic[L]):
         """Tables whose look holds at `ordinal`, between two transactions, each once; None: the source has none such."""
         ready: list[tuple[TableId, L | None]] = []
         for table, known in list(self._looks.items()):
-            look = known or self._look(table)
+            try:
+                look = known or self._look(table)
+            except TableLockedError:
+                continue
             self._looks[table] = look
             if look is None or look.ordinal <= ordinal:
                 del self._looks[table]

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raycdc.errors import SinkError, TableChangedError
+from raycdc.errors import SinkError, TableChangedError, TableLockedError
 from raycdc.source.split import SnapshotSplit
 from raycdc.verify.canonical import Compared
 from raycdc.verify.changelog import EMPTIED, KIND, ORDER, Fold
@@ -145,7 +145,7 @@ class TableComparison:
                 log = LogChanges(sides.source.source, split, sides.source.maker, sides.compared, named)
                 with log:
                     comparison = self._compared(held, sides, log)
-            except (LogSaysMoreError, TableChangedError) as cause:
+            except (LogSaysMoreError, TableChangedError, TableLockedError) as cause:
                 why = str(cause)
                 # The run has to pass that place before anything can be compared behind it.
                 self._terms.stopped.wait(1.0)

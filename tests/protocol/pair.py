@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from raycdc.checkpoint.manifest import Manifest, Segment
@@ -30,7 +29,13 @@ from raycdc.source.protocol.source_event import (
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.chunk_events import ChunkOpened, ChunkPublished, ChunkVoided, CloseChunk, Fate
 from raycdc.source.snapshot.enumerator import IncrementalSnapshotEnumerator, restore_or_create
-from raycdc.source.snapshot.snapshot_plan import FailoverDialect, PlanChunks, PlannedChunks, StartPoint, TablePlan
+from raycdc.source.snapshot.snapshot_plan import (
+    EnumeratorDialect,
+    FailoverDialect,
+    PlannedChunks,
+    StartPoint,
+    TablePlan,
+)
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
 from raycdc.source.table_life import SnapshotState
 
@@ -63,15 +68,16 @@ class Store:
         self.manifests.append(manifest)
 
 
-class Dialect:
+class Dialect(EnumeratorDialect):
     """One table, cut at the given bounds; its log ends at `end`."""
+
+    chunk_readers_max: int = 0
+    failover: FailoverDialect | None = None
 
     def __init__(self, *cuts: int) -> None:
         self.cuts = cuts
         self.end = 100
         self.left_out: set[TableId] = set()
-        self.chunk_readers_max = 0
-        self.failover: FailoverDialect | None = None
 
     def start_point(self) -> StartPoint:
         snapshot = SnapshotState("id", foldable=True, needs_null=False)
@@ -82,9 +88,6 @@ class Dialect:
         ranges = itertools.pairwise(bounds)
         chunks = [SnapshotSplit(table, n, "id", low, high) for n, (low, high) in enumerate(ranges)]
         return PlannedChunks(tuple(chunks[first_index:]), None, len(chunks))
-
-    def planning(self) -> AbstractContextManager[PlanChunks]:
-        return nullcontext(self.plan)
 
     def captures(self, table: TableId) -> bool:
         return table not in self.left_out

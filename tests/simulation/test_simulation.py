@@ -13,7 +13,7 @@ from raycdc.testing.simulation import Settings, Simulation, TableKind, Visibilit
 #: Seeds of an ordinary test run, which are the same each time; ``RAYCDC_SIM_SEEDS`` asks for more of each kind (or
 #: ``FIRST-LAST`` for some), as ``make test-simulation`` does. The tests beside this one say what a run notices.
 SEEDS = 60
-FAILOVER_SEEDS = LOSS_SEEDS = AS_OF_SEEDS = 10
+FAILOVER_SEEDS = LOSS_SEEDS = AS_OF_SEEDS = LOCK_SEEDS = 10
 
 
 def seeds(ordinary: int) -> range:
@@ -44,6 +44,12 @@ def test_tables_that_nothing_immutable_cuts_are_read_as_of_one_place(seed: int) 
     drawn = Settings.of(random.Random(seed), 1500)
     kinds = (TableKind.AS_OF, random.Random(seed).choice(list(TableKind)), TableKind.AS_OF)
     Simulation(seed, settings=replace(drawn, kinds=kinds, truncations=0.0)).run()
+
+
+@pytest.mark.parametrize("seed", seeds(LOCK_SEEDS))
+def test_tables_that_somebody_locks_hold_up_no_other(seed: int) -> None:
+    drawn = Settings.of(random.Random(seed), 1500)
+    Simulation(seed, settings=replace(drawn, readers=random.Random(seed).choice([1, 2]), locks=0.01)).run()
 
 
 def test_the_same_seed_gives_the_same_history() -> None:

@@ -16,7 +16,6 @@ import random
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -57,7 +56,7 @@ from raycdc.source.snapshot.log_unit import (
     Transactions,
 )
 from raycdc.source.snapshot.reading import HighWatermark
-from raycdc.source.snapshot.snapshot_plan import PlanChunks, PlannedChunks, StartPoint, TablePlan
+from raycdc.source.snapshot.snapshot_plan import EnumeratorDialect, PlannedChunks, StartPoint, TablePlan
 from raycdc.source.snapshot.stream_state import stream_of
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
 
@@ -154,7 +153,7 @@ class DatagenSource(IncrementalSource[DatagenSourceConfig]):
         return DatagenKeyOrder()
 
 
-class DatagenDialect:
+class DatagenDialect(EnumeratorDialect):
     """`raycdc.source.snapshot.snapshot_plan.EnumeratorDialect`."""
 
     #: Every reader may read chunks.
@@ -182,9 +181,6 @@ class DatagenDialect:
         cuts = [None, *range(self._config.chunk_rows, self._generator.keys, self._config.chunk_rows), None]
         splits = tuple(SnapshotSplit(table, first_index + n, "id", *each) for n, each in enumerate(pairwise(cuts)))
         return PlannedChunks(splits, None, len(splits), rows=self._config.rows)
-
-    def planning(self) -> AbstractContextManager[PlanChunks]:
-        return nullcontext(self.plan)
 
     def current_ordinal(self) -> int:
         return self._generator.end(self._began_ms)

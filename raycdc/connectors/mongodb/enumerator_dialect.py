@@ -25,14 +25,14 @@ from raycdc.connectors.mongodb.stream.token import ordinal_of
 from raycdc.model import TableId
 from raycdc.source.new_beginnings import unread
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.snapshot_plan import PlanChunks, PlannedChunks, StartPoint, TablePlan
+from raycdc.source.snapshot.snapshot_plan import EnumeratorDialect, PlanChunks, PlannedChunks, StartPoint, TablePlan
 from raycdc.source.split import SnapshotSplit
 from raycdc.transform.followed import TargetRules
 
 _log = logging.getLogger(__name__)
 
 
-class MongoDbEnumeratorDialect:
+class MongoDbEnumeratorDialect(EnumeratorDialect):
     """`raycdc.source.snapshot.snapshot_plan.EnumeratorDialect` of a snapshot, and of a change stream."""
 
     #: Every reader may read chunks.

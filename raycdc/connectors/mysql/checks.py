@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import pymysql
@@ -30,6 +30,7 @@ from raycdc.connectors.mysql.cascades import check_cascades
 from raycdc.connectors.mysql.catalog import load_tables, table_sizes
 from raycdc.connectors.mysql.client import ServerInfo, current_place
 from raycdc.connectors.mysql.ddl.column import never_logged
+from raycdc.connectors.mysql.locks import PLANNING_WAIT_S, wait_for_locks
 from raycdc.connectors.mysql.snapshot.commits import sees_commits
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SchemaError, SourceError, SourceUnavailableError
@@ -41,7 +42,7 @@ from raycdc.source.checks import CheckResult, readable_on_the_way
 RETENTION_MIN_S = 86_400.0
 #: So long it is waited for tables that another session has locked, for the first of them and for each later one: what
 #: may be read of them is no reason to hold up all others.
-_FIRST_LOCK_WAIT_S, _LATER_LOCK_WAIT_S = 5, 1
+_FIRST_LOCK_WAIT_S, _LATER_LOCK_WAIT_S = 2, PLANNING_WAIT_S
 #: A message names at most this many tables.
 _TABLES_SHOWN = 8
 
@@ -301,7 +302,7 @@ def _select_privileges(
     results = []
     refused: list[TableId] = []
     locked: list[TableId] = []
-    _wait_for_locks(connection, _FIRST_LOCK_WAIT_S)
+    wait_for_locks(connection, _FIRST_LOCK_WAIT_S)
     for table in wanted:
         name = quote_name(table.db, table.table)
         if table not in loaded:
@@ -323,14 +324,14 @@ def _select_privileges(
             if not is_of_locked_table(error.__cause__):
                 raise
             if not locked:
-                _wait_for_locks(connection, _LATER_LOCK_WAIT_S)
+                wait_for_locks(connection, _LATER_LOCK_WAIT_S)
             locked.append(table)
             continue
         if why:
             results.append(CheckResult(f"table {table}", why, error=SchemaError, parks=True))
         elif not may_read:
             refused.append(table)
-    _wait_for_locks(connection)
+    wait_for_locks(connection)
     if locked:
         results.append(
             CheckResult(
@@ -363,22 +364,6 @@ def _may_read(connection: Connection[Any], name: str) -> bool:
     except SourceError:
         return False
     return True
-
-
-@contextmanager
-def short_lock_waits(connection: Connection[Any]) -> Iterator[None]:
-    """Inside, nobody is waited for who has a table locked, or only for a moment."""
-    _wait_for_locks(connection, _LATER_LOCK_WAIT_S)
-    try:
-        yield
-    finally:
-        with suppress(SourceError):  # of a connection that is no good any more: that is told already
-            _wait_for_locks(connection)
-
-
-def _wait_for_locks(connection: Connection[Any], seconds: int | None = None) -> None:
-    """So long from here on; None: as the server does."""
-    query(connection, f"SET SESSION lock_wait_timeout = {'DEFAULT' if seconds is None else seconds}")
 
 
 def unreadable(connection: Connection[Any], table: TableId) -> str:

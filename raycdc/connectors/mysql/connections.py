@@ -9,7 +9,7 @@ from typing import Any
 
 from pymysql.connections import Connection
 
-from raycdc.clients.mysql import close_quietly, connect
+from raycdc.clients.mysql import close_quietly, connect, is_of_locked_table
 from raycdc.connectors.mysql.binlog.position import BinlogOffset
 from raycdc.connectors.mysql.binlog.stream import BinlogStream
 from raycdc.connectors.mysql.checks import ServerIdsInUseError, lease_server_id
@@ -28,7 +28,8 @@ _PAUSE_S = 0.02
 class SharedConnection:
     """One connection for questions that are asked one after another, by one thread; close it at the end.
 
-    After an error another one is opened, because nobody knows what state a session is in that had one.
+    After an error another one is opened, because nobody knows what state a session is in that had one; but a lock that
+    it waited for in vain leaves a session as it was.
     """
 
     def __init__(self, connect: Callable[[], Connection[Any]]) -> None:
@@ -42,8 +43,9 @@ class SharedConnection:
             self._connection = self._connect()
         try:
             yield self._connection
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            if not is_of_locked_table(error.__cause__):
+                self.close()
             raise
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ shares one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from typing import Any
@@ -14,16 +14,23 @@ from typing import Any
 from pymysql.connections import Connection
 
 from raycdc.checkpoint.opaque import NO_NOTES, LogNotes, PlannerState, Position
-from raycdc.clients.mysql import is_of_changed_table
+from raycdc.clients.mysql import is_of_changed_table, is_of_locked_table
 from raycdc.connectors.mysql.binlog.position import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.cascades import refusal_of
 from raycdc.connectors.mysql.catalog import database_charsets, discover_tables, load_tables
-from raycdc.connectors.mysql.checks import require_source, short_lock_waits, unfit, unreadable
+from raycdc.connectors.mysql.checks import require_source, unfit, unreadable
 from raycdc.connectors.mysql.client import ServerInfo, current_place, probe, start_position
 from raycdc.connectors.mysql.connections import Connections, SharedConnection
 from raycdc.connectors.mysql.ddl.history_state import StoredHistory, begin_state
 from raycdc.connectors.mysql.failover import is_elsewhere, resume_position
 from raycdc.connectors.mysql.hidden_changes import hidden_table
+from raycdc.connectors.mysql.locks import (
+    PLANNING_WAIT_S,
+    connect_briefly,
+    locked_by,
+    locked_error,
+    short_lock_waits,
+)
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig
 from raycdc.connectors.mysql.snapshot.chunk_plan import ChunkPlan
 from raycdc.connectors.mysql.snapshot.chunk_range import split_of
@@ -33,7 +40,7 @@ from raycdc.connectors.mysql.table_look import unread
 from raycdc.connectors.mysql.table_options import TableOptions
 from raycdc.connectors.mysql.values.documents import document_of, table_of
 from raycdc.connectors.mysql.values.types import MySqlTable
-from raycdc.errors import SourceError
+from raycdc.errors import SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.source.connector import SourceContext
 from raycdc.source.schema_document import SchemaDocument
@@ -104,13 +111,36 @@ class MySqlEnumeratorDialect:
 
     def plan(self, document: SchemaDocument, table: TableId, planner: PlannerState, first_index: int) -> PlannedChunks:
         """The next chunks of a table; `planner` holds only the key at first."""
-        return self._planned(self._connections.connect, document, table, planner, first_index)
+        with self.planning() as plan:
+            return plan(document, table, planner, first_index)
 
     @contextmanager
     def planning(self) -> Iterator[PlanChunks]:
-        shared = SharedConnection(self._connections.connect)
+        shared = SharedConnection(self._connect_briefly)
         with closing(shared):
-            yield partial(self._planned, shared.borrow)
+            yield partial(self._planned_unless_locked, shared)
+
+    def locked_by(self, tables: Sequence[TableId]) -> Mapping[TableId, str]:
+        with closing(self._connect_briefly()) as connection:
+            return locked_by(connection, tables)
+
+    def _connect_briefly(self) -> Connection[Any]:
+        return connect_briefly(self._connections.connect, seconds=PLANNING_WAIT_S)
+
+    def _planned_unless_locked(
+        self,
+        shared: SharedConnection,
+        document: SchemaDocument,
+        table: TableId,
+        planner: PlannerState,
+        first_index: int,
+    ) -> PlannedChunks:
+        try:
+            return self._planned(shared.borrow, document, table, planner, first_index)
+        except SourceUnavailableError as cause:
+            if not is_of_locked_table(cause.__cause__):
+                raise
+            raise locked_error(table) from cause
 
     def _planned(
         self,

@@ -30,13 +30,12 @@ from raycdc.connectors.mysql.hidden_changes import without_values_in_errors
 from raycdc.connectors.mysql.kept_rows import KeptRows
 from raycdc.connectors.mysql.log_filter import LogFilter
 from raycdc.connectors.mysql.log_reader import READ_BYTES_MAX, MySqlLogReader
-from raycdc.connectors.mysql.table_look import look_at
+from raycdc.connectors.mysql.table_look import Looks
 from raycdc.connectors.mysql.table_options import TableOptions
 from raycdc.connectors.mysql.values.documents import table_of
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.model import TableId
 from raycdc.source.connector import SourceContext
-from raycdc.source.new_beginnings import Fit, Unfit
 from raycdc.source.parked_tables import ParkingTerms
 from raycdc.source.snapshot.chunk_key import ChunkKey, key_names
 from raycdc.source.split import StreamSplit
@@ -95,7 +94,7 @@ class LogOpening:
             tables,
             selector=selector,
             server=self._server(),
-            terms=ParkingTerms(parked, self._look_at, self.context.rules),
+            terms=ParkingTerms(parked, Looks(self._connect, self.options, self.context.rules), self.context.rules),
             state=HistoryState.from_json(self.split.state.notes.to_json()),
             snapshots=SnapshotKeys(chunk_keys_of(self.split), self.snapshots_over),
         )
@@ -121,9 +120,6 @@ class LogOpening:
     def _is_sequence(self, table: TableId) -> bool:
         with closing(self._connect()) as connection:
             return is_sequence(connection, table)
-
-    def _look_at(self, table: TableId) -> Fit[MySqlTable] | Unfit | None:
-        return look_at(self._connect, table, self.options, self.context.rules)
 
     def _cut_by(self, begun: Mapping[TableId, ChunkKey], table: TableId) -> tuple[str, ...]:
         """The columns that the table is, or may again be, cut by, beside those of its key."""

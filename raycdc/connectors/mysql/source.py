@@ -23,6 +23,7 @@ from raycdc.connectors.mysql.client import log_files, probe, start_position
 from raycdc.connectors.mysql.connections import Connections
 from raycdc.connectors.mysql.enumerator_dialect import MySqlEnumeratorDialect
 from raycdc.connectors.mysql.failover import resume_position
+from raycdc.connectors.mysql.locks import READING_WAIT_S, connect_briefly
 from raycdc.connectors.mysql.log_opening import LogOpening, chunk_keys_of, tables_of
 from raycdc.connectors.mysql.log_reader import MySqlLogReader
 from raycdc.connectors.mysql.planning_costs import MeteredConnections
@@ -134,7 +135,7 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
         return LogOpening(split, self._connections, self._options, self.context, self._snapshots_over).reader()
 
     def chunk_reader(self) -> MySqlChunkReader:
-        connection = self._connections.connect()
+        connection = connect_briefly(self._connections.connect, seconds=READING_WAIT_S)
         return MySqlChunkReader(
             connection,
             probe(connection),

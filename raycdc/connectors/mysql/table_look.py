@@ -11,24 +11,61 @@ from typing import Any
 
 from pymysql.connections import Connection
 
+from raycdc.clients.mysql import is_of_locked_table
 from raycdc.connectors.mysql.binlog.position import ordinal_of
 from raycdc.connectors.mysql.cascades import refusal_of
 from raycdc.connectors.mysql.catalog import is_sequence, load_tables
-from raycdc.connectors.mysql.checks import short_lock_waits, unfit, unreadable
+from raycdc.connectors.mysql.checks import unfit, unreadable
 from raycdc.connectors.mysql.client import current_place, probe
+from raycdc.connectors.mysql.locks import PLANNING_WAIT_S, connect_briefly, locked_error
 from raycdc.connectors.mysql.snapshot.chunk_keys import best_key
 from raycdc.connectors.mysql.snapshot.chunks import ChunkSettings, Strategy
 from raycdc.connectors.mysql.snapshot.key_columns import KeyColumns
 from raycdc.connectors.mysql.table_options import TableOptions
 from raycdc.connectors.mysql.values.types import MySqlTable
-from raycdc.errors import SourceError
+from raycdc.errors import SourceError, SourceUnavailableError, TableLockedError
 from raycdc.model import TableId
 from raycdc.source.new_beginnings import Fit, Unfit
 from raycdc.source.table_life import SnapshotState
+from raycdc.threads import THREADS
 from raycdc.transform.followed import TargetRules
 
 #: Times a table is looked at while it keeps changing its shape.
 _TRIES = 10
+#: Pauses between two looks at a locked table.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 60.0
+
+
+class Looks:
+    """`raycdc.source.new_beginnings.LookAt`. At a table that was found locked it looks ever less often: the log stands
+    while it does. Used by the log's thread.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Connection[Any]],
+        options: TableOptions,
+        rules: TargetRules,
+        *,
+        now_s: Callable[[], float] = THREADS.now_s,
+    ) -> None:
+        """`rules` say what targets can hold."""
+        self._connect, self._options, self._rules, self._now_s = connect, options, rules, now_s
+        #: From when on a locked table is looked at again, and the pause after that.
+        self._locked: dict[TableId, tuple[float, float]] = {}
+
+    def __call__(self, table: TableId) -> Fit[MySqlTable] | Unfit | None:
+        """See `look_at`."""
+        from_s, pause_s = self._locked.get(table, (0.0, _FIRST_PAUSE_S))
+        if self._now_s() < from_s:
+            raise locked_error(table)
+        try:
+            look = look_at(self._connect, table, self._options, self._rules)
+        except TableLockedError:
+            self._locked[table] = (self._now_s() + pause_s, min(2 * pause_s, _LONGEST_PAUSE_S))
+            raise
+        self._locked.pop(table, None)
+        return look
 
 
 def look_at(
@@ -36,32 +73,41 @@ def look_at(
 ) -> Fit[MySqlTable] | Unfit | None:
     """The table's schema, a position, the schema again: equal ones prove that it is the one there. None: no table.
 
-    `rules` say what targets can hold.
+    `rules` say what targets can hold. `TableLockedError` where not even its columns can be asked for.
     """
-    with closing(connect()) as connection:
-        info = probe(connection)
-        for _ in range(_TRIES):
-            before = load_tables(connection, [table]).get(table)
-            position = current_place(connection, info)
-            after = load_tables(connection, [table]).get(table)
-            if before != after:
-                continue
-            if after is None or is_sequence(connection, table):
-                return None
-            treated = options.types.treat_table(after)
-            captured = options.capture(table).narrowed(treated)
-            why = unfit(after) or rules.refusal(table, captured.schema())
-            with short_lock_waits(connection):
-                why = why or unreadable(connection, table)
-            if not why and not options.accept_cascades:
-                why = refusal_of(connection, info, table)
-            if why:
-                return Unfit(why, ordinal_of(position))
-            return Fit(treated, ordinal_of(position), unread(connection, treated, options.chunks(table)))
-        raise SourceError(
-            f"{table} on {info.address} changed its shape each time it was looked at. "
-            "Start again when no schema change is under way."
-        )
+    with closing(connect_briefly(connect, seconds=PLANNING_WAIT_S)) as connection:
+        try:
+            return _looked_at(connection, table, options, rules)
+        except SourceUnavailableError as cause:
+            if not is_of_locked_table(cause.__cause__):
+                raise
+            raise locked_error(table) from cause
+
+
+def _looked_at(
+    connection: Connection[Any], table: TableId, options: TableOptions, rules: TargetRules
+) -> Fit[MySqlTable] | Unfit | None:
+    info = probe(connection)
+    for _ in range(_TRIES):
+        before = load_tables(connection, [table]).get(table)
+        position = current_place(connection, info)
+        after = load_tables(connection, [table]).get(table)
+        if before != after:
+            continue
+        if after is None or is_sequence(connection, table):
+            return None
+        treated = options.types.treat_table(after)
+        captured = options.capture(table).narrowed(treated)
+        why = unfit(after) or rules.refusal(table, captured.schema()) or unreadable(connection, table)
+        if not why and not options.accept_cascades:
+            why = refusal_of(connection, info, table)
+        if why:
+            return Unfit(why, ordinal_of(position))
+        return Fit(treated, ordinal_of(position), unread(connection, treated, options.chunks(table)))
+    raise SourceError(
+        f"{table} on {info.address} changed its shape each time it was looked at. "
+        "Start again when no schema change is under way."
+    )
 
 
 def unread(connection: Connection[Any], table: MySqlTable, chosen: ChunkSettings) -> SnapshotState:

@@ -28,6 +28,7 @@ from raycdc.source.snapshot.held_rows import SpilledRows
 from raycdc.source.snapshot.log_rows import LogRows
 from raycdc.source.split import OpenedAt, SnapshotSplit, SourceSplit
 from raycdc.source.table_life import Parked
+from raycdc.waiting.stages import Standing
 
 
 class InputStatus(Enum):
@@ -197,14 +198,15 @@ class EnumeratorStatistics:
     """How far an enumerator is, for the number of readers, and for people.
 
     `chunks_waiting` are bounded splits that nobody reads yet (a lower bound, positive while there are any). `problems`
-    went wrong without harm, by place, until it is right again. `owing` are the spools, by name, of segments of bounded
-    splits that no report has named yet.
+    went wrong without harm, by place, until it is right again, and `standing` is what waits for somebody. `owing` are
+    the spools, by name, of segments of bounded splits that no report has named yet.
     """
 
     progress: TablesProgress
     chunks_waiting: int = 0
     problems: Mapping[str, str] = field(default_factory=dict)
     owing: frozenset[str] = frozenset()
+    standing: Sequence[Standing] = ()
 
 
 class SplitEnumerator(Protocol):
@@ -251,7 +253,7 @@ class ChunkRead:
 
     `high` bounds what its SELECT saw of rows, `log_end` which tables it may have seen under the name: the log's end,
     asked for after the SELECT. `misfit` says why it has none, where the table was another one than the chunk's schema
-    document says.
+    document says; `locked`: it has none, as somebody at the source has the table locked.
     """
 
     split: SnapshotSplit
@@ -260,6 +262,7 @@ class ChunkRead:
     segments: tuple[Segment, ...]
     log_end: int = field(kw_only=True)
     misfit: str = ""
+    locked: bool = False
 
 
 class ChunkSource(Protocol):

@@ -202,6 +202,7 @@ class SourceCoordinator:
             seals=Seals(
                 None if sealing is None else SealStatus(sealing.epoch, tuple(sealing.waiting)), (*epochs.seals,)
             ),
+            standing=tuple(enumerator.standing),
             owing=epochs.owing | enumerator.owing,
         )
 

@@ -87,7 +87,8 @@ class JobStatus:
 
     `sealed` and `committed` are the newest epochs of each kind. `tables` are empty where they were not asked for:
     whoever looks several times a second has `counts` of them. `standing` are questions to the source that are not
-    answered. `owing` are the spools, by name, of segments that the sink does not hold yet.
+    answered, and tables that are locked there. `owing` are the spools, by name, of segments that the sink does not hold
+    yet.
     """
 
     generation: int

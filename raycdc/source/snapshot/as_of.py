@@ -61,15 +61,15 @@ class Turns:
         self._table: TableId | None = None
 
     def next_of(
-        self, pending: Sequence[SnapshotSplit], unpublished: Collection[TableId], over: Collection[TableId]
+        self, pending: Sequence[SnapshotSplit], unpublished: Collection[TableId], held: Collection[TableId]
     ) -> SnapshotSplit | None:
-        """The next of `pending` but for tables that are `over`; None where there is none, or others come first.
+        """The next of `pending` but for tables that are `held` back; None where there is none, or others come first.
 
         `unpublished` are the tables of chunks that are out and not published.
         """
-        if self._table is None and not over and all(split.as_of is None and split.again is None for split in pending):
+        if self._table is None and not held and all(split.as_of is None and split.again is None for split in pending):
             return pending[0] if pending else None  # So it is nearly always, and each event asks.
-        free = [s for s in pending if s.table not in over and not (s.again is not None and s.table in unpublished)]
+        free = [s for s in pending if s.table not in held and not (s.again is not None and s.table in unpublished)]
         if self._table not in unpublished and all(split.table != self._table for split in free):
             self._table = None
         table = self._table or next((split.table for split in free if split.as_of is not None), None)

@@ -42,6 +42,7 @@ from typing import Any, NotRequired, TypedDict
 
 from raycdc.checkpoint.manifest import Segment
 from raycdc.checkpoint.opaque import PlannerState
+from raycdc.errors import TableLockedError
 from raycdc.model import TableId
 from raycdc.source.protocol.api import BackfillProgress, SplitEnumeratorContext
 from raycdc.source.schema_document import SchemaDocument
@@ -160,6 +161,8 @@ class Backfills:
     context: SplitEnumeratorContext
     dialect: EnumeratorDialect
     on_planned: Callable[[], None]
+    #: Hears that nothing of a table can be planned, because somebody has it locked.
+    on_locked: Callable[[TableId], None] = lambda _: None
     #: Hears how far the backfill of a table is; None where none goes on any more.
     on_progress: Callable[[TableId, BackfillProgress | None], None] = lambda *_: None
     #: Something ended that no manifest says.
@@ -230,7 +233,8 @@ class Backfills:
         if not each.asked:
             each.asked = True
             assert backfill.document is not None, "a backfill that is planned has its table's document"
-            plan = partial(self.dialect.plan, backfill.document, table, backfill.planner, backfill.planned)
+            question = (backfill.document, table, backfill.planner, backfill.planned)
+            plan = partial(_planned_unless_locked, self.dialect, question)
             self.context.call_async(plan, partial(self._take, each))
         return None
 
@@ -276,10 +280,13 @@ class Backfills:
         self.news = False
         return tuple(each.backfill for each in self._all.values())
 
-    def _take(self, each: _Running, chunks: PlannedChunks) -> None:
+    def _take(self, each: _Running, chunks: PlannedChunks | TableLockedError) -> None:
         each.asked = False
         backfill = each.backfill
-        if backfill.over is None:
+        if isinstance(chunks, TableLockedError):
+            if backfill.over is None:
+                self.on_locked(backfill.request.table)
+        elif backfill.over is None:
             request = backfill.request
             again = RowsAgain(request.backfill, request.where, order=chunks.order)
             # No key of the log is compared with bounds of these chunks, so that any cut does.
@@ -309,3 +316,13 @@ class Backfills:
 
     def _going(self) -> Iterator[_Running]:
         return (each for each in list(self._all.values()) if each.backfill.over is None)
+
+
+def _planned_unless_locked(
+    dialect: EnumeratorDialect, question: tuple[SchemaDocument, TableId, PlannerState, int]
+) -> PlannedChunks | TableLockedError:
+    """The next chunks of a table; the error is for the enumerator, which asks again when the lock is gone. Blocks."""
+    try:
+        return dialect.plan(*question)
+    except TableLockedError as locked:
+        return locked

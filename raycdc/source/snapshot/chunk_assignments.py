@@ -135,7 +135,7 @@ class ChunkAssignments:
 
         # While the log's reader is about to leave, nothing is begun that would need it.
         while self._readers.asking and (log := self._stream.reader) is not None and self._context.may_have_splits(log):
-            split = self._turns.next_of(self._planning.pending, self._unpublished.keys(), self._planning.over)
+            split = self._turns.next_of(self._planning.pending, self._unpublished.keys(), self._planning.held.now)
             if split is None:
                 return
             may_have, most = self._context.may_have_splits, self._dialect.chunk_readers_max

@@ -6,10 +6,11 @@
 | `ChunkOpened` | log reader | reader of the chunk | the SELECT may start once everything up to there is visible |
 | `CloseChunk` | reader of the chunk | log reader | the chunk was read, or folded; H bounds what its SELECT saw |
 | `ChunkMisfit` | reader of the chunk | log reader | the table is another one than the log has said so far |
+| `ChunkLocked` | reader of the chunk | enumerator | somebody has the table locked, so the chunk has no rows |
 | `ChunkDelta` | log reader | reader of the chunk | fold these held rows into the chunk, and close it again |
 | `ChunkPublished` | log reader | reader of the chunk | the chunk is part of the log reader's open epoch |
 | `ChunkVoided` | log reader | reader of the chunk | the attempt is over; `fate` says what comes next |
-| `VoidChunk` | enumerator | log reader | the chunk's reader is gone; answered by `ChunkVoided`, published or not |
+| `VoidChunk` | enumerator | log reader | its reader is gone or cannot read it; answered by `ChunkVoided` in any case |
 | `StopAt` | enumerator | log reader | the input ends at this place |
 | `ParkTable` | enumerator | log reader | the table's target refused an epoch, so nothing more of it passes |
 | `DiscardSegments` | enumerator | any reader | delete what was read for nothing |
@@ -67,6 +68,13 @@ class ChunkMisfit(SourceEvent):
     chunk: ChunkId
     high: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkLocked(SourceEvent):
+    """The chunk has no rows; the attempt ends as if its reader were gone."""
+
+    chunk: ChunkId
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,5 +150,7 @@ class DiscardSegments(SourceEvent):
 LogEvent = OpenChunk | CloseChunk | ChunkMisfit | VoidChunk | StopAt | ParkTable
 #: The events that a reader of chunks acts on.
 ChunkReaderEvent = ChunkOpened | ChunkDelta | ChunkPublished | ChunkVoided | DiscardSegments
-#: The events that the enumerator is told and relays.
-RelayedEvent = OpenChunk | CloseChunk | ChunkMisfit | ChunkOpened | ChunkDelta | ChunkPublished | ChunkVoided
+#: The events that the enumerator is told and relays; in the place of one of a locked table, it sends `VoidChunk`.
+RelayedEvent = (
+    OpenChunk | CloseChunk | ChunkMisfit | ChunkLocked | ChunkOpened | ChunkDelta | ChunkPublished | ChunkVoided
+)

@@ -2,7 +2,7 @@
 
 A chunk's life here: `AddSplits` → `OpenChunk` sent → `ChunkOpened` arrives → read in the background → `CloseChunk`
 sent with finished segments → `ChunkDelta` maybe arrives → folded, `CloseChunk` again → `ChunkPublished` (its segments
-belong to the log reader's epoch now) or `ChunkVoided` (its segments are deleted).
+belong to the log reader's epoch now) or `ChunkVoided` (its segments are deleted). One of a locked table is voided.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from raycdc.source.protocol.source_event import Message, RequestSplit, SourceEve
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.chunk_events import (
     ChunkDelta,
+    ChunkLocked,
     ChunkMisfit,
     ChunkOpened,
     ChunkPublished,
@@ -134,6 +135,9 @@ class ChunksInFlight:
         chunk = self._chunks.get(read.split.split_id)
         if chunk is None or chunk.split.attempt != read.split.attempt:
             self._io().discard(read.segments)
+            return True
+        if read.locked:
+            self._event(ChunkLocked(read.split.chunk_id))
             return True
         chunk.read, chunk.folding = read, False
         self._event(

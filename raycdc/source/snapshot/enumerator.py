@@ -40,6 +40,7 @@ from raycdc.source.snapshot.backfill import Backfills
 from raycdc.source.snapshot.chunk_assignments import ChunkAssignments
 from raycdc.source.snapshot.chunk_events import (
     ChunkDelta,
+    ChunkLocked,
     ChunkMisfit,
     ChunkOpened,
     ChunkPublished,
@@ -49,6 +50,7 @@ from raycdc.source.snapshot.chunk_events import (
     OpenChunk,
     ParkTable,
     RelayedEvent,
+    VoidChunk,
 )
 from raycdc.source.snapshot.enumerator_state import SealedEnumerator
 from raycdc.source.snapshot.run_end import RunEnd
@@ -95,7 +97,11 @@ class IncrementalSnapshotEnumerator:
         self._stream = StreamAssignment(context, dialect, self._end, on_placed=self._go_on)
         self._chunks = ChunkAssignments(context, dialect, self._planning, self._stream)
         self._backfills = Backfills(
-            context, dialect, on_planned=self._go_on, on_progress=self._planning.news.reads_again
+            context,
+            dialect,
+            on_planned=self._go_on,
+            on_locked=self._planning.held.locked.note,
+            on_progress=self._planning.news.reads_again,
         )
         if restored is not None:
             self._planning.restore(state.tables, state.unfinished)
@@ -132,7 +138,7 @@ class IncrementalSnapshotEnumerator:
                 case StreamSplit():
                     self._stream.take_back(split)
                     self._stream.take_back(self._as_it_goes_on(split))
-                    self._planning.over.clear()
+                    self._planning.held.over.clear()
                     self._chunks.lose_log()
                 case SnapshotSplit():
                     self._chunks.lose(split)
@@ -156,6 +162,10 @@ class IncrementalSnapshotEnumerator:
                 self._end.saw(event.high)
                 out.segments = event.segments if isinstance(event, CloseChunk) else ()
                 self._stream.send(event)
+            case ChunkLocked():
+                if self._planning.is_of_now(out.split):
+                    self._planning.held.locked.note(out.split.table)
+                self._stream.send(VoidChunk(chunk))
             case ChunkOpened() | ChunkDelta():
                 self._chunks.tell(out, event)
             case ChunkPublished():
@@ -233,7 +243,13 @@ class IncrementalSnapshotEnumerator:
     def statistics(self) -> EnumeratorStatistics:
         planning = self._planning
         waiting = planning.chunks_waiting + self._backfills.chunks_waiting
-        return EnumeratorStatistics(planning.news.counted, waiting, owing=self._chunks.owing)
+        return EnumeratorStatistics(
+            planning.news.counted,
+            waiting,
+            problems=planning.held.locked.problems,
+            owing=self._chunks.owing,
+            standing=planning.held.locked.standing,
+        )
 
     def _on_start_point(self, start: StartPoint) -> None:
         self._started = True
@@ -247,7 +263,7 @@ class IncrementalSnapshotEnumerator:
         self._stream.give()
         for table in self._backfills.tables():
             planning = self._planning.of(table)
-            if planning is None or not planning.is_read or table in self._planning.over:
+            if planning is None or not planning.is_read or table in self._planning.held.now:
                 continue
             if any(split.table == table for split in self._planning.pending):
                 continue  # They come one at a time.
@@ -274,7 +290,7 @@ class IncrementalSnapshotEnumerator:
         """Chunks of an earlier beginning are over, and so is a backfill."""
         if (planning := self._planning.of(table)) is not None:
             self._backfills.end(table, planning.why_over)
-        self._planning.over.discard(table)
+        self._planning.held.over.discard(table)
         self._planning.end_chunks(table)
         self._stream.stop_no_more()
         self._chunks.void(table)

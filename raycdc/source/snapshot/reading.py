@@ -52,7 +52,12 @@ class ChunkReader(Protocol):
     """A connector's blocking reader of chunks. Used by one thread."""
 
     def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: SchemaDocument) -> Iterator[pa.RecordBatch]:
-        """Rows of the chunk as changelog batches (inserts, `_seq` from 0), begun only when `opened_at` is visible."""
+        """Rows of the chunk as changelog batches (inserts, `_seq` from 0), begun only when `opened_at` is visible.
+
+        `TableChangedError` where the table is another one than the `document` says, and `TableLockedError` where
+        somebody has it locked for more than a moment, which ends the attempt; none of a table that is read as of a
+        place, as the log stands meanwhile.
+        """
 
     def high_watermark(self) -> HighWatermark:
         """Of the chunk just read to its end."""

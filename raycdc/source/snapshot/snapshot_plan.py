@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
@@ -108,15 +108,21 @@ class EnumeratorDialect(Protocol):
 
     def start_point(self) -> StartPoint: ...
 
-    def plan(
-        self, document: SchemaDocument, table: TableId, planner: PlannerState, first_index: int
-    ) -> PlannedChunks: ...
+    def plan(self, document: SchemaDocument, table: TableId, planner: PlannerState, first_index: int) -> PlannedChunks:
+        """The next chunks of a table. `TableLockedError`, after a moment, where somebody has it locked."""
+        ...
 
     def planning(self) -> AbstractContextManager[PlanChunks]:
         """`plan` for several tables, one after another in one thread, with whatever they can share, such as a
         connection: nothing, unless a dialect says otherwise.
         """
         return nullcontext(self.plan)
+
+    def locked_by(self, tables: Sequence[TableId]) -> Mapping[TableId, str]:
+        """Who still has `tables` locked that were found so (`TableLockedError`), and what people can do; empty of one
+        that is free, as all are where a source has no locks. Of as many of them as there was time for in some seconds.
+        """
+        return dict.fromkeys(tables, "")
 
     def current_ordinal(self) -> int:
         """The log's end now."""

@@ -1,19 +1,20 @@
 """Which chunks of a snapshot are still to be read: planned a few at a time, and pending until a reader gets them.
 
 Invariant: a pending chunk is one of its table's present beginning, and nothing is planned or given out of a table that
-is parked, gone, or *over* (its log reader refuses its chunks, and the next manifest will say why).
+is parked, gone, or held back (`HeldTables`).
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from raycdc.checkpoint.manifest import Segment
 from raycdc.checkpoint.opaque import PlannerState
+from raycdc.errors import TableLockedError
 from raycdc.model import TableId
 from raycdc.model.json_value import Json
 from raycdc.source.protocol.api import (
@@ -25,6 +26,7 @@ from raycdc.source.protocol.api import (
 )
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.enumerator_state import SealedPlanning, WrittenTables
+from raycdc.source.snapshot.locked_tables import LockedTables
 from raycdc.source.snapshot.snapshot_plan import PLANNED_AHEAD, EnumeratorDialect, PlannedChunks, StartPoint, uncut
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.snapshot.table_progress import CountedTables, Published
@@ -37,6 +39,7 @@ _TABLES_AT_ONCE_MAX = 16
 _SLOW_S = 1.0
 #: The arguments of `EnumeratorDialect.plan`.
 _Question = tuple[SchemaDocument, TableId, PlannerState, int]
+_Answer = PlannedChunks | TableLockedError
 
 
 @dataclass(slots=True)
@@ -126,6 +129,21 @@ class TableNews:
         return progress if backfill is None else replace(progress, backfill=backfill)
 
 
+@dataclass(frozen=True, slots=True)
+class HeldTables:
+    """Tables of which nothing is planned or given out for a while: they are `locked` at the source, or `over`, because
+    the log reader refuses their chunks, and the next manifest will say why.
+    """
+
+    locked: LockedTables
+    over: set[TableId] = field(default_factory=set)
+
+    @property
+    def now(self) -> Collection[TableId]:
+        """All of them."""
+        return {*self.over, *self.locked} if self.locked else self.over
+
+
 class SnapshotPlanning:
     """See the module's docstring. `document` gives schemas by fingerprint; `on_planned` hears of new chunks."""
 
@@ -149,8 +167,7 @@ class SnapshotPlanning:
         self.news = TableNews(lambda table, published: self._tables[table].progress(published))
         self._call = _Call()
         self.pending: deque[SnapshotSplit] = deque()
-        #: Tables whose chunks the log reader refuses: the next manifest says why.
-        self.over: set[TableId] = set()
+        self.held = HeldTables(LockedTables(context, dialect, on_free=on_planned))
 
     def __repr__(self) -> str:
         return f"SnapshotPlanning(pending={len(self.pending)}, tables={len(self._tables)})"
@@ -214,17 +231,19 @@ class SnapshotPlanning:
         return ended
 
     def plan(self) -> None:
-        """Have more chunks planned, if few are pending and a table has more."""
-        if self._call.under_way or len(self.pending) >= PLANNED_AHEAD // 2:
+        """Have more chunks planned, if few can be given out and a table has more."""
+        held = self.held.now
+        pending = [split for split in self.pending if split.table not in held] if held else self.pending
+        if self._call.under_way or len(pending) >= PLANNED_AHEAD // 2:
             return
         # Tables that are read as of one place come one at a time, so that the place is as late as can be.
-        if any(split.as_of is not None for split in self.pending):
+        if any(split.as_of is not None for split in pending):
             return
         asked: list[TablePlanning] = []
         questions: list[_Question] = []
         for table in self._to_plan:
             state = self._tables[table]
-            if state.planner is not None and table not in self.over and len(asked) < self._call.tables_max:
+            if state.planner is not None and table not in held and len(asked) < self._call.tables_max:
                 asked.append(state)
                 questions.append((self._documents[state.fingerprint], table, state.planner, state.planned))
         if asked:
@@ -232,13 +251,15 @@ class SnapshotPlanning:
             plan = partial(_answers, self._dialect, questions)
             self._context.call_async(plan, partial(self._take, asked, [table for _, table, _, _ in questions]))
 
-    def _take(
-        self, asked: Sequence[TablePlanning], tables: Sequence[TableId], answers: Sequence[PlannedChunks]
-    ) -> None:
+    def _take(self, asked: Sequence[TablePlanning], tables: Sequence[TableId], answers: Sequence[_Answer]) -> None:
         self._call.under_way = False
         for before, table, chunks in zip(asked, tables, answers, strict=False):
             state = self._tables[table]
-            if state is before and state.planner is not None:  # Else dropped, parked or begun again meanwhile.
+            if state is not before or state.planner is None:  # Dropped, parked or begun again meanwhile.
+                continue
+            if isinstance(chunks, TableLockedError):
+                self.held.locked.note(table)
+            else:
                 state.planner, state.estimate = chunks.planner, chunks.estimate
                 state.planned += len(chunks.splits)
                 if chunks.rows is not None:
@@ -287,7 +308,7 @@ class SnapshotPlanning:
     def leave_alone(self, split: SnapshotSplit) -> None:
         """The log reader refuses the chunk's table; the next manifest says why."""
         if self.is_of_now(split):
-            self.over.add(split.table)
+            self.held.over.add(split.table)
 
     def table_gone(self, split: SnapshotSplit) -> None:
         """The chunk's table was dropped at the source: nothing of it is left to read."""
@@ -301,6 +322,7 @@ class SnapshotPlanning:
 
     def end_chunks(self, table: TableId) -> None:
         """Pending chunks of the table are over."""
+        self.held.locked.forget(table)
         self.pending = deque(split for split in self.pending if split.table != table)
 
     def finished(self, table: TableId, segments: Iterable[Segment]) -> None:
@@ -345,26 +367,31 @@ class SnapshotPlanning:
         )
 
 
-def _answers(dialect: EnumeratorDialect, questions: Sequence[_Question]) -> list[PlannedChunks]:
+def _answers(dialect: EnumeratorDialect, questions: Sequence[_Question]) -> list[_Answer]:
     """Answers to the first of the `questions`, at least one: until there are chunks enough, because the later a plan is
     made, the better it is, or until a table has more of them. Blocks.
 
     A table that fails keeps back no answer of those before it: the next call asks about it first, and says what it was.
-    One that is slow, because somebody has locked it, ends the call.
+    One that is slow, or locked, ends the call.
     """
-    answers: list[PlannedChunks] = []
+    answers: list[_Answer] = []
+    splits: list[SnapshotSplit] = []
     with dialect.planning() as plan:
         for question in questions:
             began_s = time.monotonic()
             try:
-                answers.append(plan(*question))
+                answer = plan(*question)
+            except TableLockedError as locked:
+                answers.append(locked)
+                break
             except Exception:
                 if answers:
                     break
                 raise
-            splits = [split for answer in answers for split in answer.splits]
+            answers.append(answer)
+            splits += answer.splits
             if (
-                answers[-1].planner is not None
+                answer.planner is not None
                 or len(splits) >= PLANNED_AHEAD // 2
                 or any(split.as_of is not None for split in splits)
                 or time.monotonic() - began_s > _SLOW_S

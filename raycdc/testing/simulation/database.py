@@ -131,6 +131,9 @@ class SimDatabase:
         self.troubled: SimTable | None = None
         #: Tables that got a column without the log's knowledge: only of these a row may not fit.
         self.unlogged: set[TableId] = set()
+        #: Tables that can be neither planned nor read now; those that are read as of one place can be read.
+        self.locked: set[TableId] = set()
+        self.locks_asked_max = 2
         #: Which server answers, and where the log of each begins: they count its ordinals from there.
         self.server = 0
         self.fails_over = False

@@ -42,6 +42,8 @@ class Settings:
     breaks: float = 0.0
     #: How often the log that is to be read beside itself is found purged, per attempt; its tables begin again.
     purges: float = 0.0
+    #: How often somebody locks a table, or lets go of one that is locked, per step.
+    locks: float = 0.0
 
     @classmethod
     def of(cls, chance: random.Random, steps: int) -> Settings:

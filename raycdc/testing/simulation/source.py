@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from raycdc.checkpoint.opaque import LogNotes, PlannerState, Position
-from raycdc.errors import LogLostError, SourceError, SourceUnavailableError
+from raycdc.errors import LogLostError, SourceError, SourceUnavailableError, TableLockedError
 from raycdc.model import Column, RowKind, TableId, TableSchema
 from raycdc.schema.events import EVENT_TYPES, CreateTableEvent, TruncateTableEvent, event_from_json
 from raycdc.source.new_beginnings import TableLooks
@@ -77,6 +77,8 @@ class SimEnumeratorDialect(EnumeratorDialect):
         return StartPoint(position, database.counted(database.end, database.server), tuple(plans))
 
     def plan(self, document: SchemaDocument, table: TableId, planner: PlannerState, first_index: int) -> PlannedChunks:
+        if table in self._database.locked:
+            raise TableLockedError(f"{table} is locked.")
         chunks = all_chunks(self._database.tables[table], end=self.current_ordinal())
         first = planner.to_json().get("next", 0)
         assert first == first_index, "planner and index parted"
@@ -84,6 +86,11 @@ class SimEnumeratorDialect(EnumeratorDialect):
         following = first + len(taken)
         more = PlannerState.from_json({"next": following}) if following < len(chunks) else None
         return PlannedChunks(tuple(taken), more, len(chunks))
+
+    def locked_by(self, tables: Sequence[TableId]) -> dict[TableId, str]:
+        # There may be no time for some.
+        asked = tables[: self._database.locks_asked_max]
+        return {table: "It is locked." if table in self._database.locked else "" for table in asked}
 
     def captures(self, table: TableId) -> bool:
         return True

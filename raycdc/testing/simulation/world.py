@@ -17,7 +17,7 @@ from raycdc.model import TableId
 from raycdc.model.until import Until
 from raycdc.source.parking import LogStart, TableRequest, can_be_resumed
 from raycdc.source.snapshot.stream_state import StreamState, stream_of
-from raycdc.source.table_life import AsOf, InSnapshot, Live, Parked
+from raycdc.source.table_life import AsOf, InSnapshot, Live, Parked, reading
 from raycdc.testing.simulation.backfills import SimBackfills
 from raycdc.testing.simulation.cluster import Cluster
 from raycdc.testing.simulation.database import SimDatabase
@@ -112,6 +112,9 @@ class Simulation:
         self.zombies.clear()
         for reader in self.cluster.readers.values():
             reader.paused_until_s = 0.0
+        if self.database.locked:
+            self._others_go_on()
+            self.database.locked.clear()
         again = self.random.random() < 0.5 or bool(self._parked())
         if again:
             self._ask(self._parked())
@@ -218,6 +221,8 @@ class Simulation:
             self._fail_over()
         elif self.settings.pauses and self.random.random() < self.settings.pauses:
             self._pause_or_resume()
+        elif self.settings.locks and self.random.random() < self.settings.locks:
+            self._lock_or_unlock()
         elif dice < self.settings.crashes:
             self._fault()
         elif self.database.troubled is not None and self.random.random() < 0.02:
@@ -235,6 +240,24 @@ class Simulation:
         if self.driver.finished:
             self._note("finished; run again")
             self._restart(until=self._until())
+
+    def _lock_or_unlock(self) -> None:
+        table = self.random.choice(sorted(self.database.tables))
+        self.database.locked ^= {table}
+        self._note(f"{table} is {'locked' if table in self.database.locked else 'free'}")
+
+    def _others_go_on(self) -> None:
+        """Tables that nobody has locked are read while others are."""
+        locked = self.database.locked
+        for _ in range(CALM_STEPS_MAX):
+            self.clock.advance(self.random.uniform(0, 0.05))
+            self._routine()
+            self._check()
+            stream = self._stream()
+            lives = {} if stream is None else stream.followed
+            if stream is not None and not any(reading(state) for table, state in lives.items() if table not in locked):
+                return
+        raise SimulationError(self._report("locked tables hold up others"))
 
     def _about_to_be_read(self) -> list[TableId]:
         """Tables that another may take the name of between a snapshot and its SELECT."""

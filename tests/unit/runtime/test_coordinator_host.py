@@ -25,7 +25,7 @@ from raycdc.source.protocol.coordinator import CoordinatorSettings
 from raycdc.source.reader.context import ReaderContext
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.enumerator import restore_or_create
-from raycdc.source.snapshot.snapshot_plan import PlanChunks, PlannedChunks, StartPoint
+from raycdc.source.snapshot.snapshot_plan import EnumeratorDialect, PlanChunks, PlannedChunks, StartPoint
 
 
 class ToldSource(Source[SourceConfig]):
@@ -57,7 +57,7 @@ class ToldSource(Source[SourceConfig]):
         raise AssertionError("no reader")
 
 
-class Dialect:
+class Dialect(EnumeratorDialect):
     """A source that fails as `failures` say before it answers."""
 
     def __init__(self, *failures: Exception) -> None:

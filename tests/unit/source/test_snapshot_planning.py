@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
 import pytest
 
 from raycdc.checkpoint.opaque import PlannerState, Position
-from raycdc.errors import SourceUnavailableError
+from raycdc.errors import SourceUnavailableError, TableLockedError
 from raycdc.model import TableId
 from raycdc.source.new_beginnings import unread
 from raycdc.source.protocol.api import TableCounts
@@ -57,9 +57,9 @@ def test_a_chunk_that_a_reader_had_comes_back_unless_its_table_began_again() -> 
 def test_a_refusal_of_an_earlier_beginning_says_nothing_of_this_one() -> None:
     planning = planning_of(incarnation=2)
     planning.leave_alone(chunk(1))
-    assert not planning.over
+    assert not planning.held.over
     planning.leave_alone(chunk(2))
-    assert planning.over == {TABLE}
+    assert planning.held.over == {TABLE}
 
 
 def test_a_chunk_of_an_earlier_beginning_that_found_no_table_ends_no_chunk_of_this_one() -> None:
@@ -97,16 +97,31 @@ class Several:
 
     failover = None
     chunk_readers_max = 0
+    now_s = 0.0
 
     def __init__(self, chunks: Mapping[TableId, int], *, as_of: Collection[TableId] = ()) -> None:
         self._chunks, self._as_of = chunks, as_of
-        #: Tables that cannot be planned, because somebody has locked them.
+        #: Tables that cannot be planned, and those that somebody has locked.
+        self.failing: set[TableId] = set()
         self.locked: set[TableId] = set()
+        #: Pauses before calls that were put off, and the tables of which was asked who has them locked.
+        self.pauses: list[float] = []
+        self.asked: list[tuple[TableId, ...]] = []
         self.together: list[list[TableId]] = []
         self._calls: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
 
     def call_async(self, call: Callable[[], Any], handler: Callable[[Any], None], *, after_s: float = 0.0) -> None:
+        if after_s:
+            self.pauses.append(after_s)
         self._calls.append((call, handler))
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._calls
+
+    def locked_by(self, names: Sequence[TableId]) -> dict[TableId, str]:
+        self.asked.append(tuple(names))
+        return {table: "by session 7" if table in self.locked else "" for table in names[:2]}
 
     def run(self) -> None:
         """Make the call that was asked for first."""
@@ -120,8 +135,10 @@ class Several:
 
     def _plan(self, _: SchemaDocument, table: TableId, planner: PlannerState, first_index: int) -> PlannedChunks:
         self.together[-1].append(table)
+        if table in self.failing:
+            raise SourceUnavailableError(f"{table} is away")
         if table in self.locked:
-            raise SourceUnavailableError(f"{table} is locked")
+            raise TableLockedError(f"{table} is locked")
         at = 1 if table in self._as_of else None
         most = min(self._chunks[table], first_index + PLANNED_AHEAD)
         splits = tuple(SnapshotSplit(table, n, "id", None, None, as_of=at) for n in range(first_index, most))
@@ -175,7 +192,7 @@ def test_a_table_that_cannot_be_planned_keeps_back_no_chunk_of_those_that_were_p
     for _ in range(2):
         planning.plan()
         several.run()
-    several.locked = {names[5]}
+    several.failing = {names[5]}
     planning.plan()
     several.run()
     assert [split.table for split in planning.pending] == names[:5]
@@ -191,6 +208,68 @@ def test_no_further_table_is_planned_after_a_slow_one(monkeypatch: pytest.Monkey
     several = Several(dict.fromkeys(names, 1))
     assert planned_to_the_end(several, begun(several, names)) == [(table, 0) for table in names]
     assert several.together == [[table] for table in names]
+
+
+def test_a_locked_table_keeps_no_other_from_being_planned() -> None:
+    names = tables(20)
+    several = Several(dict.fromkeys(names, 1))
+    several.locked = {names[0], names[4]}
+    planning = begun(several, names)
+    others = [table for table in names if table not in several.locked]
+    given: list[TableId] = []
+    while len(given) < len(others):
+        planning.plan()
+        several.run()
+        given += [split.table for split in planning.pending]
+        planning.pending.clear()
+    assert given == others
+    assert not planning.is_done
+    assert {name for together in several.together for name in together if name in several.locked} == several.locked
+    assert sum(together.count(names[0]) for together in several.together) == 1
+    assert [standing.table for standing in planning.held.locked.standing] == [str(names[0]), str(names[4])]
+    several.locked.clear()
+    assert planned_to_the_end(several, planning) == [(names[0], 0), (names[4], 0)]
+    assert not planning.held.locked
+
+
+def test_who_has_tables_locked_is_asked_ever_less_often_and_told_once() -> None:
+    names = tables(3)
+    several = Several(dict.fromkeys(names, 1))
+    several.locked = set(names)
+    planning = begun(several, names)
+    for table in names:
+        planning.held.locked.note(table)
+        planning.held.locked.note(table)
+    assert planning.held.locked.problems == {}
+    for _ in range(20):
+        several.run()
+    assert several.pauses[3:10] == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+    assert len(several.asked) == 9
+    assert planning.held.locked.problems == dict.fromkeys(map(str, names), "by session 7")
+    # There was time for two of them: the third comes first then.
+    assert several.asked[:3] == [tuple(names), (names[2], *names[:2]), (names[1], names[2], names[0])]
+    for table in names:
+        planning.held.locked.forget(table)
+    while not several.is_idle:
+        several.run()
+    assert planning.held.locked.problems == {}
+
+
+def test_chunks_of_a_locked_table_are_not_given_out_and_no_reason_to_plan_no_others() -> None:
+    names = tables(2)
+    several = Several({names[0]: 2 * PLANNED_AHEAD, names[1]: 1})
+    planning = begun(several, names)
+    planning.plan()
+    several.run()
+    assert len(planning.pending) == PLANNED_AHEAD
+    planning.held.locked.note(names[0])
+    planning.plan()
+    several.run()
+    several.run()
+    assert planning.held.now == {names[0]}
+    assert planning.pending[-1].table == names[1]
+    planning.end_chunks(names[0])
+    assert not planning.held.now
 
 
 def test_tables_that_are_read_as_of_one_place_are_planned_one_at_a_time() -> None:

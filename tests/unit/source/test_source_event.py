@@ -32,7 +32,7 @@ from raycdc.source.protocol.source_event import (
     unpack,
 )
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.chunk_events import ChunkReaderEvent, LogEvent
+from raycdc.source.snapshot.chunk_events import ChunkLocked, ChunkReaderEvent, LogEvent
 from raycdc.source.snapshot.stream_state import StreamState
 from raycdc.source.table_life import SnapshotState
 
@@ -119,7 +119,13 @@ def dataclass_values(kind: Any) -> st.SearchStrategy[Any]:
     return st.builds(kind, **{field.name: field_values(hints[field.name]) for field in dataclasses.fields(kind)})
 
 
-EVENTS = [*get_args(LogEvent), *get_args(ChunkReaderEvent), *get_args(EnumeratorEvent), *get_args(ReaderEvent)]
+EVENTS = [
+    ChunkLocked,
+    *get_args(LogEvent),
+    *get_args(ChunkReaderEvent),
+    *get_args(EnumeratorEvent),
+    *get_args(ReaderEvent),
+]
 messages = st.one_of(*(dataclass_values(kind) for kind in get_args(Message)))
 
 

@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow as pa
 from pymysql.connections import Connection
 
-from raycdc.clients.mysql import close_quietly, is_of_changed_table, query
+from raycdc.clients.mysql import close_quietly, is_of_changed_table, is_of_locked_table, query
 from raycdc.connectors.mysql.binlog.position import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.client import ServerInfo, current_place
 from raycdc.connectors.mysql.failover import require_same_server
+from raycdc.connectors.mysql.locks import locked_error
 from raycdc.connectors.mysql.snapshot.chunk_range import ChunkRange, range_of
 from raycdc.connectors.mysql.snapshot.commits import CommitWatch
 from raycdc.connectors.mysql.snapshot.key_columns import KeyColumns
@@ -86,17 +87,19 @@ class MySqlChunkReader:
         select = ChunkSelect(table, wanted, capture.columns, condition, self._source_pace)
         remembered = opened_at.ring_s > 0
         commits = None if remembered else self._commits
-        self._read = read_chunk(self._connection, self._info, select, position, commits=commits)
         schema = changelog_schema(capture.narrowed(table).schema())
         read_ms = time.time_ns() // 1_000_000
         rows = 0
         try:
+            self._read = read_chunk(self._connection, self._info, select, position, commits=commits)
             for batch in self._read:
                 yield as_inserts(batch, schema, first=rows, read_ms=read_ms)
                 rows += batch.num_rows
                 if self._pace is not None:
                     self._pace.passed(batch.num_rows)
         except SourceError as cause:
+            if is_of_locked_table(cause.__cause__):
+                raise locked_error(split.table) from cause
             # A backfill is over where the server refuses it; the others end their attempt.
             refused = split.again is not None and is_refusal(cause)
             if not refused and not is_of_changed_table(cause.__cause__):

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pymysql
 from pymysql.connections import Connection
 
-from raycdc.clients.mysql import query, quote_name
+from raycdc.clients.mysql import is_of_locked_table, query, quote_name
+from raycdc.connectors.mysql.locks import PLANNING_WAIT_S, connect_briefly, locked_error
 from raycdc.connectors.mysql.snapshot import keys
 from raycdc.connectors.mysql.snapshot.keys import KeyKind, KeyValue
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
@@ -53,16 +54,20 @@ def is_refusal(cause: RaycdcError) -> bool:
 
 
 def require_rows(connect: Callable[[], Connection[Any]], table: MySqlTable, again: RowsAgain, hiding: Hiding) -> None:
-    """`ConfigError` unless the server can be asked for these rows. Blocks."""
+    """`ConfigError` unless the server can be asked for these rows, and `TableLockedError` where somebody has the table
+    locked. Blocks for a moment: a run may stand meanwhile.
+    """
     if again.where:
         _require_one_condition(again.where)
         _require_nothing_hidden(table, again.where, hiding)
     condition = with_rows(None, table, again) or "1 = 1"
     try:
-        with closing(connect()) as connection:
+        with closing(connect_briefly(connect, seconds=PLANNING_WAIT_S)) as connection:
             query(connection, READ_ONLY)
             query(connection, f"EXPLAIN SELECT 1 FROM {quote_name(table.id.db, table.id.table)} WHERE {condition}")
     except SourceError as cause:
+        if is_of_locked_table(cause.__cause__):
+            raise locked_error(table.id) from cause
         if is_refusal(cause) and cause.__cause__ is not None:
             reason = ": ".join(map(str, cause.__cause__.args[:2]))
             raise ConfigError(

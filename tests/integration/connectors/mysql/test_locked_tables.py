@@ -1,0 +1,152 @@
+"""A table that another session has locked holds up no other: all others are read and followed while it waits."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raycdc.cli.tables import change_table
+from raycdc.connectors.mysql.catalog import load_table
+from raycdc.connectors.mysql.locks import locked_by, wait_for_locks
+from raycdc.connectors.mysql.snapshot.rows_again import require_rows
+from raycdc.errors import TableLockedError
+from raycdc.model import TableId
+from raycdc.source.split import RowsAgain
+from raycdc.testing.jobs import Job, Run
+from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer
+from raycdc.transform.hiding import Hiding
+
+pytestmark = pytest.mark.server
+
+
+@contextmanager
+def locked(server: DatabaseServer, database: str, *tables: str) -> Iterator[Callable[[], None]]:
+    """Nobody reads the tables until the function is called."""
+    with closing(server.connect(database=database)) as holder, holder.cursor() as cursor:
+        cursor.execute("LOCK TABLES " + ", ".join(f"{table} WRITE" for table in tables))
+        yield lambda: cursor.execute("UNLOCK TABLES")
+
+
+def job(folder: Path, server: DatabaseServer, database: str, tables: int, **options: Any) -> Job:
+    """A pipeline with one reader that reads one chunk at a time."""
+    names = [f"t{number:02}" for number in range(tables)]
+    for name in names:
+        server.execute(f"CREATE TABLE {name} (id INT PRIMARY KEY)", f"INSERT INTO {name} VALUES (1), (2)",
+                       database=database)  # fmt: skip
+    options = {"sink": "jsonl", "write": "changelog", "epoch_interval": "200ms", **options}
+    return Job(folder, server, database, names, local=True, readers=1, readers_keys="fetchers = 1", **options)
+
+
+def ids(pipeline: Job, table: str) -> list[int]:
+    """The keys that are in the target's changelog."""
+    files = (pipeline.lake / pipeline.database / table).glob("*.jsonl")
+    rows = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    return sorted(row["id"] for row in rows if row["_op"] == "+I")
+
+
+def warned(run: Run, table: str) -> list[str]:
+    texts = [event["text"] for event in list(run.events) if event["event"] == "warning"]
+    return [text for text in texts if f"{table}: It is locked" in text]
+
+
+def test_a_table_that_is_locked_before_its_snapshot_holds_up_no_other(
+    server: DatabaseServer, database: str, tmp_path: Path
+) -> None:
+    pipeline = job(tmp_path, server, database, 12, pipeline='watchdog = "1s"')
+    others = [table for table in pipeline.tables if table not in ("t00", "t05")]
+    with locked(server, database, "t00", "t05") as unlock:
+        run = pipeline.start()
+        run.wait_for_rows(lambda: all(ids(pipeline, table) == [1, 2] for table in others))
+        server.execute(*(f"INSERT INTO {table} VALUES (3)" for table in others), database=database)
+        run.wait_for_rows(lambda: all(ids(pipeline, table) == [1, 2, 3] for table in others))
+        assert not ids(pipeline, "t00")
+        run.wait_for(lambda: bool(warned(run, "t00") and warned(run, "t05")))
+        unlock()
+    server.execute("INSERT INTO t00 VALUES (3)", database=database)
+    run.wait_for_rows(lambda: ids(pipeline, "t00") == [1, 2, 3] and ids(pipeline, "t05") == [1, 2])
+    assert run.interrupt() in (0, 130), run.story()
+    assert [len(warned(run, table)) for table in ("t00", "t05")] == [1, 1]
+    stood = [event for event in run.events if event["event"] == "standing" and event["stage"] == "chunk"]
+    assert {event["table"] for event in stood} == {f"{database}.t00", f"{database}.t05"}
+
+
+def test_a_table_that_is_locked_while_it_is_read_holds_up_no_other(
+    server: DatabaseServer, database: str, tmp_path: Path
+) -> None:
+    pipeline = job(tmp_path, server, database, 4, chunk_rows=100)
+    server.execute(
+        "INSERT INTO t00 SELECT 10 + a.n + 10 * b.n + 100 * c.n FROM"
+        + ", ".join(f" (SELECT 0 n{''.join(f' UNION SELECT {n}' for n in range(1, 10))}) {name}" for name in "abc"),
+        "ANALYZE TABLE t00",
+        database=database,
+    )
+    run = pipeline.start(failpoints="before_select=stop@2")
+    run.wait_for(lambda: "before_select" in pipeline.hit())
+    with locked(server, database, "t00") as unlock:
+        run.process.send_signal(signal.SIGCONT)
+        run.wait_for_rows(lambda: all(ids(pipeline, table) == [1, 2] for table in ("t01", "t02", "t03")))
+        server.execute("INSERT INTO t01 VALUES (3)", database=database)
+        run.wait_for_rows(lambda: ids(pipeline, "t01") == [1, 2, 3])
+        assert len(ids(pipeline, "t00")) < 1002
+        unlock()
+    run.wait_for_rows(lambda: ids(pipeline, "t00") == [1, 2, *range(10, 1010)])
+    assert run.interrupt() in (0, 130), run.story()
+
+
+def test_a_locked_table_that_begins_again_holds_up_no_other(
+    server: DatabaseServer, database: str, tmp_path: Path
+) -> None:
+    pipeline = job(tmp_path, server, database, 2)
+    assert pipeline.start("--until", "caught-up").wait() == 0
+    with locked(server, database, "t00") as unlock:
+        assert change_table(pipeline.state, f"{database}.t00", "resnapshot") == 0
+        run = pipeline.start()
+        server.execute("INSERT INTO t01 VALUES (3)", database=database)
+        run.wait_for_rows(lambda: ids(pipeline, "t01") == [1, 2, 3])
+        run.wait_for(lambda: bool(warned(run, "t00")))
+        unlock()
+    run.wait_for_rows(lambda: ids(pipeline, "t00") == [1, 1, 2, 2])
+    assert run.interrupt() in (0, 130), run.story()
+
+
+def test_rows_of_a_locked_table_are_refused_to_be_read_again_instead_of_being_waited_for(
+    server: DatabaseServer, database: str
+) -> None:
+    server.execute("CREATE TABLE t (id INT PRIMARY KEY)", database=database)
+    with closing(server.connect()) as connection:
+        table = load_table(connection, TableId(database, "t"))
+    with locked(server, database, "t"), pytest.raises(TableLockedError, match=rf"has {database}\.t locked"):
+        require_rows(server.connect, table, RowsAgain("c", "id = 1"), Hiding())
+
+
+@pytest.mark.parametrize("kind", [MySqlServer, MariaDbServer])
+def test_the_warning_names_the_session_where_the_server_says_it(kind: type[DatabaseServer]) -> None:
+    with kind({"performance_schema": "ON"}) as server, server.fresh_database() as database:
+        table = TableId(database, "t")
+        server.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)", database=database)
+        with closing(server.connect()) as asking, closing(server.connect(database=database)) as holder:
+            wait_for_locks(asking, 1)
+            assert locked_by(asking, [table]) == {table: ""}
+            with holder.cursor() as cursor:
+                cursor.execute("BEGIN")
+                cursor.execute("SELECT * FROM t")
+            change = threading.Thread(
+                target=server.execute, args=["ALTER TABLE t ADD COLUMN s VARCHAR(9) DEFAULT 'hush'"],
+                kwargs={"database": database},
+            )  # fmt: skip
+            change.start()
+            while not (said := locked_by(asking, [table])[table]):
+                continue
+            holder.rollback()
+            change.join()
+        assert "root: ALTER TABLE t ADD COLUMN s" in said
+        assert "hush" not in said
+        if kind is MySqlServer:
+            assert f"session {holder.thread_id()} of root, session" in said

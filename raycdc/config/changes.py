@@ -109,7 +109,7 @@ _SECTIONS: Mapping[str, Mapping[Change, str]] = {
     },
     "sink:iceberg": {
         Change.PLACE: "path catalog.type catalog.name catalog.warehouse catalog.uri",
-        Change.FREE: "catalog.properties expire_snapshots keep_snapshots",
+        Change.FREE: "catalog.properties expire_snapshots keep_snapshots optimize.every optimize.target_file",
     },
     "sink:jdbc": {Change.PLACE: "url", Change.FREE: "user password tls.mode tls.ca tls.allow_public_key_retrieval"},
     "sink:jsonl": {Change.PLACE: "path"},

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,7 +18,8 @@ from raycdc.testing.jobs import Job, catch_up
 from raycdc.testing.servers import MariaDbServer
 from raycdc.testing.sessions import session
 from tests.e2e.test_schema_changes import CHANGES, TABLES, shop
-from tests.epochs.sink_world import iceberg_table
+from tests.epochs.sink_world import iceberg_table, new_world, play
+from tests.epochs.upkept_lakes import IcebergLake
 
 pytestmark = pytest.mark.server
 
@@ -54,11 +56,11 @@ def test_ddl_mid_way_is_followed(mariadb: MariaDbServer, tmp_path: Path) -> None
     assert any(row["handling"] is not None for row in products)
 
 
-SPARK = """
+SESSION = """
 import json
 import sys
 from pyspark.sql import SparkSession
-jar, lake, database = sys.argv[1:]
+jar, lake, *given = sys.argv[1:]
 catalog = "spark.sql.catalog.lake"
 session = (
     SparkSession.builder.master("local[1]")
@@ -75,6 +77,10 @@ session = (
     .config(catalog + ".warehouse", lake)
     .getOrCreate()
 )
+"""
+
+MAINTAINS = """
+(database,) = given
 products = session.table(f"lake.{database}.products")
 rows = [row.asDict() for row in products.select("id", "title", "price", "colour").orderBy("id").collect()]
 one = products.where("id = 7 AND price > 0").count()
@@ -86,8 +92,14 @@ print(json.dumps({"rows": rows, "one": one}, default=str))
 """
 
 
-def test_spark_reads_and_maintains_what_the_job_goes_on_with(mariadb: MariaDbServer, tmp_path: Path) -> None:
+def spark(code: str, lake: Path, *given: str) -> Any:
+    """What `code` prints last, in a Spark with the tables of `lake`."""
     (jar,) = JARS.glob("*.jar")
+    command = [sys.executable, "-c", SESSION + code, str(jar), lake.as_uri(), *given]
+    return json.loads(subprocess.run(command, capture_output=True, check=True, timeout=900).stdout.splitlines()[-1])
+
+
+def test_spark_reads_and_maintains_what_the_job_goes_on_with(mariadb: MariaDbServer, tmp_path: Path) -> None:
     database = "spark_iceberg"
     shop(mariadb, database)
     # A few partitions, each with several files.
@@ -101,8 +113,7 @@ def test_spark_reads_and_maintains_what_the_job_goes_on_with(mariadb: MariaDbSer
         database=database,
     )
     catch_up(job)
-    command = [sys.executable, "-c", SPARK, str(jar), job.lake.as_uri(), database]
-    told = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=900).stdout.splitlines()[-1])
+    told = spark(MAINTAINS, job.lake, database)
     with mariadb.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"SELECT id, title, price, colour FROM {database}.products ORDER BY id")
         names = ("id", "title", "price", "colour")
@@ -113,3 +124,30 @@ def test_spark_reads_and_maintains_what_the_job_goes_on_with(mariadb: MariaDbSer
     mariadb.execute(*changes, database=database)
     catch_up(job)
     check_shop(job, database)
+
+
+FOLLOWS = """
+table, place = given
+rows = session.table(table).count()
+query = (
+    session.readStream.format("iceberg").load(table)
+    .writeStream.format("json").option("checkpointLocation", place + "/checkpoint").option("path", place + "/out")
+    .trigger(availableNow=True).start()
+)
+query.awaitTermination()
+seen = session.read.json(place + "/out")
+print(json.dumps({"rows": rows, "seen": [row["_seq"] for row in seen.select("_seq").orderBy("_seq").collect()]}))
+"""
+
+
+@pytest.mark.parametrize("kind", ["iceberg-changelog", "iceberg-partitioned-changelog"])
+def test_spark_follows_a_changelog_whose_small_files_become_large_ones(tmp_path: Path, kind: str) -> None:
+    """Each row is seen once, though files with them were added to the table again and again."""
+    world, lake = new_world(kind, tmp_path), IcebergLake()
+    play(world, epochs=4)
+    world.loop(lake.sink(world)).run()
+    assert lake.optimised(world) > 1
+    world.check()
+    told = spark(FOLLOWS, tmp_path / "lake", "lake.shop.orders", str(tmp_path / "stream"))
+    changes = len(world.script.table("shop.orders").changelog)
+    assert told["rows"] == len(told["seen"]) == len(set(told["seen"])) == changes

@@ -1,11 +1,8 @@
-"""Delta tables that the pipeline optimises itself: rows and vectors stay what they are, whoever else writes there."""
+"""Delta tables that the pipeline optimises itself: what `test_lake_upkeep` does not say of all lakes."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
 from datetime import timedelta
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +13,14 @@ from deltalake.exceptions import CommitFailedError
 
 from raycdc.bridge import run_in_process
 from raycdc.errors import ConfigError, SinkError
-from raycdc.failpoints import FailpointError
 from raycdc.model import TableId
 from raycdc.sinks.api import SinkContext
 from raycdc.sinks.delta import upkeep
-from raycdc.sinks.delta.plugin import DeltaSinkConfig, OptimizeOptions
+from raycdc.sinks.delta.plugin import DeltaOptimizeOptions, DeltaSinkConfig
 from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.sinks.delta.table import DeltaTarget
 from raycdc.sinks.delta.upkeep import Upkeep
-from tests.epochs.sink_world import World, new_world, play, works_of
+from tests.epochs.sink_world import World, new_world, play
 
 KINDS = (
     "delta-upsert",
@@ -35,7 +31,7 @@ KINDS = (
 )
 ORDERS = TableId("shop", "orders")
 #: After each commit, and what was taken out goes at once: no configuration could ask for that.
-ALWAYS = OptimizeOptions.model_construct(every=timedelta(0), target_file=1 << 20, z_order=(), vacuum=timedelta(0))
+ALWAYS = DeltaOptimizeOptions.model_construct(every=timedelta(0), target_file=1 << 20, z_order=(), vacuum=timedelta(0))
 
 
 @pytest.fixture(params=KINDS)
@@ -43,7 +39,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     return new_world(request.param, tmp_path)
 
 
-def sink_of(world: World, options: OptimizeOptions = ALWAYS, **more: Any) -> DeltaSink:
+def sink_of(world: World, options: DeltaOptimizeOptions = ALWAYS, **more: Any) -> DeltaSink:
     sink = world.sink()
     assert isinstance(sink, DeltaSink)
     sink._upkeep = Upkeep(options, upsert=world.write == "upsert", **more)
@@ -69,12 +65,11 @@ def target_of(world: World) -> DeltaTarget:
     return target
 
 
-def test_a_table_that_is_optimised_after_each_epoch_has_the_same_rows(world: World) -> None:
+def test_each_file_but_those_in_use_goes_when_it_was_taken_out(world: World) -> None:
     play(world, epochs=5)
     world.loop(sink_of(world)).run()
     world.check()
     assert "OPTIMIZE" in operations(world)
-    # Each file but those in use went when it was taken out.
     on_disk = {str(path) for path in (world.root / "lake/shop/orders").rglob("*.parquet")}
     assert on_disk == {uri.removeprefix("file://") for uri in table_of(world).file_uris()}
 
@@ -94,46 +89,6 @@ def test_the_commit_of_an_optimisation_neither_carries_nor_changes_the_vector(wo
     held = sink_of(world).committed(ORDERS)
     assert held is not None
     assert (held.epoch, held.step) == (5, 3)
-
-
-def failures() -> Iterator[Any]:
-    """Each kind at each point; upkeep that was done before is the same work for all of them."""
-    points = ("before_optimize", "after_optimize", "in_commit", "after_commit")
-    for kind, point, count in product(KINDS, points, (1, 3)):
-        yield pytest.param(kind, point, count, marks=pytest.mark.long if count == 3 and kind != KINDS[0] else ())
-
-
-@pytest.mark.parametrize(("world", "point", "count"), list(failures()), indirect=["world"])
-def test_whatever_dies_rows_are_neither_lost_nor_doubled(
-    world: World, point: str, count: int, fail_at: Callable[[str, int], None]
-) -> None:
-    play(world, epochs=4)
-    fail_at(point, count)
-    with pytest.raises(FailpointError):
-        world.loop(sink_of(world)).run()
-    world.restart(sink=sink_of(world))
-    world.check()
-
-
-def test_an_epoch_that_is_staged_meanwhile_keeps_its_files(world: World) -> None:
-    orders = world.script.table("shop.orders")
-    orders.read([{"id": number, "name": "n", "qty": number % 3} for number in range(100, 200)])
-    first = world.script.seal()
-    orders.read([{"id": number, "name": "n", "qty": number % 3} for number in range(200, 300)])
-    orders.update((100,), qty=7)
-    second = world.script.seal(final=True)
-    sink = sink_of(world)
-    loop = world.loop(sink)
-    works = {work.target: work for work in works_of(loop, first)}
-    later = {work.target: work for work in works_of(loop, second)}
-    for work in works.values():
-        sink.apply_schema(work)
-    staged = sink.stage(list(works.values()))
-    waiting = sink.stage(list(later.values()))
-    for one, result in ((works, staged), (later, waiting)):
-        for target, work in one.items():
-            sink.commit(work, result[target])
-    assert len(world.rows(orders)) == (200 if world.write == "upsert" else 202)
 
 
 @pytest.mark.parametrize("what", ["append", "overwrite", "delete", "optimize"])
@@ -203,45 +158,14 @@ def small_files(world: World, *, first: int = 5000) -> None:
         write_deltalake(table, row, mode="append")
 
 
-def test_a_driver_that_was_fenced_does_not_optimise(tmp_path: Path) -> None:
-    world = new_world("delta-upsert", tmp_path)
-    play(world, epochs=2)
-    world.loop().run()
-    small_files(world)
-    target = target_of(world)
-    held = target.vector()
-    assert held is not None
-    Upkeep(ALWAYS, upsert=True).after_commit(target, held.generation - 1)
-    assert "OPTIMIZE" not in operations(world)
-    Upkeep(ALWAYS, upsert=True).after_commit(target, held.generation)
-    assert operations(world)[-3:] == ["OPTIMIZE", "VACUUM START", "VACUUM END"]
-
-
-def test_it_is_done_when_it_is_time_also_across_starts(tmp_path: Path) -> None:
-    world = new_world("delta-upsert", tmp_path)
-    play(world, epochs=2)
-    world.loop().run()
-    target = target_of(world)
-    options = OptimizeOptions(every=timedelta(hours=1))
-    began = time.time()
-    done = []
-    for minutes in (0, 30, 59, 61):
-        small_files(world)
-        Upkeep(options, upsert=True, clock=lambda now=began + minutes * 60: now).after_commit(target, 1)  # type: ignore[misc]
-        done.append(operations(world).count("OPTIMIZE"))
-    assert done == [0, 0, 0, 1]
-    files = len(list(Path(str(target.path)).rglob("*.parquet")))
-    assert files > len(table_of(world).file_uris()), "nothing is deleted unless a retention is given"
-
-
 def test_the_section_is_read(tmp_path: Path) -> None:
     given = {"every": "10m", "target_file": "64MiB", "z_order": ["id"], "vacuum": "7d"}
     config = DeltaSinkConfig(path=str(tmp_path), optimize=given)  # type: ignore[arg-type]
-    options = OptimizeOptions(
+    options = DeltaOptimizeOptions(
         every=timedelta(minutes=10), target_file=64 << 20, z_order=("id",), vacuum=timedelta(days=7)
     )
     assert config.optimize == options
     with pytest.raises(ConfigError, match=r"sink\.optimize\.z_order: Spark puts rows in order"):
         DeltaSink(config).open(SinkContext("app", "upsert", run_in_process))
     with pytest.raises(ValueError, match="readers need an hour at least"):
-        OptimizeOptions(vacuum="30m")  # type: ignore[arg-type]
+        DeltaOptimizeOptions(vacuum="30m")  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from raycdc.model.behavior import SchemaChangeBehavior
 from raycdc.schema import AddColumnEvent, First
 from raycdc.sinks.api import SinkContext
 from raycdc.sinks.delta import target as delta_target
-from raycdc.sinks.delta.plugin import OptimizeOptions
+from raycdc.sinks.delta.plugin import DeltaOptimizeOptions
 from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.sinks.delta.table import DeltaTarget
 from raycdc.sinks.delta.upkeep import Upkeep
@@ -34,7 +34,7 @@ pytestmark = [
 VECTORS = (("delta.enableDeletionVectors", "true"),)
 
 
-def run(world: World, spark: Any, *, large: bool = False, options: OptimizeOptions | None = None) -> None:
+def run(world: World, spark: Any, *, large: bool = False, options: DeltaOptimizeOptions | None = None) -> None:
     """The next epochs, merged by Spark where they are `large`."""
     sink = world.sink()
     assert isinstance(sink, DeltaSink)
@@ -103,7 +103,7 @@ def test_rows_that_are_deleted_by_a_vector_never_come_back(
     orders.update((151,), name="then")
     world.script.seal(final=True)
     order, now = ("qty", "name", "id") if kind == "delta-upsert" else (), timedelta(0)
-    options = OptimizeOptions.model_construct(every=now, target_file=1 << 20, z_order=order, vacuum=now)
+    options = DeltaOptimizeOptions.model_construct(every=now, target_file=1 << 20, z_order=order, vacuum=now)
     run(world, spark, options=options)
     assert "OPTIMIZE" in {commit["operation"] for commit in DeltaTable(str(folder_of(world))).history()}
     check(world, spark)

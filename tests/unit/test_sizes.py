@@ -63,8 +63,8 @@ OF_LIBRARIES = {
     "connectors/mongodb/bson/decoder.py: self._fields._replace",
     "connectors/mysql/values/columns.py: old._replace",
     "formats/decoding/arena.py: old._replace",
-    "sinks/iceberg/table.py: staged._apply",
-    "sinks/iceberg/table.py: staged._updates",
+    "sinks/iceberg/commits.py: staged._apply",
+    "sinks/iceberg/commits.py: staged._updates",
 }
 
 

@@ -23,15 +23,10 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from raycdc.sinks.delta.layout import folder_of, value_text
 from raycdc.sinks.delta.rewrite import Action, SnapshotFile, in_types, is_plain, snapshot_files
+from raycdc.sinks.lake_upkeep import small_groups
 from raycdc.sinks.statistics import for_table
 from raycdc.sinks.tasks import write_parquet_file
 from raycdc.stores.files import AnyPath, reading, relative
-
-#: A file of more than this share of the wanted size is large enough.
-LARGE = 0.75
-
-#: Files that are written anew at once; the rest waits for the next commit.
-RUN_BYTES_MAX = 1 << 30
 
 #: Rows in memory at once.
 BATCH_ROWS = 1 << 16
@@ -57,7 +52,9 @@ def compaction(table: DeltaTable, folder: AnyPath, *, target_bytes: int, data_ch
     names = list(metadata.partition_columns)
     stored = pa.schema([field for field in schema if field.name not in names])
     actions: list[Action] = []
-    groups, whole = _chosen(files, target_bytes)
+    groups, whole = small_groups(
+        files, target_bytes=target_bytes, size=lambda file: file.size, partition=lambda file: file.values
+    )
     for group in groups:
         values = dict(zip(names, map(value_text, group[0].values), strict=True))
         path = folder / folder_of(values) / f"part-{uuid.uuid4()}.snappy.parquet"
@@ -84,32 +81,6 @@ def compaction(table: DeltaTable, folder: AnyPath, *, target_bytes: int, data_ch
         assert written.rows == sum(file.rows or 0 for file in group), group
         actions += [*removed, added]
     return Compaction(actions, whole)
-
-
-def _chosen(files: Sequence[SnapshotFile], target_bytes: int) -> tuple[list[list[SnapshotFile]], bool]:
-    """Groups of small files of one partition each, which become a file each; and whether these are all."""
-    small: dict[Any, list[SnapshotFile]] = {}
-    for file in files:
-        if file.size < target_bytes * LARGE:
-            small.setdefault(file.values, []).append(file)
-    groups: list[list[SnapshotFile]] = []
-    for of_partition in small.values():
-        group: list[SnapshotFile] = []
-        for file in of_partition:
-            if group and sum(one.size for one in group) + file.size > target_bytes:
-                groups.append(group)
-                group = []
-            group.append(file)
-        groups.append(group)
-    groups = [group for group in groups if len(group) > 1]
-    taken: list[list[SnapshotFile]] = []
-    total = 0
-    for group in groups:
-        total += sum(file.size for file in group)
-        if taken and total > RUN_BYTES_MAX:
-            return taken, False
-        taken.append(group)
-    return taken, True
 
 
 def _rows(folder: AnyPath, files: Sequence[SnapshotFile], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

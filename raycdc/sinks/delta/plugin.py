@@ -10,11 +10,12 @@ from typing import Literal
 
 from pydantic import field_validator
 
-from raycdc.config import Duration, FolderOrUrl, Options, PipelineOptions, SinkConfig, Size, option
+from raycdc.config import Duration, FolderOrUrl, PipelineOptions, SinkConfig, option
 from raycdc.model import TableSchema
 from raycdc.model.layout import TableLayout
 from raycdc.model.names import NAMES, NameRules, misread
 from raycdc.plugins import Plugin
+from raycdc.sinks.lake_options import OptimizeOptions
 from raycdc.stores.url import is_url
 
 NO_SPARK_ORDER = "sink.optimize.z_order: Spark puts rows in order, and --local runs without it."
@@ -26,11 +27,9 @@ NO_SPARK_AT_STORES = (
 VACUUM_MIN = timedelta(hours=1)
 
 
-class OptimizeOptions(Options):
-    """``optimize = { … }``: upkeep of the tables by the pipeline itself, after a commit to each."""
+class DeltaOptimizeOptions(OptimizeOptions):
+    """``optimize = { … }`` of Delta tables."""
 
-    every: Duration = option(timedelta(hours=1), help="How often upkeep is done, at most.")
-    target_file: Size = option(128 << 20, help="Small files are rewritten as larger ones, up to this size.", ge=1 << 20)
     z_order: tuple[str, ...] = option(
         (),
         help="Columns (whole numbers, dates) by which Spark clusters rows, which copies the table each time.",
@@ -58,7 +57,7 @@ class DeltaSinkConfig(SinkConfig):
         example="./lake",
         min_length=1,
     )
-    optimize: OptimizeOptions | None = option(
+    optimize: DeltaOptimizeOptions | None = option(
         None, help="Upkeep on a schedule. Without it there is none.", example={"every": "1h", "target_file": "128MiB"}
     )
 

@@ -1,11 +1,7 @@
 """Upkeep of Delta tables on a schedule: small files made large ones, and files that nobody needs deleted.
 
-Called by `raycdc.sinks.delta.sink` after a commit, on the thread that committed, so that no commit of this driver to
-the table is under way. It moves rows and changes none, and its commit says nothing of epochs: the vector stays as it
-is. It is for the very next version of the table after one that this driver may still write to, or it is not at all:
-whatever comes between, of another writer or a newer driver, it is given up, and tried again after the next commit. A
-driver that a newer one has fenced does nothing. When it was last done is the time of a file beside the table's; whoever
-is killed in between leaves files that no version names, as any interrupted commit does.
+Called by `raycdc.sinks.delta.sink` after a commit; `raycdc.sinks.lake_upkeep` says what it may do, and when. Its commit
+is for the very next version of the table after the one that it read.
 
 Work beyond moving rows of plain files (deletion vectors, an order of rows) is done by Spark's OPTIMIZE.
 """
@@ -28,10 +24,10 @@ from raycdc.sinks.absence import is_absent, is_refused
 from raycdc.sinks.delta import spark_merge
 from raycdc.sinks.delta.compaction import compaction
 from raycdc.sinks.delta.demands import without_values
-from raycdc.sinks.delta.plugin import NO_SPARK_ORDER, OptimizeOptions
+from raycdc.sinks.delta.plugin import NO_SPARK_ORDER, DeltaOptimizeOptions
 from raycdc.sinks.delta.table import DeltaTarget, is_the_tables
+from raycdc.sinks.lake_upkeep import MARK, Schedule
 from raycdc.sinks.statistics import has_bounds
-from raycdc.stores.files import AnyPath, modified, touch
 
 
 class Upkeep:
@@ -39,7 +35,7 @@ class Upkeep:
 
     def __init__(
         self,
-        options: OptimizeOptions,
+        options: DeltaOptimizeOptions,
         *,
         upsert: bool,
         session: Callable[[], Any] | None = None,
@@ -51,18 +47,15 @@ class Upkeep:
         self._options = options
         self._upsert = upsert
         self._session = session
-        self._clock = clock
+        self._schedule = Schedule(options.every, clock)
 
     def after_commit(self, target: DeltaTarget, generation: int) -> None:
         """Optimise the table if it is time. `SinkError` with its name for what is no other writer's doing."""
-        mark = target.path / "_raycdc" / "optimized"
-        if not self._is_time(mark):
-            return
-        if not target.refresh():
-            return
-        held = target.vector()
-        if held is None or held.generation > generation:
-            return
+        mark = target.path / "_raycdc" / MARK
+        self._schedule.run(target, mark, generation, lambda: self._done(target))
+
+    def _done(self, target: DeltaTarget) -> bool:
+        """Whether it is done; else the next commit goes on with it."""
         try:
             reach("before_optimize")
             done = self._optimize(target)
@@ -72,7 +65,7 @@ class Upkeep:
             if self._options.vacuum is not None:
                 self._vacuum(target, self._options.vacuum)
         except CommitFailedError:
-            return
+            return False
         except Exception as cause:
             if not is_the_tables(cause):
                 raise
@@ -80,19 +73,10 @@ class Upkeep:
                 f"{target.place} cannot be optimised: {without_values(str(cause))}. Leave sink.optimize out to "
                 "go on without."
             ) from cause
-        if done:
-            touch(mark)
-
-    def _is_time(self, mark: AnyPath) -> bool:
-        last = modified(mark)
-        if last is None:
-            # The first look: from here on.
-            touch(mark)
-            last = modified(mark) or self._clock()
-        return self._clock() - last >= self._options.every.total_seconds()
+        return done
 
     def _optimize(self, target: DeltaTarget) -> bool:
-        """Whether it is done; else the next commit goes on with it."""
+        """Whether nothing is left to do."""
         fields = {field.name: field.type for field in target.arrow() if field.name not in target.partition_columns}
         # By other columns no file could be left out: they have no bounds.
         order = [name for name in self._options.z_order if name in fields and has_bounds(fields[name])]

@@ -137,7 +137,7 @@ def write_data_files(
     for number, (values, rows) in enumerate(gathered(batches, keys)):
         place = path if isinstance(path, StorePath) else Path(path)
         stem, _, suffix = place.name.rpartition(".")
-        place = place.parent / _folder(partitions, values) / f"{stem}-{number:05d}.{suffix}"
+        place = place.parent / folder_of(partitions, values) / f"{stem}-{number:05d}.{suffix}"
         described = write_data_file(place, columns, rows)
         assert described is not None, place
         files.append(replace(described, partition=tuple(values)))
@@ -149,7 +149,7 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
     return whole if isinstance(whole, pa.Array) else pa.concat_arrays(whole.chunks)
 
 
-def _folder(partitions: Sequence[StoredPartition], values: Values) -> str:
+def folder_of(partitions: Sequence[StoredPartition], values: Values) -> str:
     """``id_bucket=3/day=19754``, for people."""
     return "/".join(
         f"{_plain(one.name)}={'null' if value is None else _plain(str(value))}"

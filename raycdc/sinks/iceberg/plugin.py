@@ -22,6 +22,7 @@ from raycdc.model import TableSchema
 from raycdc.model.layout import TableLayout
 from raycdc.plugins import Plugin
 from raycdc.references import Renewed, newest
+from raycdc.sinks.lake_options import OptimizeOptions
 from raycdc.stores.url import check_place, is_url
 
 #: So many snapshots make a commit no dearer than people mind.
@@ -107,6 +108,9 @@ class IcebergSinkConfig(SinkConfig):
         "500 in upsert tables that raycdc makes (their property raycdc.keep-snapshots), and all in other tables.",
         example=2000,
         ge=0,
+    )
+    optimize: OptimizeOptions | None = option(
+        None, help="Upkeep on a schedule. Without it there is none.", example={"every": "1h", "target_file": "128MiB"}
     )
 
     @model_validator(mode="after")

@@ -41,6 +41,7 @@ from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions, IcebergSinkConfig
 from raycdc.sinks.iceberg.table import IcebergTarget
 from raycdc.sinks.iceberg.target import KEYS, IcebergSteps, Staged, beside, columns_of, place_of, rows_of
 from raycdc.sinks.iceberg.tasks import Compact, WriteRows
+from raycdc.sinks.iceberg.upkeep import Upkeep
 from raycdc.sinks.origins import Origins
 from raycdc.sinks.plan import MERGED_FILE_BYTES_MAX, TASK_BYTES_MAX, Input, share_out, split
 from raycdc.sinks.statements import spark_statement
@@ -61,7 +62,6 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
     def __init__(self, config: IcebergSinkConfig) -> None:
         super().__init__()
         self._config = config
-        self._options = config.place()
         self._opening = threading.Lock()
         self._catalog: Catalog | None = None
         #: The catalog's address and keys, and the store's, with which it was opened.
@@ -70,6 +70,11 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
         self._seen = Seen()
         self._reach = Reach(self.storage)
         self._expiry = NO_EXPIRY
+        self._upkeep: Upkeep | None = None
+
+    @property
+    def _options(self) -> IcebergCatalogOptions:
+        return self._config.place()
 
     def check(self, targets: Sequence[TableId], *, pipeline: str) -> list[CheckResult]:
         return check_sink(self._config, targets, self.storage)
@@ -78,6 +83,8 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
         self.look(context)
         private = Path(context.private or tempfile.gettempdir())
         self._reach = Reach(context.storage, private, login_changes=self._options.changes)
+        if self._config.optimize is not None:
+            self._upkeep = Upkeep(self._config.optimize, context)
 
     def look(self, context: SinkContext) -> None:
         super().look(context)
@@ -124,6 +131,8 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
 
     def after_commit(self, work: TableWork, staged: Staged) -> None:
         delete([*(result.keys for result in staged.merge), *staged.beside])
+        if self._upkeep is not None:
+            self._upkeep.after_commit(self._target(work.target), work.generation)
 
     def close(self) -> None:
         self._targets.clear()

@@ -1,4 +1,4 @@
-"""One Iceberg table as this pipeline uses it: its commit vector, and the one kind of commit we make, through pyiceberg.
+"""One Iceberg table as this pipeline uses it: its commit vector, and the commits that we make (`commits`).
 
 Called by `sink`, by one thread at a time per table. The vector is a table property of the pipeline's
 own (`vector_property`), set in the same commit as the rows. *Every commit makes a snapshot*, one of only a vector too,
@@ -12,11 +12,7 @@ The property names our snapshot, so that a rollback is noticed: the table's curr
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -29,26 +25,14 @@ from pyiceberg.exceptions import (
     RESTError,
     UnauthorizedError,
 )
-from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestFile
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent
 from pyiceberg.serializers import FromInputFile
-from pyiceberg.table import Table, Transaction
+from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation
-from pyiceberg.table.update import (
-    AddSchemaUpdate,
-    AssertCurrentSchemaId,
-    AssertRefSnapshotId,
-    AssertTableUUID,
-    RemoveSnapshotsUpdate,
-    SetCurrentSchemaUpdate,
-    TableUpdate,
-)
-from pyiceberg.table.update.snapshot import _ManifestMergeManager, _OverwriteFiles
 from pyiceberg.types import PrimitiveType
 from requests import RequestException
 from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
 
-from raycdc.checkpoint.disk import sync_folder
 from raycdc.errors import (
     ChangeRefusedError,
     SinkError,
@@ -61,6 +45,7 @@ from raycdc.model.layout import TableLayout
 from raycdc.model.untold import without_quotations
 from raycdc.sinks.absence import is_absent, is_refused, refusal_of
 from raycdc.sinks.api import CommitVector
+from raycdc.sinks.iceberg.commits import Change, Told, publish
 from raycdc.sinks.iceberg.descent import (
     CONFIRMED,
     Seen,
@@ -71,16 +56,15 @@ from raycdc.sinks.iceberg.descent import (
     vector_property,
 )
 from raycdc.sinks.iceberg.expiry import Expiry
-from raycdc.sinks.iceberg.files import StoredColumn, WrittenFile, is_known, type_text
+from raycdc.sinks.iceberg.files import StoredColumn, is_known, type_text
 from raycdc.sinks.iceberg.layout import StoredPartition, transform_text
-from raycdc.sinks.iceberg.metadata import data_file, iceberg_schema, partition_spec
-from raycdc.sinks.iceberg.places import Reach, sync_file
-from raycdc.sinks.iceberg.updates import updated
+from raycdc.sinks.iceberg.metadata import iceberg_schema, partition_spec
+from raycdc.sinks.iceberg.places import Reach
 from raycdc.sinks.library_errors import raised_in
 from raycdc.sinks.ownership import Ownership, nothing_left
 from raycdc.sinks.steps import Stamp, holds
 from raycdc.stores.api import StoreError
-from raycdc.stores.files import AnyPath, StorePath
+from raycdc.stores.files import AnyPath
 
 #: Table property that says which pipeline created (or emptied) the table, so that plain appends are right.
 CREATED_BY = "raycdc.created-by"
@@ -91,8 +75,8 @@ EPOCH_OF_SNAPSHOT = "raycdc.epoch"
 #: How often a commit that lost against another writer of the table (a compaction, say) is tried again.
 CONFLICT_RETRIES = 5
 
-#: Manifests are merged up to this size: Iceberg's own default.
-MANIFEST_BYTES_MAX = 8 << 20
+#: Property of the snapshots by which upkeep made small files larger ones.
+UPKEEP_OF_SNAPSHOT = "raycdc.upkeep"
 
 #: What a table that we make says to pyiceberg and Spark: metadata files and manifests do not pile up with the commits.
 PROPERTIES = {
@@ -106,49 +90,6 @@ PROPERTIES = {
     "write.update.mode": "copy-on-write",
     "write.merge.mode": "copy-on-write",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """The content of one commit: files in and out (`add` as tasks wrote them), columns, properties; with `alone` no
-    other pipeline has a record in the table any more.
-    """
-
-    add: Sequence[WrittenFile] = ()
-    delete: Sequence[DataFile] = ()
-    columns: Sequence[StoredColumn] | None = None
-    properties: Mapping[str, str] = field(default_factory=dict)
-    alone: bool = False
-
-
-class _Staged(Transaction):
-    """pyiceberg's, but its metadata is worked out once per update, not at every look with a copy of all snapshots."""
-
-    _known: tuple[tuple[TableUpdate, ...], TableMetadata] | None = None
-
-    @property
-    def table_metadata(self) -> TableMetadata:
-        if self._known is None or self._known[0] is not self._updates:
-            self._known = self._updates, updated(self._table.metadata, self._updates)
-        return self._known[1]
-
-
-class _Overwrite(_OverwriteFiles):
-    """pyiceberg's, but with manifests that are merged as an append's are, and none that has no file any more."""
-
-    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
-        living = [m for m in manifests if m.has_added_files() or m.has_existing_files() or self._is_ours(m)]
-        properties = self._transaction.table_metadata.properties
-        merging = _ManifestMergeManager(
-            target_size_bytes=MANIFEST_BYTES_MAX,
-            min_count_to_merge=int(properties.get("commit.manifest.min-count-to-merge", "100")),
-            merge_enabled=properties.get("commit.manifest-merge.enabled") == "true",
-            snapshot_producer=self,
-        )
-        return merging.merge_manifests(living)
-
-    def _is_ours(self, manifest: ManifestFile) -> bool:
-        return manifest.added_snapshot_id in (None, self.snapshot_id)
 
 
 class IcebergTarget:
@@ -190,7 +131,7 @@ class IcebergTarget:
         except Exception as cause:
             if not is_the_tables(cause):
                 raise
-            raise self._error("cannot be read", cause) from cause
+            raise self.error("cannot be read", cause) from cause
         self.files = self._reach.files_of(table.location(), table.io.properties)
         self._table = table
         self.record = record_of(table.metadata, self._app_id)
@@ -276,9 +217,11 @@ class IcebergTarget:
             )
 
     def data_files(self) -> list[DataFile]:
-        """All data files of the current snapshot. `SinkError` when rows are deleted beside their files."""
+        """All data files of the current snapshot, in the order in which commits added them. `SinkError` when rows are
+        deleted beside their files.
+        """
         snapshot = self.table.metadata.current_snapshot()
-        found: list[DataFile] = []
+        found: list[tuple[int, DataFile]] = []
         for manifest in snapshot.manifests(self.table.io) if snapshot else ():
             entries = manifest.fetch_manifest_entry(self.table.io, discard_deleted=True)
             if manifest.content == ManifestContent.DELETES and entries:
@@ -288,8 +231,12 @@ class IcebergTarget:
                     "rewrite_position_delete_files), and set write.delete.mode, write.update.mode and "
                     "write.merge.mode to copy-on-write."
                 )
-            found += [entry.data_file for entry in entries if entry.data_file.content == DataFileContent.DATA]
-        return found
+            found += [
+                (entry.sequence_number or 0, entry.data_file)
+                for entry in entries
+                if entry.data_file.content == DataFileContent.DATA
+            ]
+        return [file for _, file in sorted(found, key=lambda one: (one[0], one[1].file_path))]
 
     # -- commits ----------------------------------------------------------------------------------------------------
 
@@ -307,7 +254,7 @@ class IcebergTarget:
         except Exception as cause:
             if not is_the_tables(cause):
                 raise
-            raise self._error("cannot be created", cause) from cause
+            raise self.error("cannot be created", cause) from cause
         self.refresh()
 
     def commit(self, stamp: Stamp, plan: Callable[[], Change]) -> None:
@@ -325,74 +272,39 @@ class IcebergTarget:
             except CommitFailedException as cause:
                 if attempt == CONFLICT_RETRIES:
                     what = f"cannot be written: other writers were faster {attempt + 1} times"
-                    raise self._error(what, cause) from cause
+                    raise self.error(what, cause) from cause
             except Exception as cause:
                 if not is_the_tables(cause):
                     raise
-                raise self._error("cannot be written", cause) from cause
+                raise self.error("cannot be written", cause) from cause
             else:
                 self.refresh()
                 return
 
-    def mark(self, stamp: Stamp) -> None:
-        """Commit nothing but the vector, unless the table is there already."""
-        self.commit(stamp, Change)
+    def replace_files(self, change: Change) -> None:
+        """Put files in the place of others that have the same rows, as the table was at the last `refresh`. The commit
+        says nothing of epochs, and is not tried again: `CommitFailedException` when another writer was faster.
+        """
+        told = Told({UPKEEP_OF_SNAPSHOT: "compaction"})
+        publish(self.catalog, self.table, self.files, change, told)
 
     # -- helpers ----------------------------------------------------------------------------------------------------
 
     def _publish(self, change: Change, stamp: Stamp) -> None:
-        table = self.table
-        metadata = table.metadata
-        staged = _Staged(table)
-        if change.columns is not None:
-            _set_columns(staged, change.columns)
-        note = {EPOCH_OF_SNAPSHOT: str(stamp.vector.epoch), "raycdc.step": str(stamp.vector.step)}
-        producer: Any = (
-            _Overwrite(Operation.OVERWRITE, staged, table.io, snapshot_properties=note)
-            if change.delete
-            else staged.update_snapshot(snapshot_properties=note).merge_append()
-        )
-        with producer:
-            for written_file in change.add:
-                producer.append_data_file(
-                    data_file(written_file, self.files.location(written_file.path), metadata.default_spec_id)
-                )
-            for gone in change.delete:
-                producer.delete_data_file(gone)
-        noted = {vector_property(self._app_id): stamp.text(self._app_id, snapshot=producer.snapshot_id)}
-        staged.set_properties({**self.options, **change.properties, **noted})
+        metadata = self.table.metadata
         moot = [CONFIRMED] if CONFIRMED in metadata.properties else []
         moot += records_of_others(metadata, self._app_id) if change.alone else []
-        if moot:
-            staged.remove_properties(*moot)
-        old = self._expiry.left_out(self.name, metadata, self._app_id)
-        if old:
-            # Older REST catalogs of Iceberg's own making refuse a whole commit with an update that names more than one.
-            staged._apply(tuple(RemoveSnapshotsUpdate(snapshot_ids=[one]) for one in old))  # type: ignore[call-arg]
-        # pyiceberg has no public name for these; the version is pinned.
-        written = [*producer._written_manifests, *producer._written_manifest_lists]
-        updates: tuple[TableUpdate, ...] = staged._updates
-        for location in written:
-            sync_file(location)
-        for folder in {Path(file.path).parent for file in change.add if not isinstance(file.path, StorePath)}:
-            sync_folder(folder)
-        head = metadata.current_snapshot()
-        requirements = (
-            AssertTableUUID(uuid=metadata.table_uuid),
-            AssertRefSnapshotId(ref="main", snapshot_id=head.snapshot_id if head else None),  # type: ignore[call-arg]
-            AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id),  # type: ignore[call-arg]
-        )
-        try:
-            response = self.catalog.commit_table(table, requirements, updates)
-        except ValueError as cause:
-            if not old or "does not exist" not in str(cause):
-                raise
-            # Somebody else has expired them meanwhile.
-            raise CommitFailedException(str(cause)) from cause
-        with contextlib.suppress(OSError):  # Old metadata that stays only costs space.
-            Catalog._delete_old_metadata(table.io, metadata, response.metadata)
 
-    def _error(self, what: str, cause: Exception) -> SinkError:
+        def properties(snapshot: int) -> dict[str, str]:
+            noted = {vector_property(self._app_id): stamp.text(self._app_id, snapshot=snapshot)}
+            return {**self.options, **change.properties, **noted}
+
+        note = {EPOCH_OF_SNAPSHOT: str(stamp.vector.epoch), "raycdc.step": str(stamp.vector.step)}
+        told = Told(note, properties, moot, self._expiry.left_out(self.name, metadata, self._app_id))
+        publish(self.catalog, self.table, self.files, change, told)
+
+    def error(self, what: str, cause: Exception) -> SinkError:
+        """The error for people of what a library raised while the table was read or written."""
         absent = is_absent(cause) or is_refused(cause) or is_the_catalogs(cause)
         kind = refusal_of(cause, keys_change=self._reach.keys_change) if absent else TargetTouchedError
         if self._reach.login_changes and isinstance(cause, UnauthorizedError | OperationalError):
@@ -426,17 +338,6 @@ def check_sources(table: IcebergTarget, columns: Sequence[StoredColumn]) -> None
                 "the Iceberg table is partitioned by it. Take the change back, or drop the Iceberg table and "
                 "take a new snapshot."
             )
-
-
-def _set_columns(staged: Any, columns: Sequence[StoredColumn]) -> None:
-    metadata = staged.table_metadata
-    wanted = iceberg_schema(columns, number=max(schema.schema_id for schema in metadata.schemas) + 1)
-    same = next((schema.schema_id for schema in metadata.schemas if schema == wanted), None)
-    if same is None:
-        last = SetCurrentSchemaUpdate()  # The last one added.
-        staged._apply((AddSchemaUpdate(schema=wanted), last))
-    elif same != metadata.current_schema_id:
-        staged._apply((SetCurrentSchemaUpdate(schema_id=same),))  # type: ignore[call-arg]
 
 
 def is_the_catalogs(error: Exception) -> bool:

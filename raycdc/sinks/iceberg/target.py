@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pyarrow as pa
 from pyiceberg.manifest import DataFile
@@ -18,11 +19,12 @@ from raycdc.failpoints import reach
 from raycdc.sinks.api import STEP_APPEND, STEP_LAST, STEP_MERGE, SinkContext, TableWork
 from raycdc.sinks.changes import fitted_to
 from raycdc.sinks.iceberg import evolution
+from raycdc.sinks.iceberg.commits import Change
 from raycdc.sinks.iceberg.evolution import Plan
 from raycdc.sinks.iceberg.files import Bounds, StoredColumn, WrittenFile, read_whole, stored, type_text
 from raycdc.sinks.iceberg.layout import StoredPartition
 from raycdc.sinks.iceberg.others import check_files, check_unchanged
-from raycdc.sinks.iceberg.table import CREATED_BY, Change, IcebergTarget, check_sources
+from raycdc.sinks.iceberg.table import CREATED_BY, IcebergTarget, check_sources
 from raycdc.sinks.iceberg.tasks import (
     CarriedInto,
     Carry,
@@ -133,7 +135,7 @@ class IcebergSteps(Target):
 
     def bar(self, work: TableWork, stamp: Stamp) -> None:
         if self._table.refresh():
-            self._table.mark(stamp)
+            self._table.commit(stamp, Change)
         else:
             self.create(work, stamp)
 
@@ -180,8 +182,14 @@ class IcebergSteps(Target):
         columns = [WantedColumn(column, column.id) for column in table.columns()]
         changed = Changed(work.schema.primary_key, tuple(keys), str(work.target), alone=len(work.merged) == 1)
         theirs = columns_of_others(table, work)
-        written = self._rewritten(work, old, columns, changed, carry=theirs)
-        gone = [file for file, result in zip(old, written, strict=True) if result.gone]
+        groups = [[file] for file in old]
+        written = self._rewritten(work, groups, columns, changed, carry=theirs)
+        gone = [
+            file
+            for group, result in zip(groups, written, strict=True)
+            for file, went in zip(group, result.went, strict=True)
+            if went
+        ]
         new = [file for result in written for file in result.files]
         if carried := tuple(result.carried for result in written if result.carried):
             into = Place("", (*staged.columns, *theirs), tuple(table.partitions()))
@@ -191,7 +199,7 @@ class IcebergSteps(Target):
                 for file, place in zip(added, places, strict=True)
             ]
             staged.beside.extend([*carried, *(file.path for file in added)])
-            added = [file for files in self._run(tasks) for file in files]
+            added = [file for files in run_in_commit(tasks, self._context) for file in files]
         return Change(add=[*added, *new], delete=gone)
 
     def _evolved(self, work: TableWork, wanted: pa.Schema) -> Change:
@@ -217,39 +225,35 @@ class IcebergSteps(Target):
             return Change(columns=columns)
         table.check_plain()
         old = table.data_files()
-        written = self._rewritten(work, old, [WantedColumn(p.column, p.origin, p.constant) for p in plan.columns])
+        wanted = [WantedColumn(p.column, p.origin, p.constant) for p in plan.columns]
+        written = self._rewritten(work, [[file] for file in old], wanted)
         new = [file for result in written for file in result.files]
         return Change(add=new, delete=old, columns=columns)
 
     def _rewritten(
         self,
         work: TableWork,
-        files: Sequence[DataFile],
+        groups: Sequence[Sequence[DataFile]],
         columns: Sequence[WantedColumn],
         changed: Changed | None = None,
         *,
         carry: Sequence[StoredColumn] = (),
     ) -> list[Rewritten]:
-        """`files` written anew by tasks."""
+        """Data files written anew by tasks, each group by one."""
         partitions = tuple(self._table.partitions())
         tasks = [
             Rewrite(
-                self._table.files.path(file.file_path),
-                file.file_size_in_bytes,
+                tuple(self._table.files.path(file.file_path) for file in group),
+                sum(file.file_size_in_bytes for file in group),
                 new_file(self._table, work),
                 tuple(columns),
                 partitions,
                 changed,
                 Carry(beside(self._table, work), changed.key, tuple(carry)) if changed and carry else None,
             )
-            for file in files
+            for group in groups
         ]
-        return self._run(tasks)
-
-    def _run(self, tasks: Sequence[StageTask[ResultT]]) -> list[ResultT]:
-        """The results of tasks of a commit."""
-        small = sum(task.input_bytes for task in tasks) <= REWRITE_IN_PROCESS_BYTES_MAX
-        return run_in_process(tasks) if small else self._context.run_tasks(tasks)
+        return run_in_commit(tasks, self._context)
 
     def _replaced(self, wanted: pa.Schema) -> Change:
         """An empty table of `wanted` in place of what was there; columns that stay the same keep their ids."""
@@ -262,6 +266,22 @@ class IcebergSteps(Target):
         app_id = self._context.app_id
         ours = {CREATED_BY: app_id, **nothing_left(app_id)}
         return Change(delete=table.data_files(), columns=columns, properties=ours, alone=True)
+
+
+def size_of(file: DataFile) -> int:
+    """In bytes."""
+    return file.file_size_in_bytes
+
+
+def values_of(file: DataFile) -> tuple[Any, ...]:
+    """The partition of a data file, as Iceberg has it."""
+    return tuple(file.partition[at] for at in range(len(file.partition)))
+
+
+def run_in_commit(tasks: Sequence[StageTask[ResultT]], context: SinkContext) -> list[ResultT]:
+    """The results of tasks that a commit waits for."""
+    small = sum(task.input_bytes for task in tasks) <= REWRITE_IN_PROCESS_BYTES_MAX
+    return run_in_process(tasks) if small else context.run_tasks(tasks)
 
 
 def rows_of(work: TableWork, context: SinkContext) -> pa.Schema:

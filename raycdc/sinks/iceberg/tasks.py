@@ -6,8 +6,9 @@ synced, and describes them; none is part of a table before a commit names it, so
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,14 @@ from raycdc.bridge.tasks import StageTask
 from raycdc.model import key_hashes
 from raycdc.model.constants import constant
 from raycdc.model.keys import comparable
-from raycdc.sinks.iceberg.files import StoredColumn, WrittenFile, as_stored, read_columns, read_whole
+from raycdc.sinks.iceberg.files import (
+    StoredColumn,
+    WrittenFile,
+    as_stored,
+    read_columns,
+    read_whole,
+    write_data_file,
+)
 from raycdc.sinks.iceberg.layout import StoredPartition, write_data_files
 from raycdc.sinks.origins import CLAIMED, Origins, same_key
 from raycdc.sinks.rows import alive
@@ -61,11 +69,11 @@ class CompactedFiles:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """How many rows of a data file went, and the files in its place: none when nothing is left or no row goes. What was
+    """Which of the data files `went`, and the files in their place: none when nothing is left or no file goes. What was
     to be `carried` of the rows that went is in a file of that name.
     """
 
-    gone: int
+    went: list[bool]
     files: list[WrittenFile]
     carried: FileName = ""
 
@@ -139,25 +147,31 @@ class Carry:
     key: tuple[str, ...]
     columns: tuple[StoredColumn, ...]
 
-    def write(self, file: FileName, columns: Sequence[StoredColumn], gone: np.ndarray) -> FileName:
-        """Write them of the rows of a data `file` of `columns` that are `gone`; returns the path."""
+    def write(self, files: Sequence[FileName], columns: Sequence[StoredColumn], gone: Sequence[np.ndarray]) -> FileName:
+        """Write them of the rows of data `files` with `columns` that are `gone`; returns the path."""
         theirs = {column.id for column in self.columns}
         wanted = [column for column in columns if column.name in self.key or column.id in theirs]
-        batches = read_columns(file, wanted, rows=BATCH_ROWS, only=True)
         schema = pa.schema([column.field() for column in wanted])
-        write_parquet(self.path, schema, _kept(iter(batches), gone))
+        batches = (
+            batch
+            for file, rows in zip(files, gone, strict=True)
+            for batch in _kept(iter(read_columns(file, wanted, rows=BATCH_ROWS, only=True)), rows)
+        )
+        write_parquet(self.path, schema, batches)
         return self.path
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite(StageTask[Rewritten]):
-    """The data file `path` of `size` bytes written anew, with the `columns` and without the rows that are `changed`.
+    """The data files `paths` of `size` bytes together written anew, with the `columns` and without the rows that are
+    `changed`: the rows of all of them in one file, in their order, or in one for each partition.
 
-    Where no row goes although some were to, nothing is written. Raises `DataError` when a row has a key that was marked
-    as new: it is another source table's, or another row's. Of the rows that go the columns `carry` are kept beside.
+    A file of which no row goes although some were to stays as it is. Raises `DataError` when a row has a key that was
+    marked as new: it is another source table's, or another row's. Of the rows that go the columns `carry` are kept
+    beside.
     """
 
-    path: FileName
+    paths: tuple[FileName, ...]
     size: int
     into: FileName
     columns: tuple[WantedColumn, ...]
@@ -171,16 +185,46 @@ class Rewrite(StageTask[Rewritten]):
 
     def run(self) -> Rewritten:
         into = Place(self.into, tuple(wanted.column for wanted in self.columns), self.partitions)
-        kept: np.ndarray | None = None
-        if self.changed is not None:
-            kept = _without(self.path, into, self.changed)
-            if kept.all():
-                return Rewritten(0, [])
-        written = into.write(_kept(_converted(self.path, self.columns), kept))
-        if kept is None:
-            return Rewritten(0, written)
-        carried = self.carry.write(self.path, into.columns, ~kept) if self.carry is not None else ""
-        return Rewritten(int(len(kept) - np.count_nonzero(kept)), written, carried)
+        if self.changed is None:
+            return Rewritten([True] * len(self.paths), into.write(self._rows(dict.fromkeys(self.paths))))
+        touched = _Touched(self.changed, into.columns)
+        stays = {path: touched.without(path) for path in self.paths}
+        going = {path: rows for path, rows in stays.items() if not rows.all()}
+        went = [path in going for path in self.paths]
+        if not going:
+            return Rewritten(went, [])
+        written = into.write(self._rows(going))
+        gone = [~rows for rows in going.values()]
+        carried = self.carry.write([*going], into.columns, gone) if self.carry is not None else ""
+        return Rewritten(went, written, carried)
+
+    def _rows(self, stays: Mapping[FileName, np.ndarray | None]) -> Iterator[pa.RecordBatch]:
+        """Of each file those rows that stay, or all."""
+        for path, rows in stays.items():
+            yield from _kept(_converted(path, self.columns), rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Together(StageTask[WrittenFile | None]):
+    """The rows of data files of one `partition`, of `size` bytes together, as a single file with the `columns`, file by
+    file in their order; None where they have no row.
+    """
+
+    paths: tuple[FileName, ...]
+    size: int
+    into: FileName
+    columns: tuple[StoredColumn, ...]
+    partition: tuple[Any, ...] = ()
+
+    @property
+    def input_bytes(self) -> int:
+        return self.size
+
+    def run(self) -> WrittenFile | None:
+        wanted = [WantedColumn(column, column.id) for column in self.columns]
+        rows = (batch for path in self.paths for batch in _converted(path, wanted))
+        written = write_data_file(self.into, self.columns, rows)
+        return None if written is None else replace(written, partition=self.partition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,31 +288,46 @@ def _kept(batches: Iterator[pa.RecordBatch], kept: np.ndarray | None) -> Iterato
         at += batch.num_rows
 
 
-def _without(path: FileName, place: Place, changed: Changed) -> np.ndarray:
-    """Which rows of a data file are not `changed`. Holds the keys and a byte per row in memory."""
-    key = [column for column in place.columns if column.name in changed.key]
-    names = [column.name for column in key]
-    touched = pa.concat_tables([read_whole(file, [*names, CLAIMED]) for file in changed.files])
-    claimed = touched.column(CLAIMED)
-    numbers = [f"k{number}" for number in range(len(names))]
-    keys = comparable(touched, names).rename_columns(numbers)
-    hashes = np.concatenate([np.zeros(0, np.uint64), *(key_hashes(batch, numbers) for batch in keys.to_batches())])
-    known = np.unique(hashes)
-    kept: list[np.ndarray] = [np.zeros(0, np.bool_)]
-    for batch in read_columns(path, key, rows=BATCH_ROWS, only=True):
-        mine = comparable(pa.Table.from_batches([batch]), names).rename_columns(numbers).combine_chunks()
-        own = np.concatenate([np.zeros(0, np.uint64), *(key_hashes(part, numbers) for part in mine.to_batches())])
+class _Touched:
+    """The keys of rows that go from data files; holds them in memory."""
+
+    def __init__(self, changed: Changed, columns: Sequence[StoredColumn]) -> None:
+        self._changed = changed
+        self._key = [column for column in columns if column.name in changed.key]
+        self._names = [column.name for column in self._key]
+        self._numbers = [f"k{number}" for number in range(len(self._names))]
+        touched = pa.concat_tables([read_whole(file, [*self._names, CLAIMED]) for file in changed.files])
+        self._claimed = touched.column(CLAIMED)
+        self._keys = comparable(touched, self._names).rename_columns(self._numbers)
+        self._hashes = self._hashes_of(self._keys)
+        self._known = np.unique(self._hashes)
+
+    def without(self, path: FileName) -> np.ndarray:
+        """Which rows of a data file have none of the keys: a byte per row in memory."""
+        batches = read_columns(path, self._key, rows=BATCH_ROWS, only=True)
+        return np.concatenate([np.zeros(0, np.bool_), *map(self._stays, batches)])
+
+    def _stays(self, batch: pa.RecordBatch) -> np.ndarray:
+        mine = comparable(pa.Table.from_batches([batch]), self._names).rename_columns(self._numbers).combine_chunks()
+        own = self._hashes_of(mine)
         stays = np.ones(batch.num_rows, np.bool_)
-        places = np.flatnonzero(np.isin(own, known))
+        places = np.flatnonzero(np.isin(own, self._known))
         if places.size:
             # Equal hashes are equal keys but for one in billions: the join decides.
             candidates = mine.take(pa.array(places)).append_column("#", pa.array(places))
-            likely = pa.array(np.isin(hashes, own[places]))
-            found = candidates.join(keys.filter(likely), keys=numbers, join_type="left semi")
+            likely = pa.array(np.isin(self._hashes, own[places]))
+            found = candidates.join(self._keys.filter(likely), keys=self._numbers, join_type="left semi")
             stays[found.column("#").to_numpy()] = False
-            new = keys.filter(pc.and_(likely, claimed))
-            if new.num_rows and (taken := candidates.join(new, keys=numbers, join_type="left semi")).num_rows:
-                (first,) = taken.select(numbers).slice(0, 1).to_pylist()
-                raise same_key(changed.target, dict(zip(names, first.values(), strict=True)), alone=changed.alone)
-        kept.append(stays)
-    return np.concatenate(kept)
+            self._require_known(candidates, self._keys.filter(pc.and_(likely, self._claimed)))
+        return stays
+
+    def _require_known(self, rows: pa.Table, new: pa.Table) -> None:
+        """`DataError` where one of the `rows` has a key that the target must not have yet."""
+        if new.num_rows and (taken := rows.join(new, keys=self._numbers, join_type="left semi")).num_rows:
+            (first,) = taken.select(self._numbers).slice(0, 1).to_pylist()
+            values = dict(zip(self._names, first.values(), strict=True))
+            raise same_key(self._changed.target, values, alone=self._changed.alone)
+
+    def _hashes_of(self, keys: pa.Table) -> np.ndarray:
+        hashes = [key_hashes(batch, self._numbers) for batch in keys.to_batches()]
+        return np.concatenate([np.zeros(0, np.uint64), *hashes])

@@ -18,7 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 from raycdc.model import TableId
 from raycdc.sinks.api import SinkContext
 from raycdc.sinks.delta.places import is_table, storage_options, table_at
-from raycdc.sinks.delta.plugin import OptimizeOptions
+from raycdc.sinks.delta.plugin import DeltaOptimizeOptions
 from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.sinks.delta.table import DeltaTarget
 from raycdc.sinks.delta.upkeep import Upkeep
@@ -156,7 +156,7 @@ def test_upkeep_makes_small_files_one_and_leaves_the_rows(suite: DeltaInStore, t
     assert target.refresh()
     write_deltalake(target.table, target.table.to_pyarrow_table().slice(0, 0), mode="append")
     before = suite.rows(tmp_path, play.orders.id)
-    options = OptimizeOptions(every=timedelta(hours=1), vacuum=timedelta(hours=1))
+    options = DeltaOptimizeOptions(every=timedelta(hours=1), vacuum=timedelta(hours=1))
     Upkeep(options, upsert=True, clock=lambda: time.time() + 7200).after_commit(target, 10)
     assert target.refresh()
     assert len(target.table.file_uris()) == 1

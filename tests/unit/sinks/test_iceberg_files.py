@@ -129,6 +129,6 @@ def test_minus_zero_is_the_zero_that_is_there(tmp_path: Path) -> None:
     write_parquet_file(tmp_path / "keys.parquet", keys.schema, keys.to_batches())
     changed = Changed(("key",), (str(tmp_path / "keys.parquet"),), target="", alone=False)
     wanted = (WantedColumn(columns[0], 7),)
-    result = Rewrite(str(tmp_path / "old.parquet"), 0, str(tmp_path / "new.parquet"), wanted, changed=changed).run()
-    assert result.gone == 1
+    result = Rewrite((str(tmp_path / "old.parquet"),), 0, str(tmp_path / "new.parquet"), wanted, changed=changed).run()
+    assert result.went == [True]
     assert repr(pq.read_table(tmp_path / "new.parquet").to_pydict()) == "{'key': [1.0, nan]}"

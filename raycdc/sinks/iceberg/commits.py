@@ -1,0 +1,178 @@
+"""One commit to an Iceberg table: its snapshot and the updates of the metadata, put together and sent by pyiceberg.
+
+Called by `table`. A commit asks for the snapshot and the schema that it was planned against, whatever it does: where
+another writer came between, the catalog refuses it, and nothing has changed. Files are on the disk before the metadata
+name them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.manifest import DataFile, ManifestFile
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.update import (
+    AddSchemaUpdate,
+    AssertCurrentSchemaId,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemoveSnapshotsUpdate,
+    SetCurrentSchemaUpdate,
+    TableUpdate,
+)
+from pyiceberg.table.update.snapshot import _ManifestMergeManager, _OverwriteFiles
+from pyiceberg.typedef import EMPTY_DICT
+
+from raycdc.checkpoint.disk import sync_folder
+from raycdc.sinks.iceberg.files import StoredColumn, WrittenFile
+from raycdc.sinks.iceberg.metadata import data_file, iceberg_schema
+from raycdc.sinks.iceberg.places import TableFiles, sync_file
+from raycdc.sinks.iceberg.updates import updated
+from raycdc.stores.files import StorePath
+
+#: Manifests are merged up to this size: Iceberg's own default.
+MANIFEST_BYTES_MAX = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The content of one commit: files in and out (`add` as tasks wrote them), columns, properties; with `alone` no
+    other pipeline has a record in the table any more, and with `same_rows` those that come in have the rows of those
+    that go.
+    """
+
+    add: Sequence[WrittenFile] = ()
+    delete: Sequence[DataFile] = ()
+    columns: Sequence[StoredColumn] | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    alone: bool = False
+    same_rows: bool = False
+
+
+def _none(_snapshot: int) -> Mapping[str, str]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a commit says beside its change: `note` are properties of the snapshot; of the table `properties`, which may
+    name the snapshot, are set, and those that are `moot` go; the snapshots that are `left_out` are named no more.
+    """
+
+    note: Mapping[str, str]
+    properties: Callable[[int], Mapping[str, str]] = _none
+    moot: Sequence[str] = ()
+    left_out: Sequence[int] = ()
+
+
+class _Staged(Transaction):
+    """pyiceberg's, but its metadata is worked out once per update, not at every look with a copy of all snapshots."""
+
+    _known: tuple[tuple[TableUpdate, ...], TableMetadata] | None = None
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        if self._known is None or self._known[0] is not self._updates:
+            self._known = self._updates, updated(self._table.metadata, self._updates)
+        return self._known[1]
+
+
+class _Overwrite(_OverwriteFiles):
+    """pyiceberg's, but with manifests that are merged as an append's are, and none that has no file any more."""
+
+    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        living = [m for m in manifests if m.has_added_files() or m.has_existing_files() or self._is_ours(m)]
+        properties = self._transaction.table_metadata.properties
+        merging = _ManifestMergeManager(
+            target_size_bytes=MANIFEST_BYTES_MAX,
+            min_count_to_merge=int(properties.get("commit.manifest.min-count-to-merge", "100")),
+            merge_enabled=properties.get("commit.manifest-merge.enabled") == "true",
+            snapshot_producer=self,
+        )
+        return merging.merge_manifests(living)
+
+    def _is_ours(self, manifest: ManifestFile) -> bool:
+        return manifest.added_snapshot_id in (None, self.snapshot_id)
+
+
+class _Replace(_Overwrite):
+    """Files in the place of others with the same rows. Who follows a table passes over a snapshot that says so, and
+    other writers know that no row changed. pyiceberg has the word for it, but no such commit.
+    """
+
+    def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
+        counted = super()._summary(snapshot_properties)
+        return Summary(Operation.REPLACE, **counted.additional_properties)
+
+
+def publish(catalog: Catalog, table: Table, files: TableFiles, change: Change, told: Told) -> None:
+    """Commit `change` to `table` as it was read. `CommitFailedException` where it is another one now."""
+    metadata = table.metadata
+    staged = _Staged(table)
+    if change.columns is not None:
+        _set_columns(staged, change.columns)
+    producer = _producer(staged, table, change, told)
+    with producer:
+        for written_file in change.add:
+            producer.append_data_file(
+                data_file(written_file, files.location(written_file.path), metadata.default_spec_id)
+            )
+        for gone in change.delete:
+            producer.delete_data_file(gone)
+    if properties := told.properties(producer.snapshot_id):
+        staged.set_properties(dict(properties))
+    if told.moot:
+        staged.remove_properties(*told.moot)
+    if told.left_out:
+        # Older REST catalogs of Iceberg's own making refuse a whole commit with an update that names more than one.
+        staged._apply(tuple(RemoveSnapshotsUpdate(snapshot_ids=[one]) for one in told.left_out))  # type: ignore[call-arg]
+    # pyiceberg has no public name for these; the version is pinned.
+    written = [*producer._written_manifests, *producer._written_manifest_lists]
+    updates: tuple[TableUpdate, ...] = staged._updates
+    for location in written:
+        sync_file(location)
+    for folder in {Path(file.path).parent for file in change.add if not isinstance(file.path, StorePath)}:
+        sync_folder(folder)
+    head = metadata.current_snapshot()
+    requirements = (
+        AssertTableUUID(uuid=metadata.table_uuid),
+        AssertRefSnapshotId(ref="main", snapshot_id=head.snapshot_id if head else None),  # type: ignore[call-arg]
+        AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id),  # type: ignore[call-arg]
+    )
+    try:
+        response = catalog.commit_table(table, requirements, updates)
+    except ValueError as cause:
+        if not told.left_out or "does not exist" not in str(cause):
+            raise
+        # Somebody else has expired them meanwhile.
+        raise CommitFailedException(str(cause)) from cause
+    with contextlib.suppress(OSError):  # Old metadata that stays only costs space.
+        Catalog._delete_old_metadata(table.io, metadata, response.metadata)
+
+
+def _producer(staged: _Staged, table: Table, change: Change, told: Told) -> Any:
+    """What makes the snapshot, of the operation that the change is."""
+    note = dict(told.note)
+    if not change.delete:
+        return staged.update_snapshot(snapshot_properties=note).merge_append()
+    kind = _Replace if change.same_rows else _Overwrite
+    return kind(Operation.OVERWRITE, staged, table.io, snapshot_properties=note)
+
+
+def _set_columns(staged: Any, columns: Sequence[StoredColumn]) -> None:
+    metadata = staged.table_metadata
+    wanted = iceberg_schema(columns, number=max(schema.schema_id for schema in metadata.schemas) + 1)
+    same = next((schema.schema_id for schema in metadata.schemas if schema == wanted), None)
+    if same is None:
+        last = SetCurrentSchemaUpdate()  # The last one added.
+        staged._apply((AddSchemaUpdate(schema=wanted), last))
+    elif same != metadata.current_schema_id:
+        staged._apply((SetCurrentSchemaUpdate(schema_id=same),))  # type: ignore[call-arg]

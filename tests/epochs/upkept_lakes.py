@@ -1,0 +1,167 @@
+"""Lakes whose tables the pipeline optimises itself, for stories that are the same in each."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
+
+from raycdc.bridge import run_in_process
+from raycdc.model import TableId
+from raycdc.sinks.api import Sink, SinkContext
+from raycdc.sinks.delta import upkeep as delta
+from raycdc.sinks.delta.plugin import DeltaOptimizeOptions
+from raycdc.sinks.delta.sink import DeltaSink
+from raycdc.sinks.delta.table import DeltaTarget
+from raycdc.sinks.iceberg import upkeep as iceberg
+from raycdc.sinks.iceberg.catalog import HadoopCatalog
+from raycdc.sinks.iceberg.descent import Seen
+from raycdc.sinks.iceberg.expiry import NO_EXPIRY
+from raycdc.sinks.iceberg.places import Reach
+from raycdc.sinks.iceberg.sink import IcebergSink
+from raycdc.sinks.iceberg.table import IcebergTarget
+from raycdc.sinks.lake_options import OptimizeOptions
+from raycdc.stores.settings import StorageSettings
+from tests.epochs.sink_world import World
+
+ORDERS = TableId("shop", "orders")
+ALWAYS = OptimizeOptions.model_construct(every=timedelta(0), target_file=1 << 20)
+
+
+class Lake(ABC):
+    """A kind of lake: a sink with upkeep after each commit, and others who write to the table of orders."""
+
+    @abstractmethod
+    def sink(self, world: World) -> Sink: ...
+
+    @abstractmethod
+    def after_commit(
+        self,
+        world: World,
+        generation: int | None = None,
+        *,
+        every: timedelta = timedelta(0),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """What the sink of a driver (by default the newest) does after a commit, with a handle that was refreshed."""
+
+    @abstractmethod
+    def append(self, world: World, rows: pa.Table) -> None: ...
+
+    @abstractmethod
+    def optimised(self, world: World) -> int:
+        """How often the table was."""
+
+    @abstractmethod
+    def files(self, world: World) -> int:
+        """Of how many data files the table consists."""
+
+    def small_files(self, world: World, *, first: int = 5000) -> None:
+        """Another writer adds several files that an optimisation would make one."""
+        for number in range(3):
+            columns = {"id": pa.array([first + number], pa.int64()), "name": ["x"], "qty": pa.array([1], pa.int32())}
+            self.append(world, pa.table(columns))
+
+
+class DeltaLake(Lake):
+    """See `Lake`. What was taken out goes at once, which no configuration could ask for."""
+
+    def options(self, every: timedelta = timedelta(0)) -> DeltaOptimizeOptions:
+        return DeltaOptimizeOptions.model_construct(
+            every=every, target_file=1 << 20, z_order=(), vacuum=None if every else timedelta(0)
+        )
+
+    def sink(self, world: World) -> Sink:
+        made = world.sink()
+        assert isinstance(made, DeltaSink)
+        made._upkeep = delta.Upkeep(self.options(), upsert=world.write == "upsert")
+        return made
+
+    def after_commit(
+        self,
+        world: World,
+        generation: int | None = None,
+        *,
+        every: timedelta = timedelta(0),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        target = DeltaTarget(world.root / "lake/shop/orders", ORDERS, world.store.app_id)
+        assert target.refresh()
+        delta.Upkeep(self.options(every), upsert=True, clock=clock).after_commit(
+            target, world.script.generation if generation is None else generation
+        )
+
+    def append(self, world: World, rows: pa.Table) -> None:
+        table = self._table(world)
+        write_deltalake(table, rows.cast(pa.schema(table.schema().to_arrow())), mode="append")
+
+    def optimised(self, world: World) -> int:
+        return sum("optimize" in commit.get("userMetadata", "") for commit in self._table(world).history())
+
+    def files(self, world: World) -> int:
+        return len(self._table(world).file_uris())
+
+    def _table(self, world: World) -> DeltaTable:
+        return DeltaTable(str(world.root / "lake/shop/orders"))
+
+
+class IcebergLake(Lake):
+    """See `Lake`."""
+
+    def sink(self, world: World) -> Sink:
+        made = world.sink()
+        assert isinstance(made, IcebergSink)
+        made._upkeep = self.upkeep(world)
+        return made
+
+    def upkeep(self, world: World, every: timedelta = timedelta(0), **more: Any) -> iceberg.Upkeep:
+        context = SinkContext(world.store.app_id, world.write, run_in_process, warn=world.told.append)
+        return iceberg.Upkeep(ALWAYS.model_copy(update={"every": every}), context, **more)
+
+    def target(self, world: World) -> IcebergTarget:
+        """The table as a sink has it."""
+        catalog = HadoopCatalog("raycdc", world.root / "lake")
+        reach = Reach(StorageSettings())
+        target = IcebergTarget(catalog, ORDERS, world.store.app_id, seen=Seen(), reach=reach, expiry=NO_EXPIRY)
+        assert target.refresh()
+        return target
+
+    def after_commit(
+        self,
+        world: World,
+        generation: int | None = None,
+        *,
+        every: timedelta = timedelta(0),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.upkeep(world, every, clock=clock).after_commit(
+            self.target(world), world.script.generation if generation is None else generation
+        )
+
+    def append(self, world: World, rows: pa.Table) -> None:
+        self.table(world).append(rows)
+
+    def optimised(self, world: World) -> int:
+        return self.operations(world).count(Operation.REPLACE)
+
+    def operations(self, world: World) -> list[Operation]:
+        """What was done to the table, in order."""
+        return [one.summary.operation for one in self.table(world).metadata.snapshots if one.summary is not None]
+
+    def files(self, world: World) -> int:
+        return len(list(self.table(world).scan().plan_files()))
+
+    def table(self, world: World) -> Table:
+        return HadoopCatalog("other", world.root / "lake").load_table(("shop", "orders"))
+
+
+def lake_of(kind: str) -> Lake:
+    """The lake of a kind of world."""
+    return IcebergLake() if kind.startswith("iceberg") else DeltaLake()

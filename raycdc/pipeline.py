@@ -44,7 +44,7 @@ from raycdc.control.beside import Control
 from raycdc.control.log_file import LogFile
 from raycdc.data_side import DataSide, bad_records
 from raycdc.driver.commands import CommandDesk
-from raycdc.driver.hand_over import Beginning, HandedLauncher, HandOver, StateAsked
+from raycdc.driver.hand_over import Beginning, EnginesDue, HandedLauncher, HandOver, StateAsked
 from raycdc.driver.live_commands import LOOK_AT_STORE_S, LOOK_S, LiveCommands, command_rules
 from raycdc.driver.new_tables import NewTables
 from raycdc.driver.recoveries import Recoveries
@@ -399,7 +399,7 @@ class Pipeline:
         while True:
             losses.started(time.monotonic())
             try:
-                self._follow(run, loop, launcher, source_side, recoveries)
+                self._follow(run, loop, launcher, source_side, recoveries, ends_by_itself=spec.until is not None)
                 lives.ended()
                 return
             except ClusterLostError as lost:
@@ -413,7 +413,14 @@ class Pipeline:
             recoveries.went_on("cluster", why, loop.recover())
 
     def _follow(
-        self, run: _Run, loop: EpochLoop, launcher: Launcher, source_side: SourceSide, recoveries: Recoveries
+        self,
+        run: _Run,
+        loop: EpochLoop,
+        launcher: Launcher,
+        source_side: SourceSide,
+        recoveries: Recoveries,
+        *,
+        ends_by_itself: bool,
     ) -> None:
         """Run the source side beside the loop, which has recovered, to its end."""
         run.store.sweep_spool()
@@ -434,7 +441,8 @@ class Pipeline:
             )
             stack.callback(commands.close)
             if isinstance(launcher, HandedLauncher) and launcher.in_process:
-                hand_over = HandOver(launcher, supervisor, StateAsked.of(run.store), tell=run.reporter.tell)
+                asked, due = StateAsked.of(run.store), EnginesDue(ends_by_itself=ends_by_itself)
+                hand_over = HandOver(launcher, supervisor, asked, tell=run.reporter.tell, due=due)
                 stack.callback(hand_over.close)
             _run_through_losses(loop, supervisor, run.reporter, recoveries)
 

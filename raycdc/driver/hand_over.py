@@ -36,6 +36,7 @@ from raycdc.runtime.coordinator_host import CoordinatorStart
 from raycdc.runtime.launcher import CoordinatorHandle, Launcher, ReaderHandle
 from raycdc.runtime.reader_worker import ReaderIdentity
 from raycdc.runtime.scaling import SeenNode
+from raycdc.source.protocol.api import NO_TABLES
 from raycdc.source.protocol.job_status import JobStatus
 from raycdc.threads import THREADS, Threads
 from raycdc.transform.plain import needs_spark
@@ -48,6 +49,8 @@ _log = logging.getLogger(__name__)
 START_AFTER_S = 5.0
 #: Where nothing is committed by then (hundreds of tables are made first), they start this much later at most.
 COMMIT_S = 10.0
+#: A run that ends by itself, and by its pace so far sooner than engines come up and are of use, is waited for so long.
+ENDS_SOON_S = 10.0
 #: Longest the hand-over waits for the end of an epoch. A table at rest has none, and loses nothing.
 EPOCH_S = 5.0
 #: How often it looks whether it has to wait any longer.
@@ -263,9 +266,19 @@ class StateAsked:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class EnginesDue:
+    """When engines are started: after so many seconds (None: `START_AFTER_S`), and somewhat later where the run is
+    about to end, as one does by itself once it has caught up.
+    """
+
+    after_s: float | None = None
+    ends_by_itself: bool = False
+
+
 class HandOver:
     """See the module's docstring: a thread beside one `side`, which starts the other half of `launcher`. `tell` hears,
-    from that thread, that the hand-over is done, and warnings. Engines are started after `start_after_s`.
+    from that thread, that the hand-over is done, and warnings. Engines are started when they are `due`.
     """
 
     def __init__(
@@ -275,11 +288,11 @@ class HandOver:
         state: StateAsked,
         *,
         tell: Callable[[RunEvent], None],
-        start_after_s: float | None = None,
+        due: EnginesDue = EnginesDue(),
         threads: Threads = THREADS,
     ) -> None:
         self._launcher, self._side, self._state = launcher, side, state
-        self._start_after_s = START_AFTER_S if start_after_s is None else start_after_s
+        self._due = due
         self._tell = tell
         self._threads = threads
         self._begun_s = threads.now_s()
@@ -302,10 +315,14 @@ class HandOver:
                 self._side.fail(error)
 
     def _work(self) -> None:
-        if self._threads.wait(self._closed, self._start_after_s):
+        if self._threads.wait(self._closed, START_AFTER_S if self._due.after_s is None else self._due.after_s):
             return
         until_s = self._threads.now_s() + COMMIT_S
         while not self._state.has_commit() and self._threads.now_s() < until_s:
+            if self._threads.wait(self._closed, LOOK_S):
+                return
+        until_s = self._threads.now_s() + ENDS_SOON_S
+        while self._due.ends_by_itself and self._ends_soon() and self._threads.now_s() < until_s:
             if self._threads.wait(self._closed, LOOK_S):
                 return
         pause_s = AGAIN_S
@@ -325,6 +342,17 @@ class HandOver:
             else:
                 self._hand_over()
                 return
+
+    def _ends_soon(self) -> bool:
+        """Whether the snapshots are over, or will be within `ENDS_SOON_S` at their pace so far."""
+        status = self._side.status(tables=False)
+        counts = NO_TABLES if status is None else status.counts
+        if not counts.chunks_done:
+            return False
+        chunks = counts.chunks_done / (counts.chunks_done + counts.chunks_left)
+        done = min(chunks, 1 - counts.in_snapshot / counts.tables)
+        lasted_s = self._threads.now_s() - self._begun_s
+        return lasted_s * (1 - done) <= ENDS_SOON_S * done
 
     def _prepare(self) -> None:
         """Start what takes over, and wait for an epoch's end; raises what keeps it from taking over."""

@@ -27,6 +27,7 @@ def threads_for_engines(
     """Within the block runs begin to hand over at once, to threads, or to what `launcher` and `session` make."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hand_over, "START_AFTER_S", 0.0)
+        patch.setattr(hand_over, "ENDS_SOON_S", 0.0)
         patch.setattr("raycdc.source_side._ray_launcher", launcher or local_launcher)
         patch.setattr("raycdc.pipeline.new_session", session or session_of_threads)
         yield

@@ -23,13 +23,15 @@ from raycdc.bridge.tasks import StageTask, ThreadTaskRunner
 from raycdc.config import load_config
 from raycdc.config.load import config_from_dict
 from raycdc.driver import hand_over
-from raycdc.driver.hand_over import HandedLauncher, HandOver, StateAsked, begins_in_process
+from raycdc.driver.hand_over import EnginesDue, HandedLauncher, HandOver, StateAsked, begins_in_process
 from raycdc.errors import ClusterLostError, ConfigError, EngineNotStartedError, RaycdcError
 from raycdc.pipeline import Pipeline
 from raycdc.progress import ProgressReporter
 from raycdc.run_events import CaughtUp, Committed, HandedOver, RunEvent, Started, Stopped, Warned
 from raycdc.runtime.launcher import JobSpec, Launcher, LocalLauncher
 from raycdc.sinks.jvm_end import LOST, MEMORY
+from raycdc.source.protocol.api import TableCounts
+from raycdc.source.protocol.job_status import JobStatus
 from raycdc.spark.lifecycle import AGAIN_S, HERE, LaterTaskRunner, SparkThread
 from raycdc.spark.stage import IN_PROCESS_BYTES_MAX
 from raycdc.testing.jobs import RUN_TIMEOUT_S
@@ -361,12 +363,54 @@ def test_nothing_is_handed_over_once_the_run_ends() -> None:
     """Whoever waits for an epoch's end meanwhile leaves the source side alone."""
     side, watched = _Side(), _WatchedThreads()
     state = StateAsked(has_manifest=lambda: False, has_commit=lambda: True, sweep=lambda: None)
-    over = HandOver(_up_and_ready(), side, state, tell=lambda _: None, start_after_s=0.0, threads=watched)
+    over = HandOver(_up_and_ready(), side, state, tell=lambda _: None, due=EnginesDue(0.0), threads=watched)
     assert side.looked.wait(RUN_TIMEOUT_S)
     over.close()
     for thread in watched.started:
         thread.join()
     assert not side.over.is_set()
+
+
+@pytest.mark.parametrize(
+    ("counts", "ends_by_itself", "waits_s"),
+    [
+        (None, True, 0),
+        # A run that begins with the log may have all of it before it.
+        (TableCounts(tables=500), True, 0),
+        (TableCounts(tables=500, in_snapshot=400, chunks_done=100, chunks_left=400), True, 0),
+        (TableCounts(tables=500, in_snapshot=100, chunks_done=400, chunks_left=100), True, hand_over.ENDS_SOON_S),
+        (TableCounts(tables=500, chunks_done=500), True, hand_over.ENDS_SOON_S),
+        (TableCounts(tables=500, chunks_done=500), False, 0),
+        # Of one large table nobody knows how much is left: it is planned while it is read.
+        (TableCounts(tables=1, in_snapshot=1, chunks_done=90, chunks_left=10), True, 0),
+    ],
+)
+def test_a_run_that_is_about_to_end_starts_no_engine_for_a_while(
+    monkeypatch: pytest.MonkeyPatch, counts: TableCounts | None, ends_by_itself: bool, waits_s: float
+) -> None:
+    monkeypatch.setattr(hand_over, "EPOCH_S", 0.0)
+    side, clock = _Side(), _Clock()
+    side.sealed = 1
+    if counts is not None:
+        side.counted = JobStatus(generation=1, sealed=1, committed=1, counts=counts)
+    begun_s: list[float] = []
+
+    def begin() -> Future[None]:
+        begun_s.append(clock.now_s())
+        return _up()
+
+    nothing: Any = SimpleNamespace(close=lambda: None, look=lambda: None)
+    engine: Any = SimpleNamespace(begin=begin, warm_up=lambda: None, look=lambda: None)
+    state = StateAsked(has_manifest=lambda: True, has_commit=lambda: True, sweep=lambda: None)
+    handed = HandedLauncher(nothing, lambda _: nothing, engine)
+    over = HandOver(
+        handed, side, state, tell=lambda _: None, due=EnginesDue(5.0, ends_by_itself=ends_by_itself), threads=clock
+    )
+    assert side.over.wait(RUN_TIMEOUT_S)
+    over.close()
+    handed.close()
+    assert side.errors == []
+    assert begun_s == [pytest.approx(5.0 + waits_s, abs=2 * hand_over.LOOK_S)]
 
 
 def test_whoever_ends_the_run_waits_for_a_hand_over_under_way() -> None:
@@ -386,7 +430,7 @@ def test_whoever_ends_the_run_waits_for_a_hand_over_under_way() -> None:
             meanwhile.set()
 
     state = StateAsked(has_manifest=lambda: True, has_commit=lambda: True, sweep=sweep)
-    over = HandOver(_up_and_ready(), side, state, tell=lambda _: None, start_after_s=0.0, threads=watched)
+    over = HandOver(_up_and_ready(), side, state, tell=lambda _: None, due=EnginesDue(0.0), threads=watched)
     assert ended.wait(RUN_TIMEOUT_S)
     assert meanwhile.is_set()
     assert side.over.is_set()
@@ -463,6 +507,7 @@ class _Side:
     def __init__(self) -> None:
         self._asked = 0
         self.sealed = 0
+        self.counted: JobStatus | None = None
         #: It was asked again and again.
         self.looked = threading.Event()
         self.over = threading.Event()
@@ -474,8 +519,8 @@ class _Side:
             self.looked.set()
         return self.sealed if self.sealed > after else None, None
 
-    def status(self, *, tables: bool) -> None:
-        return None
+    def status(self, *, tables: bool) -> JobStatus | None:
+        return self.counted
 
     def start_over(self, recover: Callable[[], None]) -> None:
         recover()
@@ -503,6 +548,20 @@ class _WatchedThreads(Threads):
     def start(self, call: Callable[[], None], name: str) -> Joinable:
         self.started.append(super().start(call, name))
         return self.started[-1]
+
+
+class _Clock(Threads):
+    """A clock that only waiting moves."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+
+    def now_s(self) -> float:
+        return self._now_s
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        self._now_s += timeout_s
+        return event.is_set()
 
 
 def _up_and_ready() -> HandedLauncher:

@@ -21,7 +21,7 @@ from raycdc.checkpoint.parked import ParkedTarget
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.checkpoint.term import DriverTerm
 from raycdc.driver.commands import CommandDesk
-from raycdc.driver.hand_over import HandedLauncher, HandOver, StateAsked
+from raycdc.driver.hand_over import EnginesDue, HandedLauncher, HandOver, StateAsked
 from raycdc.driver.live_commands import LiveCommands
 from raycdc.epochs.epoch_loop import EpochLoop
 from raycdc.epochs.outcomes import EpochStatistics
@@ -225,7 +225,7 @@ class Life:
                 side,
                 StateAsked.of(store),
                 tell=partial(self._told, store),
-                start_after_s=self._around.source.chance.uniform(0.0, 2.0),
+                due=EnginesDue(self._around.source.chance.uniform(0.0, 2.0)),
                 threads=self.threads,
             )
         while True:

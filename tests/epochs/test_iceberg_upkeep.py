@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -369,6 +370,21 @@ def test_a_rollback_between_a_commit_and_its_upkeep_is_found_by_the_next(world: 
     assert LAKE.optimised(world) == 0
     with pytest.raises(SinkError, match="was rolled back or replaced"):
         world.restart()
+
+
+def test_rows_that_merges_leave_behind_are_in_few_files(world: World) -> None:
+    """Without any upkeep: what stays of small files that a merge rewrites is one file."""
+    orders = world.script.table("shop.orders")
+    draws = np.random.default_rng(5)
+    orders.read([{"id": number, "name": "n", "qty": 0} for number in range(400)])
+    world.script.seal()
+    for number in range(1, 31):
+        for key in draws.choice(400, 12, replace=False):
+            orders.update((int(key),), qty=number)
+        world.script.seal(final=number == 30)
+    world.loop().run()
+    world.check()
+    assert LAKE.files(world) < 15
 
 
 def test_a_store_is_not_asked_after_every_commit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ from raycdc.sinks.iceberg.tasks import (
     WantedColumn,
 )
 from raycdc.sinks.lake_columns import type_error
+from raycdc.sinks.lake_upkeep import groups_of
 from raycdc.sinks.ownership import nothing_left
 from raycdc.sinks.rows import changelog_arrow
 from raycdc.sinks.steps import Begun, Missing, Ours, Stamp, Standing, Taken, Target
@@ -45,6 +46,11 @@ from raycdc.stores.files import AnyPath, FileName, delete
 #: Data files up to this size together are written anew in this process, larger ones by tasks: a Spark job costs more
 #: than reading so much.
 REWRITE_IN_PROCESS_BYTES_MAX = 32 << 20
+
+#: A data file up to this size is written anew together with others, up to so much together: a file that merges made is
+#: not joined for ever, and no changed row costs the copying of more than some megabytes for that.
+SMALL_BYTES_MAX = 4 << 20
+TOGETHER_BYTES_MAX = 8 << 20
 
 #: The beginning of names of files that no table is to have.
 KEYS = "keys-"
@@ -182,7 +188,7 @@ class IcebergSteps(Target):
         columns = [WantedColumn(column, column.id) for column in table.columns()]
         changed = Changed(work.schema.primary_key, tuple(keys), str(work.target), alone=len(work.merged) == 1)
         theirs = columns_of_others(table, work)
-        groups = [[file] for file in old]
+        groups = together(old, table)
         written = self._rewritten(work, groups, columns, changed, carry=theirs)
         gone = [
             file
@@ -266,6 +272,20 @@ class IcebergSteps(Target):
         app_id = self._context.app_id
         ours = {CREATED_BY: app_id, **nothing_left(app_id)}
         return Change(delete=table.data_files(), columns=columns, properties=ours, alone=True)
+
+
+def together(files: Sequence[DataFile], table: IcebergTarget) -> list[list[DataFile]]:
+    """Files that a merge may have to write anew, in groups of which the rows that stay become one file: else each
+    commit to a table would leave as many small files as it touched. Small ones of one partition are together.
+    """
+    now = table.table.metadata.default_spec_id
+    small, groups = [], []
+    for file in files:
+        if file.file_size_in_bytes <= SMALL_BYTES_MAX and file.spec_id == now:
+            small.append(file)
+        else:
+            groups.append([file])
+    return [*groups, *groups_of(small, bytes_max=TOGETHER_BYTES_MAX, size=size_of, partition=values_of)]
 
 
 def size_of(file: DataFile) -> int:

@@ -1,6 +1,7 @@
 """A private Azurite, Microsoft's emulator of Azure Blob Storage, from npm: it needs Node.js.
 
-It keeps its blobs in memory, and conditional puts one after the other, as Azure does: no proxy is needed before it.
+It keeps its blobs in memory, or in its folder where they are to outlive a change of its key, and conditional puts one
+after the other, as Azure does: no proxy is needed before it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,12 @@ class AzuriteServer(PrivateServer):
 
     flavor: ClassVar[str] = "azurite"
     taken: ClassVar[str] = "EADDRINUSE"
-    account, key = ACCOUNT, KEY
+    account = ACCOUNT
+
+    def __init__(self, *, keeps: bool = False, port: int | None = None) -> None:
+        super().__init__(port=port)
+        self.key = KEY
+        self._keeps = keeps
 
     @property
     def endpoint(self) -> str:
@@ -47,7 +53,7 @@ class AzuriteServer(PrivateServer):
         """The variables by which obstore and delta-rs find this server."""
         return {
             "AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT,
-            "AZURE_STORAGE_ACCOUNT_KEY": KEY,
+            "AZURE_STORAGE_ACCOUNT_KEY": self.key,
             "AZURE_ENDPOINT": self.endpoint,
             "AZURE_ALLOW_HTTP": "true",
         }
@@ -55,7 +61,7 @@ class AzuriteServer(PrivateServer):
     @property
     def settings(self) -> StorageSettings:
         """``[storage]`` for this server."""
-        return StorageSettings(endpoint=self.endpoint, account=ACCOUNT, account_key=KEY, allow_http=True)
+        return StorageSettings(endpoint=self.endpoint, account=ACCOUNT, account_key=self.key, allow_http=True)
 
     def prepare(self) -> None:
         """Install it, once per machine. May take a minute; later calls are free. `ServerError` without npm."""
@@ -64,7 +70,8 @@ class AzuriteServer(PrivateServer):
     def _launch(self) -> None:
         main = _home() / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
         command = ["node", str(main), "--blobHost", self.host, "--blobPort", str(self.port)]
-        command += ["--inMemoryPersistence", "--silent", "--skipApiVersionCheck", "--disableTelemetry"]
+        command += ["--location", str(self.folder / "blobs")] if self._keeps else ["--inMemoryPersistence"]
+        command += ["--silent", "--skipApiVersionCheck", "--disableTelemetry"]
         log = self.folder / "out.log"
         self._run(
             command,
@@ -72,8 +79,15 @@ class AzuriteServer(PrivateServer):
             name="Azurite",
             logs=[log],
             timeout_s=_START_TIMEOUT_S,
-            environment={"AZURITE_ACCOUNTS": f"{ACCOUNT}:{KEY}"},
+            environment={"AZURITE_ACCOUNTS": f"{ACCOUNT}:{self.key}"},
         )
+
+    def change_key(self, key: str) -> None:
+        """The only key from now on, in base64. The server is started anew, so it must be one that `keeps`."""
+        assert self._keeps
+        self.stop()
+        self.key = key
+        self.start()
 
     def create_container(self, name: str) -> str:
         """Make an empty container; returns its name."""
@@ -83,7 +97,7 @@ class AzuriteServer(PrivateServer):
         signed = "\n".join(["PUT", *[""] * 11, *(f"{key}:{value}" for key, value in own.items())])
         # The account stands twice: as itself, and as the beginning of the path.
         signed += f"\n/{ACCOUNT}/{ACCOUNT}/{name}\nrestype:container"
-        code = base64.b64encode(hmac.digest(base64.b64decode(KEY), signed.encode(), hashlib.sha256)).decode()
+        code = base64.b64encode(hmac.digest(base64.b64decode(self.key), signed.encode(), hashlib.sha256)).decode()
         headers = {**own, "Authorization": f"SharedKey {ACCOUNT}:{code}", "Content-Length": "0"}
         with closing(http.client.HTTPConnection(self.host, self.port, timeout=_TIMEOUT_S)) as connection:
             connection.request("PUT", f"/{ACCOUNT}/{name}?restype=container", headers=headers)

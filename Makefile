@@ -79,7 +79,7 @@ test-leaks: setup-test ## The sweep for secrets and values of rows over processe
 	$(PYTEST) tests/e2e/test_nothing_leaks.py tests/integration/test_secrets_in_refusals.py
 
 test-certificates: setup-test ## Certificates of every kind against every client, passwords that change under a run, odd names through every sink
-	$(PYTEST) tests/integration/test_certificates.py tests/e2e/test_rotation.py tests/e2e/test_rotation_clients.py tests/integration/stores/test_rotated_keys.py tests/e2e/test_names_everywhere.py
+	$(PYTEST) tests/integration/test_certificates.py tests/e2e/test_rotation.py tests/e2e/test_rotation_clients.py tests/e2e/test_rotation_catalogs.py tests/integration/stores/test_rotated_keys.py tests/e2e/test_names_everywhere.py
 
 test-verify: setup-test ## verify finds what was planted among 5 million rows, and raises no alarm in 100 comparisons under load
 	$(PYTEST) -n 2 --dist worksteal tests/e2e/test_verify.py tests/e2e/test_verify_places.py tests/e2e/test_verify_wanted.py

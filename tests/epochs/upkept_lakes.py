@@ -25,6 +25,8 @@ from raycdc.sinks.iceberg.catalog import HadoopCatalog
 from raycdc.sinks.iceberg.descent import Seen
 from raycdc.sinks.iceberg.expiry import NO_EXPIRY
 from raycdc.sinks.iceberg.places import Reach
+from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions
+from raycdc.sinks.iceberg.reopened import ReopenedCatalog
 from raycdc.sinks.iceberg.sink import IcebergSink
 from raycdc.sinks.iceberg.table import IcebergTarget
 from raycdc.sinks.lake_options import OptimizeOptions
@@ -127,8 +129,8 @@ class IcebergLake(Lake):
 
     def target(self, world: World) -> IcebergTarget:
         """The table as a sink has it."""
-        catalog = HadoopCatalog("raycdc", world.root / "lake")
-        reach = Reach(StorageSettings())
+        place = IcebergCatalogOptions(type="hadoop", warehouse=str(world.root / "lake"))
+        catalog, reach = ReopenedCatalog(place, StorageSettings()), Reach(StorageSettings())
         target = IcebergTarget(catalog, ORDERS, world.store.app_id, seen=Seen(), reach=reach, expiry=NO_EXPIRY)
         assert target.refresh()
         return target

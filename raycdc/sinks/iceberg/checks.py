@@ -9,15 +9,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from pyiceberg.catalog import Catalog
-
 from raycdc.errors import SinkError
 from raycdc.model import TableId
-from raycdc.sinks.iceberg.catalog import open_catalog
 from raycdc.sinks.iceberg.descent import Seen
 from raycdc.sinks.iceberg.expiry import NO_EXPIRY
 from raycdc.sinks.iceberg.places import Reach, is_in_store, local_path
 from raycdc.sinks.iceberg.plugin import IcebergSinkConfig
+from raycdc.sinks.iceberg.reopened import ReopenedCatalog
 from raycdc.sinks.iceberg.table import IcebergTarget
 from raycdc.source.checks import CheckResult
 from raycdc.stores.settings import StorageSettings
@@ -35,7 +33,8 @@ def check_sink(config: IcebergSinkConfig, tables: Sequence[TableId], storage: St
     if any(not found.ok for found in folder):
         return folder  # Opening a SQL catalog would make its folder.
     try:
-        catalog = open_catalog(place, storage)
+        catalog = ReopenedCatalog(place, storage)
+        catalog.open()
         there = {table: _found(catalog, table, storage) for table in tables[:_TABLES_MAX]}
     except SinkError as cause:
         return [*folder, CheckResult("sink", str(cause), "Correct the [sink] section or the catalog.")]
@@ -43,7 +42,7 @@ def check_sink(config: IcebergSinkConfig, tables: Sequence[TableId], storage: St
     return [*folder, answered, *(found for found in there.values() if found is not None)]
 
 
-def _found(catalog: Catalog, table: TableId, storage: StorageSettings) -> CheckResult | None:
+def _found(catalog: ReopenedCatalog, table: TableId, storage: StorageSettings) -> CheckResult | None:
     """The findings about a table that is there already."""
     target = IcebergTarget(catalog, table, "", seen=Seen(), reach=Reach(storage), expiry=NO_EXPIRY)
     if not target.refresh():

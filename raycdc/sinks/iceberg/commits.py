@@ -35,6 +35,7 @@ from raycdc.checkpoint.disk import sync_folder
 from raycdc.sinks.iceberg.files import StoredColumn, WrittenFile
 from raycdc.sinks.iceberg.metadata import data_file, iceberg_schema
 from raycdc.sinks.iceberg.places import TableFiles, sync_file
+from raycdc.sinks.iceberg.reopened import ReopenedCatalog
 from raycdc.sinks.iceberg.updates import updated
 from raycdc.stores.files import StorePath
 
@@ -113,7 +114,7 @@ class _Replace(_Overwrite):
         return Summary(Operation.REPLACE, **counted.additional_properties)
 
 
-def publish(catalog: Catalog, table: Table, files: TableFiles, change: Change, told: Told) -> None:
+def publish(catalog: ReopenedCatalog, table: Table, files: TableFiles, change: Change, told: Told) -> None:
     """Commit `change` to `table` as it was read. `CommitFailedException` where it is another one now."""
     metadata = table.metadata
     staged = _Staged(table)

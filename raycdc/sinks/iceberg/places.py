@@ -107,10 +107,10 @@ class Reach:
         self._private = private
         self._lock = threading.Lock()
         self._known: dict[StorageSettings, Access] = {}
-        #: Whether the store's keys are read again.
-        self.keys_change = storage.changes
-        #: Whether the catalog's address or keys are.
+        #: Whether the catalog's address or properties are read again.
         self.login_changes = login_changes
+        #: Whether the store's keys are, of which the catalog's properties may have some.
+        self.keys_change = storage.changes or login_changes
 
     def files_of(self, location: str, properties: Mapping[str, str]) -> TableFiles:
         """The files of the table at `location`, for which the catalog gives these properties."""

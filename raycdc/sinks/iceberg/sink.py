@@ -19,25 +19,21 @@ knows. An epoch with both is two commits, append before merge. A truncation repl
 from __future__ import annotations
 
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
-from pyiceberg.catalog import Catalog
-
-from raycdc.errors import SinkError, SinkUnavailableError
 from raycdc.model import TableId
 from raycdc.sinks.api import CHANGELOG, UPSERT, SinkContext, TableWork, TargetShape
 from raycdc.sinks.changes import check_key, check_names, check_unmerged, fitted_to
-from raycdc.sinks.iceberg.catalog import open_catalog
 from raycdc.sinks.iceberg.checks import check_sink
 from raycdc.sinks.iceberg.descent import Seen
 from raycdc.sinks.iceberg.expiry import NO_EXPIRY, Expiry, Retention
 from raycdc.sinks.iceberg.files import StoredColumn, stored
 from raycdc.sinks.iceberg.places import Reach
 from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions, IcebergSinkConfig
+from raycdc.sinks.iceberg.reopened import ReopenedCatalog
 from raycdc.sinks.iceberg.table import IcebergTarget
 from raycdc.sinks.iceberg.target import KEYS, IcebergSteps, Staged, beside, columns_of, place_of, rows_of
 from raycdc.sinks.iceberg.tasks import Compact, WriteRows
@@ -49,7 +45,6 @@ from raycdc.sinks.steps import Batch, ExactlyOnceSink
 from raycdc.sinks.targets import table_folder
 from raycdc.source.checks import CheckResult
 from raycdc.stores.files import delete, names_in
-from raycdc.stores.settings import StorageSettings
 
 
 class IcebergSink(ExactlyOnceSink[IcebergSteps]):
@@ -62,10 +57,7 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
     def __init__(self, config: IcebergSinkConfig) -> None:
         super().__init__()
         self._config = config
-        self._opening = threading.Lock()
-        self._catalog: Catalog | None = None
-        #: The catalog's address and keys, and the store's, with which it was opened.
-        self._opened_as: tuple[IcebergCatalogOptions, StorageSettings] | None = None
+        self._catalog = ReopenedCatalog(self._options, self.storage)
         self._targets: dict[TableId, IcebergTarget] = {}
         self._seen = Seen()
         self._reach = Reach(self.storage)
@@ -88,6 +80,8 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
 
     def look(self, context: SinkContext) -> None:
         super().look(context)
+        self._catalog.close()
+        self._catalog = ReopenedCatalog(self._options, context.storage)
         self._reach = Reach(context.storage, login_changes=self._options.changes)
         after = self._config.expire_snapshots
         retention = Retention(None if after is None else after.total_seconds(), self._config.keep_snapshots)
@@ -98,13 +92,7 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
 
     @contextmanager
     def opened(self, target: TableId, *, writes: bool) -> Iterator[IcebergSteps]:
-        if writes:
-            table = self._target(target)
-            # One that was made while another thread opened the catalog anew may have the old one.
-            table.catalog = self._current_catalog()
-        else:
-            table = self._handle(target)
-        yield IcebergSteps(table, self._context)
+        yield IcebergSteps(self._target(target) if writes else self._handle(target), self._context)
 
     def check_work(self, work: TableWork) -> None:
         check_names(work, stored(rows_of(work, self._context)))
@@ -137,8 +125,7 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
     def close(self) -> None:
         self._targets.clear()
         self._reach.close()
-        if self._catalog is not None:
-            self._catalog.close()
+        self._catalog.close()
 
     def _append_task(
         self, work: TableWork, table: IcebergTarget, columns: list[StoredColumn], inputs: list[Input]
@@ -155,27 +142,7 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
     def _handle(self, target: TableId) -> IcebergTarget:
         table_folder(Path(), target)  # Refuses names that would leave the warehouse.
         expiry, app_id = self._expiry, self._context.app_id
-        catalog = self._current_catalog()
-        return IcebergTarget(catalog, target, app_id, seen=self._seen, reach=self._reach, expiry=expiry)
-
-    def _current_catalog(self) -> Catalog:
-        """The catalog, which is opened anew where its keys or the store's are others now: it keeps those that it was
-        opened with. Handles of tables go on with the new one at their next `refresh`; what is under way ends as it is.
-        """
-        with self._opening:
-            options, storage = self._options.now(), self._context.storage
-            wanted = options, storage.now()
-            if self._catalog is None:
-                self._catalog, self._opened_as = open_catalog(options, storage), wanted
-            elif wanted != self._opened_as:
-                try:
-                    self._catalog, self._opened_as = open_catalog(options, storage), wanted
-                except SinkError as cause:
-                    # It was right before: somebody is just changing keys, one after the other.
-                    raise SinkUnavailableError(str(cause)) from cause
-                for table in [*self._targets.values()]:
-                    table.catalog = self._catalog
-            return self._catalog
+        return IcebergTarget(self._catalog, target, app_id, seen=self._seen, reach=self._reach, expiry=expiry)
 
     def _target(self, target: TableId) -> IcebergTarget:
         if target not in self._targets:

@@ -15,23 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
-from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import (
-    BadRequestError,
-    CommitFailedException,
-    ForbiddenError,
-    NoSuchNamespaceError,
-    NoSuchTableError,
-    RESTError,
-    UnauthorizedError,
-)
+from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import PrimitiveType
-from requests import RequestException
-from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
 
 from raycdc.errors import (
     ChangeRefusedError,
@@ -60,10 +49,10 @@ from raycdc.sinks.iceberg.files import StoredColumn, is_known, type_text
 from raycdc.sinks.iceberg.layout import StoredPartition, transform_text
 from raycdc.sinks.iceberg.metadata import iceberg_schema, partition_spec
 from raycdc.sinks.iceberg.places import Reach
-from raycdc.sinks.library_errors import raised_in
+from raycdc.sinks.iceberg.refusals import is_forbidden, is_login, is_the_catalogs, is_the_tables
+from raycdc.sinks.iceberg.reopened import ReopenedCatalog
 from raycdc.sinks.ownership import Ownership, nothing_left
 from raycdc.sinks.steps import Stamp, holds
-from raycdc.stores.api import StoreError
 from raycdc.stores.files import AnyPath
 
 #: Table property that says which pipeline created (or emptied) the table, so that plain appends are right.
@@ -71,6 +60,9 @@ CREATED_BY = "raycdc.created-by"
 
 #: Property of the snapshots that pipelines make.
 EPOCH_OF_SNAPSHOT = "raycdc.epoch"
+
+#: Of a table that the catalog forbids: it was opened anew, and let us in.
+_FORBIDDEN = ". The catalog lets us in, but not to this table: let our account read and change it there."
 
 #: How often a commit that lost against another writer of the table (a compaction, say) is tried again.
 CONFLICT_RETRIES = 5
@@ -96,12 +88,11 @@ class IcebergTarget:
     """See the module's docstring. Errors of pyiceberg become `SinkError` naming the table."""
 
     def __init__(
-        self, catalog: Catalog, name: TableId, app_id: str, *, seen: Seen, reach: Reach, expiry: Expiry
+        self, catalog: ReopenedCatalog, name: TableId, app_id: str, *, seen: Seen, reach: Reach, expiry: Expiry
     ) -> None:
         self.name = name
         self._seen = seen
-        #: Its owner gives another one, which is the same with other keys; it counts from the next `refresh` on.
-        self.catalog = catalog
+        self._catalog = catalog
         self._identifier = (name.db, name.table)
         self._app_id = app_id
         self._table: Table | None = None
@@ -125,7 +116,7 @@ class IcebergTarget:
         seen = self._seen.of(self.name)
         self.is_new = seen is None
         try:
-            table = self.catalog.load_table(self._identifier)
+            table = self._catalog.load_table(self._identifier)
         except (NoSuchTableError, NoSuchNamespaceError):
             return False
         except Exception as cause:
@@ -135,7 +126,10 @@ class IcebergTarget:
         self.files = self._reach.files_of(table.location(), table.io.properties)
         self._table = table
         self.record = record_of(table.metadata, self._app_id)
-        check_descent(self.name, table.metadata, self.record, earlier(table))
+        try:
+            check_descent(self.name, table.metadata, self.record, earlier(table))
+        except OSError as cause:
+            raise self.error("cannot be read", cause) from cause
         self._seen.check(self.name, seen, self.vector())
         return True
 
@@ -249,8 +243,7 @@ class IcebergTarget:
         schema = iceberg_schema(numbered)
         spec = partition_spec(layout, {column.name: column.id for column in numbered})
         try:
-            self.catalog.create_namespace_if_not_exists((self.name.db,))
-            self.catalog.create_table(self._identifier, schema, partition_spec=spec, properties=properties)
+            self._catalog.create_table(self._identifier, schema, partition_spec=spec, properties=properties)
         except Exception as cause:
             if not is_the_tables(cause):
                 raise
@@ -286,7 +279,7 @@ class IcebergTarget:
         says nothing of epochs, and is not tried again: `CommitFailedException` when another writer was faster.
         """
         told = Told({UPKEEP_OF_SNAPSHOT: "compaction"})
-        publish(self.catalog, self.table, self.files, change, told)
+        publish(self._catalog, self.table, self.files, change, told)
 
     # -- helpers ----------------------------------------------------------------------------------------------------
 
@@ -301,27 +294,28 @@ class IcebergTarget:
 
         note = {EPOCH_OF_SNAPSHOT: str(stamp.vector.epoch), "raycdc.step": str(stamp.vector.step)}
         told = Told(note, properties, moot, self._expiry.left_out(self.name, metadata, self._app_id))
-        publish(self.catalog, self.table, self.files, change, told)
+        publish(self._catalog, self.table, self.files, change, told)
 
     def error(self, what: str, cause: Exception) -> SinkError:
         """The error for people of what a library raised while the table was read or written."""
         absent = is_absent(cause) or is_refused(cause) or is_the_catalogs(cause)
         kind = refusal_of(cause, keys_change=self._reach.keys_change) if absent else TargetTouchedError
-        if self._reach.login_changes and isinstance(cause, UnauthorizedError | OperationalError):
+        if self._reach.login_changes and is_login(cause):
             kind = SinkUnavailableError  # Others may be right soon, and the next try opens the catalog with them.
         # Arrow quotes values, and SQLAlchemy its statement with them.
         text = without_quotations(str(cause)) if isinstance(cause, pa.ArrowException) else str(cause)
-        return kind(
-            f"The Iceberg table {self.name} {what}: {type(cause).__name__}: {text.partition('[SQL:')[0].strip()}"
-        )
+        told = f"The Iceberg table {self.name} {what}: {type(cause).__name__}: {text.partition('[SQL:')[0].strip()}"
+        return kind(told.rstrip(".") + _FORBIDDEN if is_forbidden(cause) else told)
 
 
 def earlier(table: Table) -> Iterator[TableMetadata]:
-    """The metadata that the table had, newest first, as far as it is kept."""
+    """The metadata that the table had, newest first, as far as it is kept. `OSError` where the store refuses."""
     for entry in reversed(table.metadata.metadata_log):
         try:
             yield FromInputFile.table_metadata(table.io.new_input(entry.metadata_file))
-        except (OSError, ValueError):
+        except (OSError, ValueError) as cause:
+            if is_absent(cause) or is_refused(cause):
+                raise
             return
 
 
@@ -338,24 +332,3 @@ def check_sources(table: IcebergTarget, columns: Sequence[StoredColumn]) -> None
                 "the Iceberg table is partitioned by it. Take the change back, or drop the Iceberg table and "
                 "take a new snapshot."
             )
-
-
-def is_the_catalogs(error: Exception) -> bool:
-    """Whether the catalog is away, or refuses us as a whole, so that no single table is concerned. Where a server lets
-    us not change a table, or has something against the change itself, that table is.
-    """
-    if isinstance(error, RESTError):
-        return not isinstance(error, BadRequestError | ForbiddenError)
-    return isinstance(error, RequestException) or (
-        isinstance(error, SQLAlchemyError) and not isinstance(error, IntegrityError)
-    )
-
-
-def is_the_tables(error: Exception) -> bool:
-    """Whether it is about the table or its catalog and no bug of ours."""
-    known = type(error).__module__.startswith(("pyiceberg.", "requests."))
-    if known or isinstance(error, OSError | SQLAlchemyError | StoreError):
-        return True
-    # Arrow reads the files of a table, which somebody may have damaged; its computing is our own.
-    libraries = ("pyiceberg", "pyarrow.parquet", "pyarrow.dataset")
-    return isinstance(error, pa.ArrowException | ValueError) and raised_in(error, *libraries)

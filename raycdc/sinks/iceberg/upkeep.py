@@ -30,7 +30,8 @@ from raycdc.model import TableId
 from raycdc.sinks.api import SinkContext
 from raycdc.sinks.iceberg.commits import Change
 from raycdc.sinks.iceberg.layout import folder_of
-from raycdc.sinks.iceberg.table import IcebergTarget, is_the_tables
+from raycdc.sinks.iceberg.refusals import is_the_tables
+from raycdc.sinks.iceberg.table import IcebergTarget
 from raycdc.sinks.iceberg.target import run_in_commit, size_of, values_of
 from raycdc.sinks.iceberg.tasks import Together
 from raycdc.sinks.lake_options import OptimizeOptions

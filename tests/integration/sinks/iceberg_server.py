@@ -1,14 +1,18 @@
-"""The part of the REST catalog's protocol that a pipeline needs, as a server that keeps its tables in a warehouse, and
-loses an answer where a test wants.
+"""The part of the REST catalog's protocol that a pipeline needs, as a server that keeps its tables in a warehouse. It
+loses an answer where a test wants, and lets in whom its `Guard` knows: by a token, or by one that its OAuth server
+gives for a client's secret.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 import threading
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.schema import Schema
@@ -17,6 +21,45 @@ from pyiceberg.table import CommitTableRequest
 from raycdc.sinks.iceberg.catalog import HadoopCatalog
 from raycdc.sinks.iceberg.places import store_properties
 from raycdc.stores.settings import LIKE_ANYBODY, StorageSettings
+
+
+@dataclass(slots=True)
+class Guard:
+    """Who is let in: with a `token` who has it, with a client's `secret` who got a token for it that is still good, and
+    otherwise everybody. All others hear `status`, whatever they ask. Nobody may do anything with `forbidden` tables.
+    """
+
+    token: str = ""
+    secret: str = ""
+    status: int = 401
+    forbidden: set[str] = field(default_factory=set)
+    #: How many requests were not let in, those for a token among them.
+    refused: int = 0
+    _given: set[str] = field(default_factory=set)
+
+    def give_token(self, form: str) -> tuple[int, Any]:
+        """The answer of the OAuth server (RFC 6749, 4.4 and 5)."""
+        asked = parse_qs(form)
+        if asked.get("grant_type") != ["client_credentials"] or asked.get("client_secret") != [self.secret]:
+            self.refused += 1
+            return 401, {"error": "invalid_client", "error_description": "the client is not known by this secret"}
+        token = secrets.token_hex()
+        self._given.add(token)
+        return 200, {"access_token": token, "token_type": "Bearer", "expires_in": 3600}
+
+    def end_tokens(self) -> None:
+        """Those that were given are good for nothing any more."""
+        self._given.clear()
+
+    def refusal(self, path: list[str], authorization: str | None) -> tuple[int, Any] | None:
+        """The answer to a request that is not let in."""
+        good = {self.token} if self.token else self._given
+        if (self.token or self.secret) and authorization not in {f"Bearer {token}" for token in good}:
+            self.refused += 1
+            return self.status, told("NotAuthorizedException", Exception("the token is not good"), self.status)
+        if path[2:3] == ["tables"] and ".".join([path[1], *path[3:4]]) in self.forbidden:
+            return 403, told("ForbiddenException", Exception("a grant is missing"), 403)
+        return None
 
 
 class Server:
@@ -31,18 +74,24 @@ class Server:
         #: The commit after which the answer is lost.
         self.silent_at = 0
         self.asked: set[str | None] = set()
+        self.guard = Guard()
         own = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                self._answer(None)
+                self._answer(b"")
 
             def do_POST(self) -> None:
-                self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                self._answer(self.rfile.read(int(self.headers["Content-Length"])))
 
-            def _answer(self, body: Any) -> None:
-                own.asked.add(self.headers.get("Authorization"))
-                status, told = own.answer([part for part in self.path.split("/") if part][1:], body)
+            def _answer(self, body: bytes) -> None:
+                path = [part for part in self.path.partition("?")[0].split("/") if part][1:]
+                if path == ["oauth", "tokens"]:
+                    status, told = own.guard.give_token(body.decode())
+                else:
+                    own.asked.add(self.headers.get("Authorization"))
+                    refusal = own.guard.refusal(path, self.headers.get("Authorization"))
+                    status, told = refusal or own.answer(path, json.loads(body) if body else None)
                 data = json.dumps(told).encode()
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")

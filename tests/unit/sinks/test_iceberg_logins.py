@@ -1,74 +1,94 @@
-"""A catalog's login changes during a run: handles of tables go on with the new one, and a refusal is waited for."""
+"""A catalog's login changes or comes to its end during a run: it is opened anew, and a refusal is waited for, unless it
+is one of a table.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from pyiceberg.exceptions import ForbiddenError, ServiceUnavailableError, UnauthorizedError
-from sqlalchemy.exc import OperationalError
+from botocore.exceptions import ClientError, EndpointConnectionError
+from pyiceberg.exceptions import (
+    AuthorizationExpiredError,
+    ForbiddenError,
+    OAuthError,
+    ServiceUnavailableError,
+    UnauthorizedError,
+)
+from sqlalchemy.exc import InterfaceError, OperationalError
 
-from raycdc.bridge import run_in_process
 from raycdc.config import Secret
 from raycdc.errors import SinkError, SinkUnavailableError, TargetTouchedError
 from raycdc.model import TableId
-from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.references import Renewed
-from raycdc.sinks.api import SinkContext
+from raycdc.sinks.iceberg import reopened
 from raycdc.sinks.iceberg.descent import Seen
 from raycdc.sinks.iceberg.expiry import NO_EXPIRY
 from raycdc.sinks.iceberg.places import Reach
 from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions
-from raycdc.sinks.iceberg.sink import IcebergSink
-from raycdc.sinks.iceberg.table import IcebergTarget
-from raycdc.stores.settings import LIKE_ANYBODY
+from raycdc.sinks.iceberg.reopened import ReopenedCatalog
+from raycdc.sinks.iceberg.table import IcebergTarget, earlier
+from raycdc.stores.settings import LIKE_ANYBODY, StorageSettings
 
 ORDERS = TableId("shop", "orders")
+NAME = ("shop", "orders")
 
 
-def test_a_handle_that_was_made_while_the_catalog_was_opened_anew_goes_on_with_the_new_one(tmp_path: Path) -> None:
-    plugin = load_plugin(PluginGroup.SINKS, "iceberg")
-    sink: IcebergSink = plugin.create(plugin.config(type="iceberg", path=str(tmp_path)))
-    sink.open(SinkContext("raycdc:shop:1", "upsert", run_in_process))
-    with sink.opened(ORDERS, writes=True):
-        handle = sink._targets[ORDERS]
-    now, handle.catalog = handle.catalog, cast("Any", "the one before")
-    with sink.opened(ORDERS, writes=True):
-        assert handle.catalog is now
-    sink.close()
+def of_glue(code: str) -> ClientError:
+    return ClientError({"Error": {"Code": code, "Message": "as Amazon says"}}, "GetTable")
 
 
-class Refusing:
-    """A catalog that answers so."""
+class Answering:
+    """A catalog that answers so to whatever it is asked."""
 
-    def __init__(self, answer: Exception) -> None:
+    def __init__(self, answer: object) -> None:
         self._answer = answer
+        self.closed = False
 
-    def load_table(self, _: object) -> None:
-        raise self._answer
+    def close(self) -> None:
+        self.closed = True
+
+    def load_table(self, _: object) -> object:
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
 
 
 @pytest.mark.parametrize(
     ("answer", "renewed", "lasting"),
     [
         (UnauthorizedError("401"), SinkUnavailableError, SinkError),
+        (AuthorizationExpiredError("419"), SinkUnavailableError, SinkError),
+        (OAuthError("invalid_client"), SinkUnavailableError, SinkError),
         (OperationalError("", None, Exception("password authentication failed")), SinkUnavailableError, SinkError),
+        (InterfaceError("", None, Exception("(0, '')")), SinkUnavailableError, SinkError),
         (ServiceUnavailableError("503"), SinkError, SinkError),
         (ForbiddenError("403: shop.orders"), TargetTouchedError, TargetTouchedError),
+        (of_glue("UnrecognizedClientException"), SinkUnavailableError, SinkError),
+        (of_glue("InvalidSignatureException"), SinkUnavailableError, SinkError),
+        (of_glue("ExpiredTokenException"), SinkUnavailableError, SinkError),
+        (of_glue("AccessDeniedException"), TargetTouchedError, TargetTouchedError),
+        (of_glue("InvalidInputException"), TargetTouchedError, TargetTouchedError),
+        (of_glue("ThrottlingException"), SinkError, SinkError),
+        (EndpointConnectionError(endpoint_url="https://glue"), SinkError, SinkError),
     ],
     ids=repr,
 )
 def test_a_login_that_is_read_again_may_be_right_soon(
     answer: Exception, renewed: type[SinkError], lasting: type[SinkError]
 ) -> None:
-    catalog = cast("Any", Refusing(answer))
+    catalog = cast("Any", Answering(answer))
     for changes, said in ((True, renewed), (False, lasting)):
         reach = Reach(LIKE_ANYBODY, login_changes=changes)
         target = IcebergTarget(catalog, ORDERS, "", seen=Seen(), reach=reach, expiry=NO_EXPIRY)
         with pytest.raises(SinkError, match=r"shop\.orders cannot be read") as caught:
             target.refresh()
         assert type(caught.value) is said
+        assert ("let our account read and change it there" in str(caught.value)) is (
+            "403" in str(answer) or "AccessDenied" in str(answer)
+        )
 
 
 def test_a_catalogs_options_say_whether_they_are_read_again() -> None:
@@ -78,3 +98,92 @@ def test_a_catalogs_options_say_whether_they_are_read_again() -> None:
         type="sql", uri=Secret(Renewed("sqlite://", "${file:uri}")), warehouse="./lake"
     ).changes
     assert not IcebergCatalogOptions(type="rest", uri=Secret("https://catalog"), properties={"token": "t"}).changes
+
+
+class Opening:
+    """Opens one of the `catalogs` after the other, and keeps the tokens with which it was asked to."""
+
+    def __init__(self, *catalogs: Answering | SinkError) -> None:
+        self._catalogs = list(catalogs)
+        self.tokens: list[str] = []
+
+    def __call__(self, options: IcebergCatalogOptions, _: StorageSettings) -> Answering:
+        self.tokens.append(options.properties["token"])
+        catalog = self._catalogs.pop(0)
+        if isinstance(catalog, SinkError):
+            raise catalog
+        return catalog
+
+
+def reopening(monkeypatch: pytest.MonkeyPatch, token: str, *catalogs: Answering | SinkError) -> tuple[Any, Opening]:
+    opening = Opening(*catalogs)
+    monkeypatch.setattr(reopened, "open_catalog", opening)
+    options = IcebergCatalogOptions(type="rest", uri=Secret("https://catalog"), properties={"token": token})
+    return ReopenedCatalog(options, LIKE_ANYBODY), opening
+
+
+def renewed(folder: Path, text: str) -> Renewed:
+    (folder / "token").write_text(text)
+    return Renewed(text, f"${{file:{folder}/token}}")
+
+
+def test_a_catalog_is_opened_anew_with_keys_that_are_others_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = renewed(tmp_path, "first")
+    one, two = Answering("one"), Answering("two")
+    catalog, opening = reopening(monkeypatch, token, one, SinkError("not yet"), two)
+    assert [catalog.load_table(NAME), catalog.load_table(NAME)] == ["one", "one"]
+    renewed(tmp_path, "second")
+    with pytest.raises(SinkUnavailableError, match="not yet"):
+        catalog.load_table(NAME)
+    assert not one.closed
+    assert catalog.load_table(NAME) == "two"
+    assert (one.closed, two.closed) == (True, False)
+    assert opening.tokens == ["first", "second", "second"]
+
+
+@pytest.mark.parametrize("forbidden", [ForbiddenError("403"), of_glue("AccessDeniedException")], ids=repr)
+def test_a_catalog_that_forbids_a_table_is_asked_once_more_by_a_new_login(
+    forbidden: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a token that came to its end is noticed, whatever the server calls that."""
+    refusing = Answering(forbidden)
+    catalog, opening = reopening(monkeypatch, "lasting", refusing, Answering("table"))
+    assert catalog.load_table(NAME) == "table"
+    catalog, opening = reopening(monkeypatch, "lasting", refusing, refusing)
+    with pytest.raises(type(forbidden)):
+        catalog.load_table(NAME)
+    assert opening.tokens == ["lasting", "lasting"]
+    # As a whole it refuses us: no table is concerned, and only a login that may change is waited for.
+    for token, said in ((renewed(tmp_path, "t"), SinkUnavailableError), ("lasting", SinkError)):
+        catalog, opening = reopening(monkeypatch, token, refusing, SinkError("cannot be opened"))
+        with pytest.raises(SinkError, match="cannot be opened") as caught:
+            catalog.load_table(NAME)
+        assert type(caught.value) is said
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_an_end"),
+    [
+        (FileNotFoundError("metadata/1.json"), True),
+        (OSError("When reading: AWS Error ACCESS_DENIED during GetObject operation"), False),
+        (OSError("When reading: AWS Error NETWORK_CONNECTION during GetObject operation"), False),
+    ],
+    ids=repr,
+)
+def test_a_store_that_lets_us_not_see_earlier_metadata_is_not_the_end_of_a_tables_history(
+    answer: OSError, is_an_end: bool
+) -> None:
+    """Else the table would be taken for one that was rolled back, while keys are changed."""
+
+    def refuse(_: str) -> None:
+        raise answer
+
+    entry = SimpleNamespace(metadata_file="metadata/1.json")
+    table = SimpleNamespace(metadata=SimpleNamespace(metadata_log=[entry]), io=SimpleNamespace(new_input=refuse))
+    if is_an_end:
+        assert list(earlier(cast("Any", table))) == []
+    else:
+        with pytest.raises(OSError, match="AWS Error"):
+            list(earlier(cast("Any", table)))

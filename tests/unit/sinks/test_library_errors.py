@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from raycdc.sinks.delta import table as delta
-from raycdc.sinks.iceberg import table as iceberg
+from raycdc.sinks.iceberg import refusals as iceberg
 from raycdc.sinks.library_errors import raised_in
 
 #: A module of ours, as the traceback sees it.

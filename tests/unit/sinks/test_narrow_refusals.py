@@ -35,7 +35,7 @@ from raycdc.errors import (
 from raycdc.model import TableId
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.sinks.delta import spark_merge
-from raycdc.sinks.iceberg.table import is_the_catalogs
+from raycdc.sinks.iceberg.refusals import is_the_catalogs
 from raycdc.sinks.jdbc.refusals import mysql_refusal, postgres_refusal
 from raycdc.sinks.kafka.topics import Topics
 from raycdc.sinks.mongodb.server import _refusal as mongodb_refusal

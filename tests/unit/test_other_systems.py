@@ -29,9 +29,11 @@ KERNEL_FILES = {
 }
 #: Runs a command where Python says that it is macOS, and without the names; libraries were built for Linux.
 WITHOUT = """
-import importlib, json, sys
+import importlib, json, subprocess, sys
 import deltalake, numba, numpy, pandas, pyarrow.dataset
 sys.platform = "darwin"
+# Python 3.13 asks the system for this once, when it is imported.
+subprocess._HAVE_POSIX_SPAWN_CLOSEFROM = False
 for module, names in json.loads(sys.argv[1]).items():
     for name in names:
         vars(importlib.import_module(module)).pop(name, None)

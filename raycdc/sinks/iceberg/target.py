@@ -6,7 +6,7 @@ A change is worked out against the table as it is when the commit is tried, and 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -51,6 +51,10 @@ REWRITE_IN_PROCESS_BYTES_MAX = 32 << 20
 #: not joined for ever, and no changed row costs the copying of more than some megabytes for that.
 SMALL_BYTES_MAX = 4 << 20
 TOGETHER_BYTES_MAX = 8 << 20
+
+#: A data file up to this size is a crumb, and so many of a partition are made one with the next merge.
+CRUMB_BYTES_MAX = 256 << 10
+CRUMBS_MAX = 16
 
 #: The beginning of names of files that no table is to have.
 KEYS = "keys-"
@@ -184,12 +188,14 @@ class IcebergSteps(Target):
         names = [column.name for column in key]
         touched = pa.concat_tables([read_whole(path, names) for path in keys])
         bounds = Bounds(key, touched)
-        old = [file for file in table.data_files() if bounds.may_have(file.lower_bounds, file.upper_bounds)]
+        files = table.data_files()
+        many = crumbs(files, table)
+        old = [file for file in files if file in many or bounds.may_have(file.lower_bounds, file.upper_bounds)]
         columns = [WantedColumn(column, column.id) for column in table.columns()]
         changed = Changed(work.schema.primary_key, tuple(keys), str(work.target), alone=len(work.merged) == 1)
         theirs = columns_of_others(table, work)
         groups = together(old, table)
-        written = self._rewritten(work, groups, columns, changed, carry=theirs)
+        written = self._rewritten(work, groups, columns, replace(changed, crumbs=paths_of(many, table)), carry=theirs)
         gone = [
             file
             for group, result in zip(groups, written, strict=True)
@@ -272,6 +278,27 @@ class IcebergSteps(Target):
         app_id = self._context.app_id
         ours = {CREATED_BY: app_id, **nothing_left(app_id)}
         return Change(delete=table.data_files(), columns=columns, properties=ours, alone=True)
+
+
+def crumbs(files: Sequence[DataFile], table: IcebergTarget) -> set[DataFile]:
+    """Files that a merge takes along, whether or not they have a key of it: where a partition has many very small ones.
+    Some megabytes at most.
+    """
+    now = table.table.metadata.default_spec_id
+    each: dict[tuple[Any, ...], list[DataFile]] = {}
+    for file in files:
+        if file.file_size_in_bytes <= CRUMB_BYTES_MAX and file.spec_id == now:
+            each.setdefault(values_of(file), []).append(file)
+    found: set[DataFile] = set()
+    for of_partition in each.values():
+        if len(of_partition) >= CRUMBS_MAX and sum(map(size_of, found)) < TOGETHER_BYTES_MAX:
+            found.update(of_partition[: TOGETHER_BYTES_MAX // CRUMB_BYTES_MAX])
+    return found
+
+
+def paths_of(files: Iterable[DataFile], table: IcebergTarget) -> frozenset[str]:
+    """The texts of their paths."""
+    return frozenset(str(table.files.path(file.file_path)) for file in files)
 
 
 def together(files: Sequence[DataFile], table: IcebergTarget) -> list[list[DataFile]]:

@@ -129,12 +129,15 @@ class WantedColumn:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The keys (files of `Compact`) of rows that go from a data file of `target`; `alone`: all are of one table."""
+    """The keys (files of `Compact`) of rows that go from a data file of `target`; `alone`: all are of one table. Data
+    files that are `crumbs` (the texts of their paths) are written anew even if no row of theirs goes.
+    """
 
     key: tuple[str, ...]
     files: tuple[FileName, ...]
     target: str
     alone: bool
+    crumbs: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +169,9 @@ class Rewrite(StageTask[Rewritten]):
     """The data files `paths` of `size` bytes together written anew, with the `columns` and without the rows that are
     `changed`: the rows of all of them in one file, in their order, or in one for each partition.
 
-    A file of which no row goes although some were to stays as it is. Raises `DataError` when a row has a key that was
-    marked as new: it is another source table's, or another row's. Of the rows that go the columns `carry` are kept
-    beside.
+    A file of which no row goes although some were to stays as it is, unless it is a crumb. Raises `DataError` when a
+    row has a key that was marked as new: it is another source table's, or another row's. Of the rows that go the
+    columns `carry` are kept beside.
     """
 
     paths: tuple[FileName, ...]
@@ -189,13 +192,14 @@ class Rewrite(StageTask[Rewritten]):
             return Rewritten([True] * len(self.paths), into.write(self._rows(dict.fromkeys(self.paths))))
         touched = _Touched(self.changed, into.columns)
         stays = {path: touched.without(path) for path in self.paths}
-        going = {path: rows for path, rows in stays.items() if not rows.all()}
+        going = {path: rows for path, rows in stays.items() if str(path) in self.changed.crumbs or not rows.all()}
         went = [path in going for path in self.paths]
         if not going:
             return Rewritten(went, [])
         written = into.write(self._rows(going))
         gone = [~rows for rows in going.values()]
-        carried = self.carry.write([*going], into.columns, gone) if self.carry is not None else ""
+        carries = self.carry if any(rows.any() for rows in gone) else None
+        carried = carries.write([*going], into.columns, gone) if carries is not None else ""
         return Rewritten(went, written, carried)
 
     def _rows(self, stays: Mapping[FileName, np.ndarray | None]) -> Iterator[pa.RecordBatch]:

@@ -47,6 +47,9 @@ class LockedTables:
     def __repr__(self) -> str:
         return f"LockedTables({list(self._locked)})"
 
+    def __contains__(self, table: TableId) -> bool:
+        return table in self._locked
+
     def __bool__(self) -> bool:
         return bool(self._locked)
 

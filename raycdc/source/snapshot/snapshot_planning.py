@@ -341,8 +341,15 @@ class SnapshotPlanning:
 
     @property
     def chunks_waiting(self) -> int:
-        """Chunks nobody reads yet; how many readers the phase needs follows from it."""
-        return len(self.pending) + len(self._to_plan)
+        """Chunks that somebody might read now, and one where all are held back; how many readers the phase needs
+        follows from it.
+        """
+        waiting = len(self.pending) + len(self._to_plan)
+        if not self.held.locked:
+            return waiting
+        held = sum(split.table in self.held.locked for split in self.pending)
+        held += sum(table in self._to_plan for table in self.held.locked)
+        return max(waiting - held, min(waiting, 1))
 
     def sealed(self) -> Mapping[str, Json]:
         """The tables of an enumerator's state, as a manifest has them. Those of which nothing was heard since the call

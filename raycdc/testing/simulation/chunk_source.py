@@ -80,6 +80,11 @@ class SimChunkSource:
         task = self._tasks[0] if self._tasks else None
         return None if task is None or task.snapshot is None or task.view is not None else task.split.table
 
+    @property
+    def to_read(self) -> list[TableId]:
+        """The tables whose chunks were opened and wait for their SELECT."""
+        return [task.split.table for task in self._tasks if task.read is None and task.view is None]
+
     def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: SchemaDocument) -> None:
         place = SimPlace.of(opened_at.position)
         self._asked_elsewhere = self._asked_elsewhere or place.server != self._server

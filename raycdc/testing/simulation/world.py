@@ -19,6 +19,7 @@ from raycdc.source.parking import LogStart, TableRequest, can_be_resumed
 from raycdc.source.snapshot.stream_state import StreamState, stream_of
 from raycdc.source.table_life import AsOf, InSnapshot, Live, Parked, reading
 from raycdc.testing.simulation.backfills import SimBackfills
+from raycdc.testing.simulation.chunk_source import SimChunkSource
 from raycdc.testing.simulation.cluster import Cluster
 from raycdc.testing.simulation.database import SimDatabase
 from raycdc.testing.simulation.driver import SimDriver
@@ -242,7 +243,9 @@ class Simulation:
             self._restart(until=self._until())
 
     def _lock_or_unlock(self) -> None:
-        table = self.random.choice(sorted(self.database.tables))
+        # Mostly one that is about to be read: others are found locked when they are planned.
+        to_read = [table for chunks in self._chunk_sources() for table in chunks.to_read]
+        table = self.random.choice(to_read or sorted(self.database.tables))
         self.database.locked ^= {table}
         self._note(f"{table} is {'locked' if table in self.database.locked else 'free'}")
 
@@ -253,6 +256,8 @@ class Simulation:
             self.clock.advance(self.random.uniform(0, 0.05))
             self._routine()
             self._check()
+            if self.driver.finished:
+                self._restart(until=None)
             stream = self._stream()
             lives = {} if stream is None else stream.followed
             if stream is not None and not any(reading(state) for table, state in lives.items() if table not in locked):
@@ -263,8 +268,11 @@ class Simulation:
         """Tables that another may take the name of between a snapshot and its SELECT."""
         if not self.settings.swaps:
             return []
-        chunks = [r.dialect.chunks for r in self.cluster.readers.values() if r.runs and r.dialect.chunks is not None]
-        return [table for source in chunks if (table := source.about_to_select) is not None]
+        return [table for source in self._chunk_sources() if (table := source.about_to_select) is not None]
+
+    def _chunk_sources(self) -> list[SimChunkSource]:
+        readers = self.cluster.readers.values()
+        return [reader.dialect.chunks for reader in readers if reader.runs and reader.dialect.chunks is not None]
 
     def _change_schema(self) -> None:
         if self.random.random() < 0.2 and len(self.database.tables) < 4:

@@ -15,12 +15,17 @@ import pytest
 from raycdc.cli.tables import change_table
 from raycdc.connectors.mysql.catalog import load_table
 from raycdc.connectors.mysql.locks import locked_by, wait_for_locks
+from raycdc.connectors.mysql.plugin import MySqlSourceConfig
 from raycdc.connectors.mysql.snapshot.rows_again import require_rows
+from raycdc.connectors.mysql.table_look import look_at
+from raycdc.connectors.mysql.table_options import TableOptions
 from raycdc.errors import TableLockedError
 from raycdc.model import TableId
+from raycdc.source.new_beginnings import Fit
 from raycdc.source.split import RowsAgain
 from raycdc.testing.jobs import Job, Run
 from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer
+from raycdc.transform.followed import TargetRules
 from raycdc.transform.hiding import Hiding
 
 pytestmark = pytest.mark.server
@@ -150,3 +155,27 @@ def test_the_warning_names_the_session_where_the_server_says_it(kind: type[Datab
         assert "hush" not in said
         if kind is MySqlServer:
             assert f"session {holder.thread_id()} of root, session" in said
+
+
+def test_a_table_that_is_being_made_anew_is_locked_and_not_gone(mariadb: MariaDbServer, mariadb_database: str) -> None:
+    """The catalog leaves it out meanwhile, with a warning."""
+    mariadb.execute("CREATE TABLE t (id INT PRIMARY KEY)", "CREATE TABLE o (id INT)", "INSERT INTO o VALUES (1), (2)",
+                    database=mariadb_database)  # fmt: skip
+    table, options = (
+        TableId(mariadb_database, "t"),
+        TableOptions(MySqlSourceConfig(type="mysql", user="cdc", tables=("x.y",))),
+    )
+    made = "CREATE OR REPLACE TABLE t (id INT PRIMARY KEY) AS SELECT id, SLEEP(2) s FROM o"
+    change = threading.Thread(target=mariadb.execute, args=[made], kwargs={"database": mariadb_database})
+    change.start()
+    told = ""
+    while change.is_alive() and not told:
+        try:
+            assert look_at(mariadb.connect, table, options, TargetRules()) is not None
+        except TableLockedError as locked:
+            told = str(locked)
+    change.join()
+    assert "locked" in told
+    look = look_at(mariadb.connect, table, options, TargetRules())
+    assert isinstance(look, Fit)
+    assert [column.name for column in look.described.columns] == ["id", "s"]

@@ -15,7 +15,9 @@ transaction as what it does. Three refusals come before everything else:
 
 * *fencing*: a record of a newer generation ends this driver (`FencedError`);
 * *going back*: a target that holds less than this driver saw or left there was restored from an older copy, and what
-  came in between would be missing without a word (`TargetGoneError`);
+  came in between would be missing without a word (`TargetGoneError`). Not where it *begins anew*: its source table is
+  read from the start, and the target is gone, or has just been refused for that: whatever it was is over then
+  (`ExactlyOnceSink.forget`);
 * *a tombstone over rows*: an epoch that was half written cannot be dropped (`SinkError`).
 
 A verb that is about to remove all rows asks `Target.require_own` first: rows of others never go with a source's.
@@ -270,6 +272,42 @@ class Batch:
             take(result)
 
 
+class Reached:
+    """How far this process saw each target, and which of them held less than that later."""
+
+    def __init__(self) -> None:
+        self._vectors: dict[TableId, CommitVector] = {}
+        #: The epoch in which that was found.
+        self._went_back: dict[TableId, int] = {}
+
+    def of(self, target: TableId) -> CommitVector | None:
+        """The record that the target was last found or left with."""
+        return self._vectors.get(target)
+
+    def note(self, target: TableId, record: CommitVector) -> None:
+        """The target has this record, or a later one."""
+        self._vectors[target] = max(record, self._vectors.get(target, record), key=lambda one: one.place)
+
+    def went_back(self, target: TableId, epoch: int) -> None:
+        """The target, which was to get `epoch`, holds less than it did, and is refused."""
+        self._went_back[target] = epoch
+
+    def begins_anew(self, standing: Standing, work: TableWork) -> bool:
+        """Whether all of a target that was known begins with `work`, and what it was is over: nothing of it is there,
+        or that was refused in an earlier epoch, so that its table was read anew. A merged target that gets one more
+        source is not created by that: the rows of the others are to be there.
+        """
+        reached = self.of(work.target)
+        if reached is None or reached.epoch >= work.epoch or not creates(work):
+            return False
+        return not isinstance(standing, Ours) or self._went_back.get(work.target, work.epoch) < work.epoch
+
+    def forget(self, target: TableId) -> None:
+        """Whatever the target was is over."""
+        self._vectors.pop(target, None)
+        self._went_back.pop(target, None)
+
+
 class ExactlyOnceSink(Sink, Generic[TargetT]):
     """Everything of `raycdc.sinks.api.Sink` but the verbs; see the module's docstring.
 
@@ -283,8 +321,7 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
     _context: SinkContext
 
     def __init__(self) -> None:
-        #: The record that each target was last found or left with.
-        self._reached: dict[TableId, CommitVector] = {}
+        self._reached = Reached()
 
     # -- supplied by a sink
 
@@ -308,6 +345,12 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
     def after_commit(self, work: TableWork, staged: Any) -> None:
         """The target holds the epoch: remove what was staged, do what is due."""
 
+    def forget(self, target: TableId) -> None:
+        """The target that was there is over, and one is made anew: nothing that this process knows of it counts any
+        more. A sink that keeps more than its base forgets that, too.
+        """
+        self._reached.forget(target)
+
     # -- the protocol
 
     def open(self, context: SinkContext) -> None:
@@ -321,7 +364,7 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
         with self.opened(target, writes=False) as handle:
             standing = handle.standing()
         if standing.vector is not None:
-            self._remember(target, standing.vector)
+            self._reached.note(target, standing.vector)
         return standing.vector
 
     def require_free(self, target: TableId) -> None:
@@ -335,7 +378,7 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
         self.check_work(work)
         stamp = Stamp.of(work, STEP_SCHEMA)
         with self.opened(work.target, writes=True) as target:
-            standing = self._standing(target, stamp)
+            standing = self._standing(target, work, stamp)
             match standing:
                 case Missing() if self._is_made_by_commit(standing, work):
                     return
@@ -351,7 +394,7 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
                 case Ours(vector):
                     if not holds(vector, stamp.vector, work.target):
                         self._evolve(target, work, stamp)
-        self._remember(work.target, stamp.vector)
+        self._reached.note(work.target, stamp.vector)
 
     def stage(self, works: Sequence[TableWork]) -> Mapping[TableId, Any]:
         batch = Batch()
@@ -362,7 +405,7 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
     def commit(self, work: TableWork, staged: Any) -> None:
         stamp = Stamp.of(work, STEP_LAST)
         with self.opened(work.target, writes=True) as target:
-            standing = self._standing(target, stamp)
+            standing = self._standing(target, work, stamp)
             if self._is_made_by_commit(standing, work):
                 reach("in_commit")
                 target.create(work, stamp)
@@ -380,13 +423,13 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
                 if target.vanished(staged, step):
                     staged = self.stage([work])[work.target]
                 target.write(work, staged, step, stamp)
-        self._remember(work.target, stamp.vector)
+        self._reached.note(work.target, stamp.vector)
         self.after_commit(work, staged)
 
     def tombstone(self, work: TableWork) -> None:
         stamp = Stamp.of(work, STEP_TOMBSTONE)
         with self.opened(work.target, writes=True) as target:
-            record = _record(self._standing(target, stamp))
+            record = _record(self._standing(target, work, stamp))
             if half_written(record, stamp.vector):
                 raise SinkError(
                     f"Epoch {work.epoch} reached {work.target} while it was being dropped: a driver that was replaced "
@@ -394,7 +437,7 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
                 )
             if not holds(record, stamp.vector, work.target):
                 target.bar(work, stamp)
-        self._remember(work.target, stamp.vector)
+        self._reached.note(work.target, stamp.vector)
 
     def _is_made_by_commit(self, standing: Standing, work: TableWork) -> bool:
         """Whether nothing is at the target and nothing is to be in it: it is made by the commit of the epoch, as
@@ -409,19 +452,26 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
     def _upsert(self) -> bool:
         return self._context.write == UPSERT
 
-    def _standing(self, target: TargetT, stamp: Stamp) -> Standing:
+    def _standing(self, target: TargetT, work: TableWork, stamp: Stamp) -> Standing:
         """Where `target` stands, of no newer driver, not behind what it was, and with nothing left half done."""
-        standing = target.standing(stamp.vector.epoch)
+        standing = target.standing(work.epoch)
+        holds(_record(standing), stamp.vector, target.name)
+        if self._reached.begins_anew(standing, work):
+            self.forget(work.target)
+            # A handle may have read it as the one that was.
+            standing = target.standing(work.epoch)
         record = _record(standing)
-        holds(record, stamp.vector, target.name)
-        reached = self._reached.get(target.name)
+        reached = self._reached.of(target.name)
         if target.remembers and reached is not None and (record is None or record.place < reached.place):
+            self._reached.went_back(target.name, work.epoch)
             raise target.went_back(reached.epoch, record)
+        if reached is not None and not target.remembers and isinstance(standing, Missing):
+            raise target.disappeared()
         if target.recover(stamp):
             standing = target.standing(stamp.vector.epoch)
             record = _record(standing)
         if record is not None:
-            self._remember(target.name, record)
+            self._reached.note(target.name, record)
         return standing
 
     def _evolve(self, target: TargetT, work: TableWork, stamp: Stamp) -> None:
@@ -437,9 +487,6 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
         if self._context.on_existing == "fail":
             raise target.taken()
         return self._context.on_existing
-
-    def _remember(self, target: TableId, record: CommitVector) -> None:
-        self._reached[target] = max(record, self._reached.get(target, record), key=lambda one: one.place)
 
 
 def _record(standing: Standing) -> CommitVector | None:

@@ -29,6 +29,8 @@ class SinkHooks(ABC):
     impossible: ClassVar[Mapping[str, str]] = {}
     #: Whether a changelog keeps the order of all changes; else of those of one key.
     keeps_order: ClassVar[bool] = True
+    #: The types of changes that the stories spare the targets, as ``pipeline.exclude_schema_changes`` does.
+    left_out: ClassVar[frozenset[str]] = frozenset()
 
     def settings(self, folder: Path) -> dict[str, Any]:
         """The sink's section of a configuration, with its ``type``, for a sink that an entry point names."""

@@ -12,8 +12,9 @@ from raycdc.checkpoint.store import CheckpointStore
 from raycdc.epochs.epoch_loop import EpochLoop
 from raycdc.epochs.parked_targets import NOTHING, Parking
 from raycdc.epochs.ports import EpochPorts
+from raycdc.schema.events import CreateTableEvent, TruncateTableEvent
 from raycdc.sinks.api import Sink, SinkContext, TableWork
-from raycdc.testing.epochs import EpochScript
+from raycdc.testing.epochs import EpochScript, ScriptedTable
 
 #: A quantity of which no story has more, but for the rows that an altered target cannot hold.
 LARGE = 100_000
@@ -24,20 +25,36 @@ class Play:
     `state` in the same folder is another pipeline over the same targets.
     """
 
-    def __init__(self, folder: Path, new_sink: Callable[[Path], Sink], *, state: str = "state") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        new_sink: Callable[[Path], Sink],
+        *,
+        state: str = "state",
+        left_out: frozenset[str] = frozenset(),
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        self._left_out = left_out
         self.folder = folder
         self._new_sink = new_sink
         self.store = CheckpointStore(folder / state, pipeline="conformance")
         self.script = EpochScript(self.store)
         self.orders = self.script.table("shop.orders")
         self.items = self.script.table("shop.items")
+        #: How often each table began again.
+        self.incarnations = {str(table.id): 0 for table in (self.orders, self.items)}
 
     def sink(self, *, looks: bool = False, run_tasks: TaskRunner = run_in_process, on_existing: str = "fail") -> Sink:
         """A sink of a driver of its own, opened as a run opens it, or as ``raycdc check`` does."""
         sink = self._new_sink(self.folder)
         context = SinkContext(
-            self.store.app_id, sink.writes[0], run_tasks, on_existing, parallelism=2, storage=sink.storage
+            self.store.app_id,
+            sink.writes[0],
+            run_tasks,
+            on_existing,
+            left_out=self._left_out,
+            parallelism=2,
+            storage=sink.storage,
         )
         (sink.look if looks else sink.open)(context)
         return sink
@@ -49,14 +66,26 @@ class Play:
                 for table in (self.orders, self.items):
                     table.read([{"id": key, "name": f"{table.id.table}{key}", "qty": key} for key in range(100, 120)])
             self.script.random_epoch(operations=12)
-            self.script.seal(final=number == count - 1)
+            self._seal(final=number == count - 1)
+
+    def begin_anew(self, table: ScriptedTable) -> None:
+        """Seal epochs in which `table` is read from the start, as somebody asked for it: from there on its changelog is
+        what its target has, which is empty or gone.
+        """
+        self.incarnations[str(table.id)] += 1
+        table.changelog.clear()
+        table.truncate()
+        table.changes.extend((TruncateTableEvent(table.id), CreateTableEvent(table.id, table.schema)))
+        self._seal()
+        table.read([{"id": key, "name": f"anew{key}", "qty": key} for key in range(200, 210)])
+        self._seal(final=True)
 
     def large_epoch(self) -> None:
         """Seal an epoch in which both tables get a row whose ``qty`` is `LARGE`, beside other changes."""
         self.script.random_epoch(operations=12)
         for table in (self.orders, self.items):
             table.insert({"id": 500, "name": "large", "qty": LARGE})
-        self.script.seal(final=True)
+        self._seal(final=True)
 
     def run(self, sink: Sink | None = None, *, parking: Parking = NOTHING) -> None:
         """Write everything that is sealed, and end. A refusal ends it, too, where `parking` parks no table."""
@@ -91,6 +120,9 @@ class Play:
         """The tables that the newest record says are parked, each with its reason for people."""
         record = self.store.last_commit()
         return {} if record is None else {name: entry.text for name, entry in record.parked.items()}
+
+    def _seal(self, *, final: bool = False) -> None:
+        self.script.seal(final=final, incarnations=self.incarnations)
 
     def _loop(self, sink: Sink, parking: Parking) -> EpochLoop:
         own = self.script.generation

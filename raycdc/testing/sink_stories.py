@@ -19,7 +19,7 @@ class SinkStories(SinkHooks):
     """Base of the stories. Each of them is a test, whose folder is pytest's."""
 
     def _play(self, folder: Path) -> Play:
-        return Play(folder, self.new_sink)
+        return Play(folder, self.new_sink, left_out=self.left_out)
 
     def _touchable(self, folder: Path, runs: bool = True) -> tuple[Play, Sink]:
         """A play whose targets have rows, and the sink that wrote them."""

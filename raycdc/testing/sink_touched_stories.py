@@ -11,6 +11,7 @@ from pathlib import Path
 from raycdc.epochs.parked_targets import Parking, Waiting
 from raycdc.errors import SinkError, StateError, TargetTakenError
 from raycdc.model import TableId
+from raycdc.sinks.api import UPSERT
 from raycdc.testing.sink_play import LARGE, Play
 from raycdc.testing.sink_stories import SinkStories, write
 
@@ -48,6 +49,46 @@ class TouchedStories(SinkStories):
             assert "orders" in str(error), "the error names the table"  # noqa: PT017
         else:
             raise AssertionError("the sink lost a table, and the next start did not refuse to go on")
+
+    def test_a_target_that_was_lost_is_made_anew_while_the_run_goes_on(self, tmp_path: Path) -> None:
+        for noticed in (True, False):
+            play, sink = self._touchable(tmp_path / ("noticed" if noticed else "unnoticed"))
+            self.lose(play.folder, play.orders.id)
+            if noticed:
+                play.epochs(1)
+                play.run(sink, parking=Parking())
+                assert list(play.parked()) == [str(play.orders.id)], "the table whose target went is parked alone"
+            play.begin_anew(play.orders)
+            play.run(sink, parking=Parking())
+            assert play.parked() == {}, "the way out that people are told did not help without a restart"
+            self._check(play)
+            play.epochs(1)
+            play.run(sink, parking=Parking())
+            self._check(play)
+            play.epochs(1)
+            play.restart(parking=Parking())
+            self._check(play)
+
+    def test_a_target_that_was_restored_from_an_older_copy_begins_anew_while_the_run_goes_on(
+        self, tmp_path: Path
+    ) -> None:
+        self._need("back_up")
+        play, sink = self._touchable(tmp_path)
+        restore = self.back_up(play.folder, play.orders.id)
+        play.epochs(1)
+        play.run(sink)
+        restore()
+        play.epochs(1)
+        play.run(sink, parking=Parking())
+        assert list(play.parked()) == [str(play.orders.id)], "the table whose target was restored is parked alone"
+        told = play.parked()[str(play.orders.id)].casefold()
+        if sink.writes[0] != UPSERT or "delete" in told or "drop" in told:
+            # Rows of a changelog would stay; and some are to be deleted before, as their messages say.
+            self.lose(play.folder, play.orders.id)
+        play.begin_anew(play.orders)
+        play.run(sink, parking=Parking())
+        assert play.parked() == {}, "the way out that people are told did not help without a restart"
+        self._check(play)
 
     def test_a_target_that_somebody_made_anew_is_refused(self, tmp_path: Path) -> None:
         for runs in (True, False):

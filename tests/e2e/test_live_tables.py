@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,35 @@ def test_a_parked_table_is_read_again_without_a_stop(mariadb: MariaDbServer, tmp
         f"{DATABASE}.a": "stream",
         f"{DATABASE}.b": "stream",
     }
+    assert run.interrupt() in (0, 130)
+
+
+def test_a_target_that_was_deleted_beside_the_run_is_made_anew_without_a_stop(
+    mariadb: MariaDbServer, tmp_path: Path
+) -> None:
+    make(mariadb, "a", "b", "c", "d")
+    job = Job(tmp_path, mariadb, DATABASE, ("a", "b", "c", "d"), local=True)
+    run = job.start()
+    wait_equal(run, job, "a", "b", "c", "d")
+    # As a parked table's way out has it: the target is deleted, then the table read again.
+    shutil.rmtree(job.lake / DATABASE / "b")
+    mariadb.execute("UPDATE b SET n = 9", database=DATABASE)
+    run.wait_for(lambda: any(event["event"] == "parked" for event in run.events))
+    assert "is read again" in tables_command(job, "resnapshot", f"{DATABASE}.b")
+    wait_equal(run, job, "b")
+    # Of tables that begin again by themselves nobody was told that their targets are gone.
+    tables_command(job, "remove", f"{DATABASE}.c")
+    mariadb.execute("DROP TABLE d", "UPDATE a SET n = 5", database=DATABASE)
+    wait_equal(run, job, "a")
+    for table in ("c", "d"):
+        shutil.rmtree(job.lake / DATABASE / table)
+    tables_command(job, "add", f"{DATABASE}.c")
+    make_table(mariadb, "d")
+    mariadb.execute(*(f"UPDATE {table} SET n = n + 1" for table in "abcd"), database=DATABASE)
+    wait_equal(run, job, "a", "b", "c", "d")
+    parked = [event for event in run.events if event["event"] == "parked" and event["phase"] == "parked"]
+    assert {event["table"] for event in parked} == {f"{DATABASE}.b"}
+    assert {table["phase"] for table in listed(job).values()} == {"stream"}
     assert run.interrupt() in (0, 130)
 
 

@@ -104,7 +104,6 @@ FOUND_BY = {
     "sinks/mongodb/sink.py: MongoDbSink.look": "check_sink",
     "sinks/delta/target.py: DeltaSteps.standing": "check_targets",
     "sinks/jdbc/target.py: JdbcSteps.standing": "check_targets",
-    "sinks/files/target.py: FileSteps.standing": "check_targets",
     "sinks/files/target.py: FilesTarget.taken": "check_targets",
     "preflight.py: require_fitting": "check_fitting",
     "preflight.py: require_nothing_written": "check_targets",

@@ -117,7 +117,7 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
     def apply_schema(self, work: TableWork) -> None:
         super().apply_schema(work)
         # Nobody commits to the target now, and opening a table once more is most of the work of a small one.
-        if work.target in self._reached:
+        if self._reached.of(work.target) is not None:
             self._takes[work.target] = _Takes.of(self._target(work.target))
 
     def prepare(self, work: TableWork, batch: Batch) -> Staged:
@@ -127,7 +127,7 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         file_bytes_max = MERGED_FILE_BYTES_MAX if self._upsert else TASK_BYTES_MAX
         for inputs in share_out(appended, parallelism=self._context.parallelism, task_bytes_max=file_bytes_max):
             self._append(work, inputs, staged, batch)
-        if not work.merged and self._are_small(merged):
+        if not work.merged and _are_small(merged, self.small_bytes_max):
             staged.small = [entry for inputs in merged for entry in inputs]
         else:
             for inputs in merged:
@@ -141,12 +141,18 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         if self._upkeep is not None:
             self._upkeep.after_commit(self._target(work.target), work.generation)
 
+    def forget(self, target: TableId) -> None:
+        super().forget(target)
+        if (handle := self._targets.get(target)) is not None:
+            handle.forget()
+        self._takes.pop(target, None)
+        self._with_options.discard(str(target))
+
     def discard(self, target: TableId) -> None:
         """Delete a table with all its versions: for one that is nobody's but the pipeline's."""
         delete_table(table_folder(self.root, target), "_delta_log")
-        for known in (self._targets, self._takes, self._reached):
-            known.pop(target, None)
-        self._with_options.discard(str(target))
+        self.forget(target)
+        self._targets.pop(target, None)
 
     def close(self) -> None:
         self._targets.clear()
@@ -165,12 +171,6 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
                 "names: add it to the table, or let pipeline.schema_change do it."
             )
         return kept
-
-    def _are_small(self, merged: list[list[Input]]) -> bool:
-        """Whether rows to merge are few, and here: another node may be away when they are committed."""
-        inputs = [entry for group in merged for entry in group]
-        here = all(entry.segment.node == STATE_NODE for entry in inputs)
-        return here and sum(entry.bytes for entry in inputs) <= self.small_bytes_max
 
     def _taken(self, target: TableId) -> _Takes:
         if target not in self._takes:
@@ -210,3 +210,10 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
             delete(own / name for name in names_in(own) if name.startswith("merge-"))
             self._targets[target] = handle
         return self._targets[target]
+
+
+def _are_small(merged: list[list[Input]], bytes_max: int) -> bool:
+    """Whether rows to merge are few, and here: another node may be away when they are committed."""
+    inputs = [entry for group in merged for entry in group]
+    here = all(entry.segment.node == STATE_NODE for entry in inputs)
+    return here and sum(entry.bytes for entry in inputs) <= bytes_max

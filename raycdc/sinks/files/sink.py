@@ -99,6 +99,10 @@ class FileSink(ExactlyOnceSink[FilesTarget]):
     def after_commit(self, work: TableWork, staged: list[Part]) -> None:
         self._target(work.target).unstage(work.epoch)
 
+    def forget(self, target: TableId) -> None:
+        super().forget(target)
+        self._accepted.discard(target)
+
     @abstractmethod
     def shares(self, work: TableWork) -> Sequence[list[Input]]:
         """The inputs of each of the tasks that write the parts of `work`."""

@@ -28,7 +28,7 @@ from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, SinkContext, TableWork
 from raycdc.sinks.files.store_notes import CommitRecord, StoreNotes
 from raycdc.sinks.files.store_writers import StoreWriters
 from raycdc.sinks.files.target import FilesTarget, Part, committed_by_another
-from raycdc.sinks.steps import Ours, Stamp, Standing, Taken
+from raycdc.sinks.steps import Missing, Ours, Stamp, Standing, Taken
 from raycdc.sinks.targets import absent, lost_files
 from raycdc.stores.files import StorePath, copy, delete, is_there, names_in
 
@@ -51,10 +51,9 @@ class StoreSteps(FilesTarget):
     def standing(self, epoch: int | None = None) -> Standing:
         self._writers.require_not_barred()
         if self.name in self._accepted and not self._writers.has_entered():
-            raise TargetGoneError(
-                f"{self.place} lost what this run had noted there: somebody deleted it, or made it anew. Nothing more "
-                "was written. Delete what is there, and read the source table anew."
-            )
+            if self._writers.visible():
+                raise self.disappeared()
+            return Missing()
         done = self._notes.newest_done()
         vector = None if done is None else done.vector
         if (

@@ -41,20 +41,21 @@ class StoreWriters:
 
     def bar_others(self) -> None:
         """Nothing of another pipeline that ever began here is to be visible from now on."""
-        ever = _identity_of(_FILE, self._visible()) | _identity_of(_WRITER, self._notes.names("writer-"))
+        ever = _identity_of(_FILE, self.visible()) | _identity_of(_WRITER, self._notes.names("writer-"))
         for identity in ever - {self._notes.identity}:
             self._notes.mark(f"barred-{identity}.json", self._app_id)
 
     def foreign(self) -> list[str]:
         """The visible files that this pipeline did not write."""
-        return [name for name in self._visible() if _identity_of(_FILE, [name]) != {self._notes.identity}]
+        return [name for name in self.visible() if _identity_of(_FILE, [name]) != {self._notes.identity}]
 
     def of_barred(self) -> list[str]:
         """The visible files that a pipeline which is barred did not live to take back."""
         barred = _identity_of(_BARRED, self._notes.names("barred-"))
-        return [name for name in self._visible() if _identity_of(_FILE, [name]) & barred] if barred else []
+        return [name for name in self.visible() if _identity_of(_FILE, [name]) & barred] if barred else []
 
-    def _visible(self) -> list[str]:
+    def visible(self) -> list[str]:
+        """The files that readers see."""
         return [name for name in names_in(self._folder) if not name.startswith(("_", "."))]
 
 

@@ -21,7 +21,7 @@ from raycdc.model import TableId
 from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, CommitVector, SinkContext, TableWork
 from raycdc.sinks.files.notes import Note, Notes
 from raycdc.sinks.files.writers import Writers
-from raycdc.sinks.steps import Ours, Stamp, Standing, Taken, Target
+from raycdc.sinks.steps import Missing, Ours, Stamp, Standing, Taken, Target
 from raycdc.sinks.targets import absent
 from raycdc.sinks.tasks import DataFile, LinesFile
 from raycdc.stores.files import FileName
@@ -45,6 +45,12 @@ class FilesTarget(Target):
         return TargetTakenError(
             f"{self.place} has files that this pipeline did not write. Set pipeline.on_existing to "
             f'"merge" to write beside them or "replace" to delete them, or choose another sink.path.'
+        )
+
+    def disappeared(self) -> TargetGoneError:
+        return TargetGoneError(
+            f"{self.place} lost what this run had noted there: somebody deleted it, or made it anew. Nothing more was "
+            "written. Delete what is there, and read the source table anew."
         )
 
     @abstractmethod
@@ -76,10 +82,9 @@ class FileSteps(FilesTarget):
     def standing(self, epoch: int | None = None) -> Standing:
         self._writers.require_not_barred()
         if self.name in self._accepted and not self._writers.has_entered():
-            raise TargetGoneError(
-                f"{self.folder} lost what this run had noted there: somebody deleted it, or made it anew. Nothing more "
-                "was written. Delete the folder, and read the source table anew."
-            )
+            if self._visible():
+                raise self.disappeared()
+            return Missing()
         vector = self._vector()
         if vector is None and self.name not in self._accepted and self._foreign():
             return Taken()

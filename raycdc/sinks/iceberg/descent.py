@@ -79,6 +79,10 @@ class Seen:
         """How far the table was when it was last looked at."""
         return self._vectors.get(table)
 
+    def forget(self, table: TableId) -> None:
+        """The table that was is over: one is made anew."""
+        self._vectors.pop(table, None)
+
     def check(self, table: TableId, seen: CommitVector | None, held: CommitVector | None) -> None:
         """`SinkError` when the table has `held`, which is less than `seen`: rows that came in between are missing."""
         if seen is not None and (held is None or held.place < seen.place):

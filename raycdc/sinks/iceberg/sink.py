@@ -122,6 +122,10 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
         if self._upkeep is not None:
             self._upkeep.after_commit(self._target(work.target), work.generation)
 
+    def forget(self, target: TableId) -> None:
+        super().forget(target)
+        self._seen.forget(target)
+
     def close(self) -> None:
         self._targets.clear()
         self._reach.close()

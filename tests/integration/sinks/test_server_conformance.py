@@ -36,7 +36,9 @@ Client = MongoClient[dict[str, Any]]
 #: Of the suite: what others do to a target.
 TOUCHED = (
     "test_a_column_of_others_keeps_its_values",
+    "test_a_target_that_was_lost_is_made_anew_while_the_run_goes_on",
     "test_a_target_that_was_restored_from_an_older_copy_is_parked_alone",
+    "test_a_target_that_was_restored_from_an_older_copy_begins_anew_while_the_run_goes_on",
     "test_a_target_that_somebody_altered_so_that_rows_do_not_fit_is_parked_alone",
     "test_a_target_that_somebody_renamed_is_parked_alone",
     "test_rows_that_somebody_deleted_are_noticed_or_later_changes_arrive",

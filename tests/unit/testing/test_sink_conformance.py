@@ -245,7 +245,7 @@ class BelievesItself(JsonSink):
     """What a target holds is remembered, not read."""
 
     def committed(self, target: TableId) -> CommitVector | None:
-        return self._reached.get(target) or super().committed(target)
+        return self._reached.of(target) or super().committed(target)
 
 
 class MixesTwoTables(JsonSink):

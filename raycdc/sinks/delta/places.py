@@ -28,4 +28,9 @@ def is_table(path: AnyPath) -> bool:
 
 def table_at(path: AnyPath, version: int | None = None) -> DeltaTable:
     """The table as of a version, or of the newest."""
-    return DeltaTable(str(path), version=version, storage_options=storage_options(path))
+    return opened_with(storage_options(path), path, version)
+
+
+def opened_with(options: dict[str, str] | None, path: AnyPath, version: int | None = None) -> DeltaTable:
+    """`table_at`, reached by `options`, which the table keeps: keys may be others when they are read once more."""
+    return DeltaTable(str(path), version=version, storage_options=options)

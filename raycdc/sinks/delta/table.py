@@ -36,7 +36,7 @@ from raycdc.sinks.api import CommitVector
 from raycdc.sinks.delta.demands import Demands, without_values
 from raycdc.sinks.delta.layout import ABSENT
 from raycdc.sinks.delta.log import LogWatch, Losses
-from raycdc.sinks.delta.places import is_table, storage_options, table_at
+from raycdc.sinks.delta.places import is_table, opened_with, storage_options
 from raycdc.sinks.delta.reading import key_batches
 from raycdc.sinks.library_errors import raised_in
 from raycdc.sinks.origins import Key
@@ -119,7 +119,8 @@ class DeltaTarget:
             if self._table is None:
                 if not is_table(self.path):
                     return False
-                self._table, self._reached = table_at(self.path), storage_options(self.path)
+                self._reached = storage_options(self.path)
+                self._table = opened_with(self._reached, self.path)
             else:
                 self._table.update_incremental()
             losses = self.log.look(self._table)

@@ -243,12 +243,13 @@ class _Stopper:
 
         def carry_out() -> None:
             while (asked := self._asked.get()) is not _Ask.NOTHING_MORE:
+                self._pipeline.stop()
                 if asked is _Ask.STOP_AS_TOLD:
-                    with contextlib.suppress(OSError):
+                    # A terminal may be held, a pipe full, a stream closed: no stop depends on words about it.
+                    with contextlib.suppress(OSError, ValueError):
                         self._view.note(
                             "Stopping: what was read is sealed and committed. Press Ctrl-C again to stop at once."
                         )
-                self._pipeline.stop()
 
         thread = threading.Thread(target=carry_out, name="stopper", daemon=True)
         thread.start()

@@ -292,6 +292,56 @@ def test_a_signal_waits_for_no_lock_that_the_interrupted_code_may_hold() -> None
     assert drive(Locked(then=interrupted), PlainView(), Way(local=True)) == 130
 
 
+def test_a_stop_waits_for_no_words_about_it() -> None:
+    stopped = threading.Event()
+
+    class Held(PlainView):
+        """On a terminal that somebody holds (Ctrl-S), or into a pipe that nobody reads."""
+
+        def note(self, text: str) -> None:
+            stopped_first.append(stopped.wait(60))
+            raise ValueError("I/O operation on closed file.")
+
+    class Stopping(ScriptedPipeline):
+        def stop(self) -> None:
+            super().stop()
+            stopped.set()
+
+    def terminated(_: ScriptedPipeline) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stopped.wait(20), "the stop waited for the words about it"
+
+    stopped_first: list[bool] = []
+    pipeline = Stopping(then=terminated)
+    assert drive(pipeline, Held(), Way(local=True)) == 0
+    assert (pipeline.stops, stopped_first) == (1, [True])
+
+
+def test_words_that_cannot_be_said_keep_no_later_stop() -> None:
+    class Closed(PlainView):
+        def note(self, text: str) -> None:
+            raise ValueError("I/O operation on closed file.")
+
+        def show(self, event: RunEvent) -> None:
+            raise BrokenPipeError
+
+    told = threading.Event()
+
+    class Stopping(ScriptedPipeline):
+        def run(self, *, listener: Listener, **_: Any) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            listener(STARTED)
+            assert told.wait(20), "the thread that stops the pipeline ended with the words"
+
+        def stop(self) -> None:
+            super().stop()
+            if self.stops == 2:
+                told.set()
+
+    with pytest.raises(BrokenPipeError):
+        drive(Stopping(), Closed(), Way(local=True))
+
+
 def test_the_second_signal_interrupts_at_once() -> None:
     def twice(_: ScriptedPipeline) -> None:
         os.kill(os.getpid(), signal.SIGINT)

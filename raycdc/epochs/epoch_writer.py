@@ -76,7 +76,8 @@ class EpochWriter:
 
     def prepared(self, manifest: Manifest) -> Prepared:
         """The shares of `manifest`; targets that can have none are parked."""
-        share = self._works.of(manifest, self._parked)
+        # Spark may be asked what transforms mean, before anything is remembered.
+        share = self._patience.for_spark(partial(self._works.of, manifest, self._parked))
         for target, error in share.refused.items():
             self._park(target, manifest, error)
         sources = self._works.sources(manifest, self._parked)

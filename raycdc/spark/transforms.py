@@ -21,6 +21,7 @@ from raycdc.errors import ConfigError, SchemaError
 from raycdc.model import LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.transform import Expression, Star, Transform, Transforms
 from raycdc.schema.apply import find_column
+from raycdc.sinks import jvm_end
 from raycdc.transform import PlainResolver, ResolvedColumn, ResolvedTransform, Uses, finished
 from raycdc.transform.plain import is_plain, plain_column
 from raycdc.transform.resolved import META_LOGICAL, star_columns
@@ -73,7 +74,8 @@ class TransformSession:
         with self._lock:
             session = self._session()
             if session is not self._knows:
-                _register(session, self._transforms)
+                with _asking(session):
+                    _register(session, self._transforms)
                 self._knows = session
             return session
 
@@ -86,10 +88,18 @@ class SparkResolver:
         self._plain = PlainResolver()
 
     def resolve(self, table: TableId, transform: Transform, schema: TableSchema, place: str) -> ResolvedTransform:
+        """See `Resolver`. `SparkLostError` where the session's JVM is gone: ask again."""
         if is_plain(transform):
             return self._plain.resolve(table, transform, schema, place)
+        session = self._session()
+        with _asking(session):
+            return self._analyzed(session, table, transform, schema, place)
+
+    def _analyzed(
+        self, session: Any, table: TableId, transform: Transform, schema: TableSchema, place: str
+    ) -> ResolvedTransform:
         where = f"{place}: {table}"
-        empty = self._empty(schema)
+        empty = _empty(session, schema)
         columns: list[ResolvedColumn] = []
         used: set[str] = set()
         for item in transform.items:
@@ -117,11 +127,26 @@ class SparkResolver:
         )
         return finished(table, transform, schema, columns, uses=uses, place=place)
 
-    def _empty(self, schema: TableSchema) -> Any:
-        """A DataFrame with the columns of the table and of `META_COLUMNS`, and without rows."""
-        from pyspark.sql.types import StructType
 
-        return self._session().createDataFrame([], StructType.fromDDL(expression_ddl(schema)))
+@contextmanager
+def _asking(session: Any) -> Iterator[None]:
+    """`SparkLostError` where the block, which asks `session`, fails because its JVM is gone."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (Py4JError, PySparkException, SchemaError, ConnectionError, EOFError) as cause:
+        if (lost := jvm_end.lost(session, cause)) is not None:
+            raise lost from cause
+        raise
+
+
+def _empty(session: Any, schema: TableSchema) -> Any:
+    """A DataFrame with the columns of the table and of `META_COLUMNS`, and without rows."""
+    from pyspark.sql.types import StructType
+
+    return session.createDataFrame([], StructType.fromDDL(expression_ddl(schema)))
 
 
 def _register(spark: Any, transforms: Transforms) -> None:

@@ -15,16 +15,20 @@ from confluent_kafka import KafkaError
 from pymongo.errors import AutoReconnect, OperationFailure
 
 from raycdc.epochs.parked_targets import Parking, Waiting
+from raycdc.epochs.routing import Routing
 from raycdc.epochs.segment_making import SegmentMaking
 from raycdc.errors import SinkError, SinkUnavailableError, SparkLostError, TargetTouchedError
 from raycdc.failpoints import heard
-from raycdc.model import Column, LogicalType, TypeKind
+from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
+from raycdc.model.routes import Router
+from raycdc.model.transform import Transform, Transforms
 from raycdc.schema import AddColumnEvent
 from raycdc.sinks.jdbc.refusals import mysql_refusal, postgres_refusal, postgres_unreached
 from raycdc.sinks.jdbc.target import JdbcSteps
 from raycdc.sinks.kafka.transactions import Target, topic_error
 from raycdc.sinks.mongodb.server import Server
 from raycdc.testing.servers import DatabaseServer, KafkaServer, PostgresServer
+from raycdc.transform import PlainResolver, ResolvedTransform, TransformedTables, TransformUse
 from raycdc.waiting.patience import Policy
 from tests.epochs.sink_world import World, new_world, play, world_of
 
@@ -139,6 +143,36 @@ def test_work_of_a_spark_that_ends_is_done_again(tmp_path: Path, monkeypatch: py
     world.loop(sink, parking=waiting(told)).run()
     [said] = told
     assert said.startswith("Spark is waited for: Spark is gone: its JVM ended. It is tried again for 5 minutes; see in")
+    world.check()
+
+
+class LostOnce:
+    """A resolver whose JVM ends at the first question."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def resolve(self, table: TableId, transform: Transform, schema: TableSchema, place: str) -> ResolvedTransform:
+        self.asked += 1
+        if self.asked == 1:
+            raise SparkLostError("Spark is gone: its JVM ended.")
+        return PlainResolver().resolve(table, transform, schema, place)
+
+
+@pytest.mark.parametrize("recovers", [False, True], ids=["runs", "recovers"])
+def test_a_jvm_that_ends_while_a_transform_is_looked_up_is_waited_for(tmp_path: Path, recovers: bool) -> None:
+    world = new_world("delta-upsert", tmp_path)
+    play(world)
+    resolver, told = LostOnce(), list[str]()
+    transformed = TransformedTables(Transforms([Transform(table="shop.orders")]), resolver, TransformUse(True))
+    loop = world.loop(routing=Routing(Router(()), True, transforms=transformed), parking=waiting(told))
+    if recovers:
+        loop.recover()
+    else:
+        loop.run()
+    [said] = told
+    assert said.startswith("Spark is waited for: Spark is gone: its JVM ended. It is tried again for 5 minutes; see in")
+    assert resolver.asked == 2
     world.check()
 
 

@@ -13,11 +13,15 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
 from raycdc.bridge.tasks import StageTask
 from raycdc.errors import ConfigError, EngineNotStartedError, SinkError, SparkLostError
+from raycdc.model import TableId
+from raycdc.model.transform import Transform, Transforms
 from raycdc.sinks import jvm_end
 from raycdc.sinks.jvm_end import LOST, MEMORY, lost
 from raycdc.spark.derive import Deriver
 from raycdc.spark.lifecycle import MEMORY_ENDS_MAX, MEMORY_ENDS_S, MemoryEnds, SparkThread, task_runner
 from raycdc.spark.stage import IN_PROCESS_BYTES_MAX
+from raycdc.spark.transforms import SparkResolver, TransformSession
+from raycdc.testing.epochs import simple_schema
 
 
 class _OfJavaError(Py4JJavaError):  # type: ignore[misc]
@@ -103,6 +107,21 @@ def test_an_error_of_java_that_came_by_an_answer_is_waited_for_by_nobody(jvm: su
     cause = RuntimeError("converted")
     cause.__cause__ = _OfJavaError("[DIVIDE_BY_ZERO]")
     assert lost(session_of(jvm), cause) is None
+
+
+def test_a_transform_that_is_looked_up_in_a_jvm_that_ended_is_looked_up_again(jvm: subprocess.Popen[bytes]) -> None:
+    assert jvm.stdin is not None
+    jvm.stdin.close()
+    transform = Transform(table="shop.orders", projection="*, qty + 1 AS more")
+    session = session_of(jvm)
+
+    def cut_off(*_: object) -> None:
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+    session.createDataFrame = cut_off
+    resolver = SparkResolver(TransformSession(lambda: session, Transforms([transform])))
+    with pytest.raises(SparkLostError, match="its JVM ended"):
+        resolver.resolve(TableId("shop", "orders"), transform, simple_schema(), "transform[0]")
 
 
 @pytest.mark.parametrize("cause", CUT, ids=lambda cause: type(cause).__name__)

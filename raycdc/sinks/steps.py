@@ -36,7 +36,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, assert_never
 
 from raycdc.bridge.tasks import ResultT, StageTask, TaskRunner
 from raycdc.checkpoint.opaque import Positions
@@ -380,20 +380,13 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
         with self.opened(work.target, writes=True) as target:
             standing = self._standing(target, work, stamp)
             match standing:
-                case Missing() if self._is_made_by_commit(standing, work):
+                case Missing(lost=None) if self._is_made_by_commit(work):
                     return
-                case Missing(lost):
-                    if not creates(work) or (lost is not None and lost.epoch >= work.epoch):
-                        raise target.disappeared()
-                    target.create(work, stamp)
-                case Begun():
-                    target.begin(work, stamp)
-                case Taken():
-                    on_existing = self._on_existing(target, standing)
-                    (target.replace if on_existing == "replace" else target.adopt)(work, stamp)
                 case Ours(vector):
                     if not holds(vector, stamp.vector, work.target):
                         self._evolve(target, work, stamp)
+                case _:
+                    self._begin(target, standing, work, stamp)
         self._reached.note(work.target, stamp.vector)
 
     def stage(self, works: Sequence[TableWork]) -> Mapping[TableId, Any]:
@@ -406,9 +399,10 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
         stamp = Stamp.of(work, STEP_LAST)
         with self.opened(work.target, writes=True) as target:
             standing = self._standing(target, work, stamp)
-            if self._is_made_by_commit(standing, work):
+            if self._is_made_by_commit(work) and not isinstance(standing, Ours):
                 reach("in_commit")
-                target.create(work, stamp)
+                # Somebody may have made one since the schema was applied.
+                self._begin(target, standing, work, stamp)
                 standing = Ours(stamp.vector)
             if not isinstance(standing, Ours):
                 raise target.disappeared()
@@ -439,14 +433,28 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
                 target.bar(work, stamp)
         self._reached.note(work.target, stamp.vector)
 
-    def _is_made_by_commit(self, standing: Standing, work: TableWork) -> bool:
-        """Whether nothing is at the target and nothing is to be in it: it is made by the commit of the epoch, as
+    def _begin(self, target: TargetT, standing: Missing | Begun | Taken, work: TableWork, stamp: Stamp) -> None:
+        """Make the target of `work`, or do with what lies there as ``pipeline.on_existing`` says."""
+        match standing:
+            case Missing(lost):
+                if not creates(work) or (lost is not None and lost.epoch >= work.epoch):
+                    raise target.disappeared()
+                target.create(work, stamp)
+            case Begun():
+                target.begin(work, stamp)
+            case Taken():
+                on_existing = self._on_existing(target, standing)
+                (target.replace if on_existing == "replace" else target.adopt)(work, stamp)
+            case _:
+                assert_never(standing)
+
+    def _is_made_by_commit(self, work: TableWork) -> bool:
+        """Whether a target that is not there, and in which nothing is to be, is made by the commit of the epoch, as
         anything else would be a commit more. Not sooner, because a target that holds an epoch keeps it from being
         dropped; and not where it has partitions, because rows of the epoch behind it may be staged before, in folders
         that are named by their values, which look like somebody else's.
         """
-        is_new = isinstance(standing, Missing) and standing.lost is None and creates(work)
-        return self.makes_at_once and is_new and not work.segments and not work.layout.partitions
+        return self.makes_at_once and creates(work) and not work.segments and not work.layout.partitions
 
     @property
     def _upsert(self) -> bool:

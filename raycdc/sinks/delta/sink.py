@@ -176,8 +176,9 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         if target not in self._takes:
             handle = self._handle(target)
             if not handle.refresh():
-                # The commit under way makes it; where somebody else is faster, that one is refused, and so is this.
-                return _Takes(appended=True)
+                # The commit under way makes it. Where somebody else is faster, theirs is refused, and so is this; or it
+                # is replaced, by one that takes this; or it is taken over, and may have the same keys.
+                return _Takes(appended=self._context.on_existing != "merge")
             self._takes[target] = _Takes.of(handle)
         return self._takes[target]
 

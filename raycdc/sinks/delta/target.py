@@ -125,6 +125,11 @@ class DeltaSteps(Target):
             self._merge_files(work, staged.merge, stamp)
 
     def vanished(self, staged: Staged, step: int) -> Sequence[str]:
+        if step == STEP_APPEND:
+            columns = self._table.partition_columns
+            # Staged before somebody's table, with its own partitions, was taken over.
+            if odd := [str(file.path) for file in staged.append if [*dict(file.partition)] != columns]:
+                return odd
         paths = [file.path for file in (staged.append if step == STEP_APPEND else staged.merge)]
         return absent(paths) if step in (STEP_APPEND, STEP_MERGE) else ()
 

@@ -13,10 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.exceptions import CommitFailedException, ValidationException
-from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import parse_transform
+from pyiceberg.typedef import Record
 
 from raycdc.bridge import run_in_process
 from raycdc.errors import SinkError
@@ -297,6 +298,57 @@ def test_a_file_without_field_ids_is_told_of_once_and_rows_go_on(tmp_path: Path)
     assert LAKE.optimised(world) == 0
     (told,) = [text for text in world.told if "shop.orders" in text]
     assert "theirs.parquet has no field ids" in told
+
+
+def add_theirs(world: World, row: dict[str, pa.Array]) -> None:
+    """Another writer's fast append of a file that has the values of `row`, with the table's field ids; else nulls."""
+    columns = LAKE.target(world).columns()
+    arrays = [row.get(one.name, pa.nulls(1, one.arrow)) for one in columns]
+    fields = [one.field().with_type(array.type) for one, array in zip(columns, arrays, strict=True)]
+    path = world.root / "lake/shop/orders/data/theirs.parquet"
+    pq.write_table(pa.Table.from_arrays(arrays, schema=pa.schema(fields)), path)
+    file = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=path.as_uri(),
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        record_count=1,
+        file_size_in_bytes=path.stat().st_size,
+        spec_id=0,
+    )
+    with table_of(world).transaction() as changes, changes.update_snapshot().fast_append() as append:
+        append.append_data_file(file)
+
+
+@pytest.mark.parametrize("kind", ["iceberg-changelog", "iceberg-upsert"])
+def test_a_text_of_others_that_is_not_utf8_ends_nothing(tmp_path: Path, kind: str) -> None:
+    world = new_world(kind, tmp_path)
+    play(world, epochs=3, final=False)
+    world.restart()
+    text = pa.StringArray.from_buffers(1, *pa.array([b"\xff\xfe"], pa.binary()).buffers()[1:])
+    add_theirs(world, {"id": pa.array([7777], pa.int64()), "name": text})
+    world.script.table("shop.orders").update((100,), qty=3)
+    world.script.seal(final=True)
+    world.restart(sink=LAKE.sink(world))
+    assert LAKE.files(world) == 1
+    assert world.told == []
+
+
+def test_a_value_of_others_that_does_not_fit_its_column_is_told_of_once_and_rows_go_on(tmp_path: Path) -> None:
+    world = new_world("iceberg-changelog", tmp_path)
+    play(world, epochs=2, final=False)
+    world.restart()
+    add_theirs(world, {"id": pa.array([7777], pa.int64()), "qty": pa.array(["many"])})
+    before, sink = data_on_disk(world), LAKE.sink(world)
+    for number in range(2):
+        world.script.table("shop.orders").update((100,), qty=number)
+        world.script.seal(final=number == 1)
+    world.restart(sink=sink)
+    assert LAKE.optimised(world) == 0
+    (told,) = world.told
+    assert "has files that cannot be written anew: ArrowInvalid" in told
+    assert "many" not in told
+    assert not [path for path in data_on_disk(world) - before if path.name.startswith("upkeep-")]
 
 
 def test_a_tagged_snapshot_keeps_its_files(world: World) -> None:

@@ -222,7 +222,9 @@ def _unscaled(value: Any) -> int:
 
 
 def _cut(value: bytes, *, text: bool, upper: bool) -> bytes | None:
-    """`value` cut to `BOUND_LENGTH_MAX`; an upper bound that was cut is the next greater one of that length."""
+    """`value` cut to `BOUND_LENGTH_MAX`; an upper bound that was cut is the next greater one of that length. None where
+    there is none, and for a text that is not UTF-8.
+    """
     if not text:
         if len(value) <= BOUND_LENGTH_MAX:
             return value
@@ -231,7 +233,10 @@ def _cut(value: bytes, *, text: bool, upper: bool) -> bytes | None:
             return kept
         kept = kept.rstrip(b"\xff")
         return kept[:-1] + bytes([kept[-1] + 1]) if kept else None
-    whole = value.decode()
+    try:
+        whole = value.decode()
+    except UnicodeDecodeError:
+        return None  # Others may write bytes that are no text (Spark: CAST(x'ff' AS STRING)).
     cut = whole[:BOUND_LENGTH_MAX]
     if cut == whole or not upper:
         return cut.encode()

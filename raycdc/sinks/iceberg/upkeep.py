@@ -21,6 +21,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile, FileFormat
 
@@ -37,6 +38,9 @@ from raycdc.sinks.iceberg.tasks import Together
 from raycdc.sinks.lake_options import OptimizeOptions
 from raycdc.sinks.lake_upkeep import MARK, Schedule, small_groups
 from raycdc.stores.files import delete
+
+#: What reading a file of others and writing its rows raises: it is damaged, or has values that do not fit its columns.
+_OF_ROWS = (pa.ArrowException, ValueError, ArithmeticError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +100,12 @@ class Upkeep:
                 raise TargetTouchedError(
                     f"The Iceberg table {target.name} has files with {now} rows, where its manifests say {there}."
                 )
-        except Exception:
+        except Exception as cause:
             # No commit names them yet. Else they stay: one that is said to have failed may have gone through.
             delete(task.into for task in planned.tasks)
-            raise
+            if not isinstance(cause, _OF_ROWS):
+                raise
+            raise target.error("has files that cannot be written anew", cause) from cause
         target.replace_files(Change(add=written, delete=planned.old, same_rows=True))
 
     def _tell(self, target: IcebergTarget, error: Exception) -> None:

@@ -103,6 +103,15 @@ def test_bounds_of_texts_hold_all_of_them(tmp_path_factory: pytest.TempPathFacto
             assert all(holds(edge, text.encode()) for text in texts)
 
 
+def test_a_text_of_others_that_is_not_utf8_has_no_bound(tmp_path: Path) -> None:
+    data = pa.array([b"b", b"\xff\xfe"], pa.binary())
+    texts = pa.StringArray.from_buffers(2, *data.buffers()[1:])
+    columns = [StoredColumn(7, "key", "string")]
+    described = write_data_file(str(tmp_path / "x.parquet"), columns, [pa.record_batch({"key": texts})])
+    assert described is not None
+    assert (described.statistics.lower, described.statistics.upper) == ({7: b"b"}, {})
+
+
 def test_a_bound_from_before_a_column_was_widened_is_understood() -> None:
     columns = [StoredColumn(1, "key", "long")]
     keys = pa.table({"key": pa.array([5], pa.int64())})

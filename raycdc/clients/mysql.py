@@ -37,6 +37,10 @@ NET_TIMEOUT_S = 6 * 3600
 ANSWER_BYTES_MAX = 1 << 30
 #: Of a server's error, for people.
 _TEXT_MAX = 2000
+#: So many characters of the names of tables that a question was about.
+_NAMES_MAX = 200
+#: The session's variable that is 1 where it chose to wait for locks only briefly.
+WAITS_BRIEFLY = "@raycdc_waits_briefly"
 #: Errors of pymysql, and of the code here that reads packets, where a packet is none of the protocol.
 _NONSENSE = (AssertionError, LookupError, OverflowError, TypeError, ValueError, struct.error)
 
@@ -201,18 +205,27 @@ def query(
             cursor.execute(sql, arguments if named else tuple(arguments or ()))
             rows = list(cursor.fetchall())
             if cursor.warning_count and "information_schema" in sql:
-                _require_complete(cursor)
+                _require_complete(cursor, arguments)
             return rows
     except pymysql.Error as cause:
         raise query_error(connection, sql, cause) from cause
 
 
-def _require_complete(cursor: Any) -> None:
-    """MariaDB leaves a table that it cannot open out of its catalog's answer, with a warning: here that is an error."""
+def _require_complete(cursor: Any, arguments: Iterable[Any] | Mapping[str, str] | None) -> None:
+    """MariaDB leaves a table that it cannot open out of its catalog's answer, with a warning.
+
+    That is an error here in a session that chose to wait briefly, which asks about few tables and takes one that is
+    left out for one that is not there. Where the server's own wait is short, it may be any table of the server.
+    """
     cursor.execute("SHOW WARNINGS")
-    for _, code, text in cursor.fetchall():
-        if code == ER.LOCK_WAIT_TIMEOUT:
-            raise pymysql.err.OperationalError(code, text)
+    if all(code != ER.LOCK_WAIT_TIMEOUT for _, code, _ in cursor.fetchall()):
+        return
+    cursor.execute(f"SELECT {WAITS_BRIEFLY}")
+    if cursor.fetchone()[0]:
+        asked = arguments.values() if isinstance(arguments, Mapping) else arguments or ()
+        names = ", ".join(name if isinstance(name, str) else ", ".join(map(str, name)) for name in asked)
+        text = f"another session has a table locked; asked was about {names[:_NAMES_MAX]}"
+        raise pymysql.err.OperationalError(ER.LOCK_WAIT_TIMEOUT, text)
 
 
 def query_one(connection: Connection[Any], sql: str, arguments: Iterable[Any] | None = None) -> tuple[Any, ...] | None:

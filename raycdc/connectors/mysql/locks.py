@@ -14,7 +14,7 @@ from typing import Any
 
 from pymysql.connections import Connection
 
-from raycdc.clients.mysql import close_quietly, is_of_locked_table, query, quote_name
+from raycdc.clients.mysql import WAITS_BRIEFLY, close_quietly, is_of_locked_table, query, quote_name
 from raycdc.connectors.mysql.ddl.statement_text import shown
 from raycdc.errors import SourceError, SourceUnavailableError, TableLockedError
 from raycdc.model import TableId
@@ -46,7 +46,8 @@ _HOLDERS = (
 
 def wait_for_locks(connection: Connection[Any], seconds: int | None = None) -> None:
     """So long from here on; None: as the server does."""
-    query(connection, f"SET SESSION lock_wait_timeout = {'DEFAULT' if seconds is None else seconds}")
+    wait, briefly = ("DEFAULT", "NULL") if seconds is None else (seconds, 1)
+    query(connection, f"SET SESSION lock_wait_timeout = {wait}, {WAITS_BRIEFLY} = {briefly}")
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from raycdc.connectors.mysql.ddl.defaults import catalogue_fill
 from raycdc.connectors.mysql.ddl.dialect import dialect_of, dialect_of_session
 from raycdc.connectors.mysql.ddl.shape import Origins
 from raycdc.connectors.mysql.ddl.statement_text import shown
+from raycdc.connectors.mysql.locks import wait_for_locks
 from raycdc.connectors.mysql.startup import OpenLog, statements_between
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SourceError
@@ -90,7 +91,7 @@ class ServerResolver:
 
     def _now(self, connection: Connection[Any], table: TableId) -> tuple[Resolved, BinlogOffset]:
         """The table as it is, and a place in the log that has everything that made it so."""
-        query(connection, f"SET SESSION lock_wait_timeout = {_LOCK_WAIT_S}")
+        wait_for_locks(connection, _LOCK_WAIT_S)
         connection.begin()
         query(connection, f"SELECT 1 FROM {quote_name(table.db, table.table)} LIMIT 0")
         described = load_table(connection, table)

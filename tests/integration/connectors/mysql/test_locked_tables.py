@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from raycdc.cli.tables import change_table
-from raycdc.connectors.mysql.catalog import load_table
+from raycdc.clients.mysql import query
+from raycdc.connectors.mysql.catalog import load_table, load_tables
 from raycdc.connectors.mysql.locks import locked_by, wait_for_locks
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig
 from raycdc.connectors.mysql.snapshot.rows_again import require_rows
 from raycdc.connectors.mysql.table_look import look_at
 from raycdc.connectors.mysql.table_options import TableOptions
-from raycdc.errors import TableLockedError
+from raycdc.errors import SourceUnavailableError, TableLockedError
 from raycdc.model import TableId
 from raycdc.source.new_beginnings import Fit
 from raycdc.source.split import RowsAgain
@@ -37,6 +38,22 @@ def locked(server: DatabaseServer, database: str, *tables: str) -> Iterator[Call
     with closing(server.connect(database=database)) as holder, holder.cursor() as cursor:
         cursor.execute("LOCK TABLES " + ", ".join(f"{table} WRITE" for table in tables))
         yield lambda: cursor.execute("UNLOCK TABLES")
+
+
+@contextmanager
+def being_made(server: DatabaseServer, database: str, *, seconds: int) -> Iterator[threading.Thread]:
+    """Somebody makes table `u` anew for so long: not even its columns can be asked for. Inside, that has begun."""
+    server.execute("CREATE TABLE u (id INT PRIMARY KEY)", "CREATE TABLE o (id INT)", "INSERT INTO o VALUES (1)",
+                   database=database)  # fmt: skip
+    made = f"CREATE OR REPLACE TABLE u (id INT PRIMARY KEY) AS SELECT id, SLEEP({seconds}) s FROM o"
+    change = threading.Thread(target=server.execute, args=[made], kwargs={"database": database})
+    change.start()
+    with closing(server.connect()) as asking:
+        under_way = "SELECT 1 FROM information_schema.PROCESSLIST WHERE INFO = %s AND STATE = 'User sleep'"
+        while not query(asking, under_way, (made,)):
+            assert change.is_alive()
+    yield change
+    change.join()
 
 
 def job(folder: Path, server: DatabaseServer, database: str, tables: int, **options: Any) -> Job:
@@ -179,3 +196,16 @@ def test_a_table_that_is_being_made_anew_is_locked_and_not_gone(mariadb: MariaDb
     look = look_at(mariadb.connect, table, options, TargetRules())
     assert isinstance(look, Fit)
     assert [column.name for column in look.described.columns] == ["id", "s"]
+
+
+def test_a_table_that_nobody_asks_for_is_no_error_where_the_server_waits_shortly_for_locks(
+    mariadb: MariaDbServer, mariadb_database: str
+) -> None:
+    every = "SELECT TABLE_NAME, ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s"
+    with being_made(mariadb, mariadb_database, seconds=8) as change, closing(mariadb.connect()) as connection:
+        query(connection, "SET SESSION lock_wait_timeout = 1")
+        assert "o" in [row[0] for row in query(connection, every, (mariadb_database,))]
+        wait_for_locks(connection, 1)
+        with pytest.raises(SourceUnavailableError, match=rf"has a table locked; .* about {mariadb_database}, u"):
+            load_tables(connection, [TableId(mariadb_database, "u")])
+        assert change.is_alive()

@@ -152,6 +152,12 @@ def read_columns(
             yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema([column.field() for column in columns]))
 
 
+def rows_in(path: FileName) -> int:
+    """How many rows a data file has, by its footer."""
+    with reading(path) as source, pq.ParquetFile(source) as file:
+        return int(file.metadata.num_rows)
+
+
 def read_whole(path: FileName, columns: Sequence[str] | None = None) -> pa.Table:
     """A file of keys or carried values; with the `columns` alone, where they are given."""
     with reading(path) as source:

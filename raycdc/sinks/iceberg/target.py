@@ -190,7 +190,9 @@ class IcebergSteps(Target):
         bounds = Bounds(key, touched)
         files = table.data_files()
         many = crumbs(files, table)
-        old = [file for file in files if file in many or bounds.may_have(file.lower_bounds, file.upper_bounds)]
+        # By their paths: where a table has a file twice, with other bounds even, both go together.
+        chosen = many.union(file for file in files if bounds.may_have(file.lower_bounds, file.upper_bounds))
+        old = [file for file in files if file in chosen]
         columns = [WantedColumn(column, column.id) for column in table.columns()]
         changed = Changed(work.schema.primary_key, tuple(keys), str(work.target), alone=len(work.merged) == 1)
         theirs = columns_of_others(table, work)

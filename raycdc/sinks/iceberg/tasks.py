@@ -6,8 +6,9 @@ synced, and describes them; none is part of a table before a commit names it, so
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycdc.bridge.tasks import StageTask
+from raycdc.errors import TargetTouchedError
 from raycdc.model import key_hashes
 from raycdc.model.constants import constant
 from raycdc.model.keys import comparable
@@ -24,6 +26,7 @@ from raycdc.sinks.iceberg.files import (
     as_stored,
     read_columns,
     read_whole,
+    rows_in,
     write_data_file,
 )
 from raycdc.sinks.iceberg.layout import StoredPartition, write_data_files
@@ -31,7 +34,7 @@ from raycdc.sinks.origins import CLAIMED, Origins, same_key
 from raycdc.sinks.rows import alive
 from raycdc.sinks.table_input import TableTask
 from raycdc.sinks.tasks import ROW_GROUP_ROWS, compacted_origins, compacted_rows, write_parquet
-from raycdc.stores.files import FileName
+from raycdc.stores.files import FileName, delete
 
 #: Rows of a data file that are in memory at once while it is written anew.
 BATCH_ROWS = 1 << 16
@@ -171,7 +174,7 @@ class Rewrite(StageTask[Rewritten]):
 
     A file of which no row goes although some were to stays as it is, unless it is a crumb. Raises `DataError` when a
     row has a key that was marked as new: it is another source table's, or another row's. Of the rows that go the
-    columns `carry` are kept beside.
+    columns `carry` are kept beside. A path may come several times, as often as the table has the file.
     """
 
     paths: tuple[FileName, ...]
@@ -188,24 +191,34 @@ class Rewrite(StageTask[Rewritten]):
 
     def run(self) -> Rewritten:
         into = Place(self.into, tuple(wanted.column for wanted in self.columns), self.partitions)
+        # Lists, as a table may have a data file, and thereby its rows, several times.
         if self.changed is None:
-            return Rewritten([True] * len(self.paths), into.write(self._rows(dict.fromkeys(self.paths))))
+            whole = [(path, np.ones(rows_in(path), np.bool_)) for path in self.paths]
+            return Rewritten([True] * len(self.paths), self._written(into, whole))
         touched = _Touched(self.changed, into.columns)
-        stays = {path: touched.without(path) for path in self.paths}
-        going = {path: rows for path, rows in stays.items() if str(path) in self.changed.crumbs or not rows.all()}
-        went = [path in going for path in self.paths]
+        stays = [(path, touched.without(path)) for path in self.paths]
+        went = [str(path) in self.changed.crumbs or not rows.all() for path, rows in stays]
+        going = list(compress(stays, went))
         if not going:
             return Rewritten(went, [])
-        written = into.write(self._rows(going))
-        gone = [~rows for rows in going.values()]
+        written = self._written(into, going)
+        gone = [~rows for _, rows in going]
         carries = self.carry if any(rows.any() for rows in gone) else None
-        carried = carries.write([*going], into.columns, gone) if carries is not None else ""
+        carried = carries.write([path for path, _ in going], into.columns, gone) if carries is not None else ""
         return Rewritten(went, written, carried)
 
-    def _rows(self, stays: Mapping[FileName, np.ndarray | None]) -> Iterator[pa.RecordBatch]:
-        """Of each file those rows that stay, or all."""
-        for path, rows in stays.items():
-            yield from _kept(_converted(path, self.columns), rows)
+    def _written(self, into: Place, stays: Sequence[tuple[FileName, np.ndarray]]) -> list[WrittenFile]:
+        """The rows of files that stay, written; `TargetTouchedError` where they are not as many as these."""
+        batches = (batch for path, rows in stays for batch in _kept(_converted(path, self.columns), rows))
+        written = into.write(batches)
+        wanted, there = sum(int(rows.sum()) for _, rows in stays), sum(file.rows for file in written)
+        if wanted != there:
+            delete(file.path for file in written)
+            raise TargetTouchedError(
+                f"Of {len(stays)} data files, the first one {stays[0][0]}, {wanted} rows are to stay, but {there} were "
+                "written anew: somebody changed a file meanwhile. No file was taken out of the table. Start again."
+            )
+        return written
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,10 +298,11 @@ def _converted(path: FileName, wanted: Sequence[WantedColumn]) -> Iterator[pa.Re
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _kept(batches: Iterator[pa.RecordBatch], kept: np.ndarray | None) -> Iterator[pa.RecordBatch]:
+def _kept(batches: Iterator[pa.RecordBatch], kept: np.ndarray) -> Iterator[pa.RecordBatch]:
     at = 0
     for batch in batches:
-        yield batch if kept is None else batch.filter(pa.array(kept[at : at + batch.num_rows]))
+        mask = kept[at : at + batch.num_rows]
+        yield batch if mask.all() else batch.filter(pa.array(mask))
         at += batch.num_rows
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -124,7 +125,10 @@ def plan(target: IcebergTarget, *, target_bytes: int) -> Planned:
     target.check_plain()
     columns, partitions = tuple(target.columns()), target.partitions()
     now = target.table.metadata.default_spec_id
-    files = [f for f in target.data_files() if f.spec_id == now and f.file_format == FileFormat.PARQUET]
+    there = target.data_files()
+    # A file that the table has twice stays: taking one of them out would take both.
+    times = Counter(file.file_path for file in there)
+    files = [f for f in there if f.spec_id == now and f.file_format == FileFormat.PARQUET and times[f.file_path] == 1]
     groups, whole = small_groups(files, target_bytes=target_bytes, size=size_of, partition=values_of)
     tasks = []
     for group in groups:

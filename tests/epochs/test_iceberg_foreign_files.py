@@ -17,7 +17,7 @@ from raycdc.sinks.iceberg import target, tasks, upkeep
 from raycdc.sinks.iceberg.files import StoredColumn
 from raycdc.sinks.iceberg.tasks import Changed, Rewrite, WantedColumn
 from raycdc.sinks.origins import CLAIMED
-from tests.epochs.sink_world import World, new_world
+from tests.epochs.sink_world import World, new_world, play
 from tests.epochs.upkept_lakes import IcebergLake
 
 LAKE = IcebergLake()
@@ -37,11 +37,11 @@ def ids_of(world: World) -> list[Any]:
     return sorted(row["id"] for row in world.rows(world.script.table("shop.orders")))
 
 
-def their_file(world: World, *ids: int, ids_of_fields: bool = True) -> Path:
+def their_file(world: World, *ids: int, with_ids: bool = True) -> Path:
     """A data file with rows of the table of orders, which nothing names."""
     path = world.root / "lake/shop/orders/data/theirs.parquet"
     fields = [column.field() for column in LAKE.target(world).columns()]
-    schema = pa.schema(fields if ids_of_fields else [field.remove_metadata() for field in fields])
+    schema = pa.schema(fields if with_ids else [field.remove_metadata() for field in fields])
     pq.write_table(pa.Table.from_pylist([{"id": number, "name": "x", "qty": 1} for number in ids], schema=schema), path)
     return path
 
@@ -121,3 +121,32 @@ def test_rows_that_are_not_written_are_noticed(
     with pytest.raises(TargetTouchedError, match=r"Of 2 data files, the first one .* rows are to stay, but"):
         rewrite.run()
     assert not new.exists()
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_merge_takes_along_no_file_of_others(world: World, monkeypatch: pytest.MonkeyPatch, *, alone: bool) -> None:
+    """It has no field ids: whoever reads it refuses it."""
+    monkeypatch.setattr(target, "CRUMBS_MAX", 1 if alone else 4)
+    theirs = their_file(world, 9000, with_ids=False)
+    listed(world, theirs, 9000, 9000)
+    orders = world.script.table("shop.orders")
+    for number in range(8):
+        orders.insert({"id": 2000 + number, "name": "n", "qty": number})
+        world.script.seal()
+    world.restart()
+    files = LAKE.target(world).data_files()
+    assert theirs.as_uri() in {file.file_path for file in files}
+    assert sum(file.record_count for file in files) == 2 + 1 + 8
+    assert len(files) <= 5
+
+
+@pytest.mark.parametrize("kind", ["iceberg-upsert", "iceberg-partitioned-upsert", "iceberg-changelog"])
+def test_the_files_that_raycdc_writes_are_known_by_their_names(tmp_path: Path, kind: str) -> None:
+    world = new_world(kind, tmp_path)
+    play(world, epochs=3, final=False)
+    world.restart()
+    assert all(map(target._is_ours, LAKE.target(world).data_files()))
+    LAKE.after_commit(world)
+    files = LAKE.target(world).data_files()
+    assert any("upkeep" in file.file_path for file in files)
+    assert all(map(target._is_ours, files))

@@ -5,13 +5,14 @@ A change is worked out against the table as it is when the commit is tried, and 
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.manifest import DataFile
+from pyiceberg.manifest import DataFile, FileFormat
 
 from raycdc.bridge.tasks import ResultT, StageTask, run_in_process
 from raycdc.errors import TargetTakenError, TargetTouchedError
@@ -55,6 +56,9 @@ TOGETHER_BYTES_MAX = 8 << 20
 #: A data file up to this size is a crumb, and so many of a partition are made one with the next merge.
 CRUMB_BYTES_MAX = 256 << 10
 CRUMBS_MAX = 16
+
+#: The names of data files that merges (`new_file`; with a number for each partition) and upkeep write.
+_OURS = re.compile(r"(\d{10,}|upkeep)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(-\d{5,})?\.parquet")
 
 #: The beginning of names of files that no table is to have.
 KEYS = "keys-"
@@ -283,19 +287,28 @@ class IcebergSteps(Target):
 
 
 def crumbs(files: Sequence[DataFile], table: IcebergTarget) -> set[DataFile]:
-    """Files that a merge takes along, whether or not they have a key of it: where a partition has many very small ones.
-    Some megabytes at most.
+    """Files that a merge takes along, whether or not they have a key of it: where a partition has many very small ones
+    that raycdc wrote. Those of others, which it may not be able to read, are none of its business here. Some megabytes
+    at most.
     """
     now = table.table.metadata.default_spec_id
     each: dict[tuple[Any, ...], list[DataFile]] = {}
     for file in files:
-        if file.file_size_in_bytes <= CRUMB_BYTES_MAX and file.spec_id == now:
+        if file.file_size_in_bytes <= CRUMB_BYTES_MAX and file.spec_id == now and _is_ours(file):
             each.setdefault(values_of(file), []).append(file)
     found: set[DataFile] = set()
+    total = 0
     for of_partition in each.values():
-        if len(of_partition) >= CRUMBS_MAX and sum(map(size_of, found)) < TOGETHER_BYTES_MAX:
-            found.update(of_partition[: TOGETHER_BYTES_MAX // CRUMB_BYTES_MAX])
+        if len(of_partition) >= CRUMBS_MAX and total < TOGETHER_BYTES_MAX:
+            taken = of_partition[: TOGETHER_BYTES_MAX // CRUMB_BYTES_MAX]
+            found.update(taken)
+            total += sum(map(size_of, taken))
     return found
+
+
+def _is_ours(file: DataFile) -> bool:
+    """Whether raycdc named the data file."""
+    return file.file_format == FileFormat.PARQUET and bool(_OURS.fullmatch(file.file_path.rpartition("/")[2]))
 
 
 def paths_of(files: Iterable[DataFile], table: IcebergTarget) -> frozenset[str]:

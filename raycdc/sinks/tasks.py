@@ -27,6 +27,9 @@ from raycdc.stores.files import FileName, StorePath, writing
 #: Rows per Parquet row group: large enough to compress well, small enough that a task's memory stays near one batch.
 ROW_GROUP_ROWS = 1 << 17
 
+#: Less rows, where they have so many bytes in memory.
+ROW_GROUP_BYTES_MAX = 64 << 20
+
 #: A dictionary that grows beyond this is given up early: building one for values that do not repeat halves the speed
 #: (measured 1.26 against 2.57 M rows per CPU-second), and those that repeat fit.
 DICTIONARY_BYTES_MAX = 64 << 10
@@ -191,12 +194,28 @@ def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
     """Batches gathered until they fill a row group; each call of a Parquet writer begins a new one."""
     group: list[pa.RecordBatch] = []
-    rows = 0
+    rows = size = 0
     for batch in batches:
-        group.append(batch)
-        rows += batch.num_rows
-        if rows >= ROW_GROUP_ROWS:
-            yield group
-            group, rows = [], 0
+        for part in _parts(batch):
+            if group and size + part.nbytes > ROW_GROUP_BYTES_MAX:
+                yield group
+                group, rows, size = [], 0, 0
+            group.append(part)
+            rows += part.num_rows
+            size += part.nbytes
+            if rows >= ROW_GROUP_ROWS:
+                yield group
+                group, rows, size = [], 0, 0
     if group:
         yield group
+
+
+def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """A batch that is larger than a row group in parts that are about as large as one."""
+    count = min(-(-batch.nbytes // ROW_GROUP_BYTES_MAX), batch.num_rows)
+    if count <= 1:
+        yield batch
+        return
+    rows = -(-batch.num_rows // count)
+    for first in range(0, batch.num_rows, rows):
+        yield batch.slice(first, rows)

@@ -27,6 +27,9 @@ from raycdc.stores.files import FileName, delete, reading
 #: Texts and bytes are cut to so many characters in bounds: Iceberg's own default.
 BOUND_LENGTH_MAX = 16
 
+#: Of a batch that is read, about: values that repeat are smaller in a file.
+BATCH_BYTES_MAX = 16 << 20
+
 _ID = b"PARQUET:field_id"
 
 #: Python's own context would round after 28 digits.
@@ -137,12 +140,14 @@ def read_columns(
 ) -> Iterable[pa.RecordBatch]:
     """The batches of a data file with `columns`, found by their ids and cast; null where the file lacks one.
 
-    With `only` nothing but these columns is read. `SinkError` for a file without field ids.
+    A batch has up to so many `rows`, and fewer where they are wide: about `BATCH_BYTES_MAX`. With `only` nothing but
+    these columns is read. `SinkError` for a file without field ids.
     """
     with reading(path) as source, pq.ParquetFile(source) as file:
         names = _names_by_id(file.schema_arrow, path)
         wanted = [names[column.id] for column in columns if column.id in names]
-        for batch in file.iter_batches(rows, columns=wanted if only else None):
+        at_once = _rows_at_once(file.metadata, wanted if only else names.values(), rows)
+        for batch in file.iter_batches(at_once, columns=wanted if only else None):
             arrays = [
                 batch.column(names[column.id]).cast(column.arrow)
                 if column.id in names
@@ -150,6 +155,17 @@ def read_columns(
                 for column in columns
             ]
             yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema([column.field() for column in columns]))
+
+
+def _rows_at_once(footer: Any, names: Iterable[str], rows: int) -> int:
+    """How many rows of a file's columns, of up to so many, have about `BATCH_BYTES_MAX` in the widest row group."""
+    wanted = frozenset(names)
+    widest = 0.0
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        chunks = map(group.column, range(group.num_columns))
+        size = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema in wanted)
+        widest = max(widest, size / max(group.num_rows, 1))
+    return max(1, min(rows, int(BATCH_BYTES_MAX / widest))) if widest else rows
 
 
 def rows_in(path: FileName) -> int:

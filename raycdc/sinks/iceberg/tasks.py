@@ -36,7 +36,7 @@ from raycdc.sinks.table_input import TableTask
 from raycdc.sinks.tasks import ROW_GROUP_ROWS, compacted_origins, compacted_rows, write_parquet
 from raycdc.stores.files import FileName, delete
 
-#: Rows of a data file that are in memory at once while it is written anew.
+#: Rows of a data file that are in memory at once while it is written anew, at most (`files.BATCH_BYTES_MAX`).
 BATCH_ROWS = 1 << 16
 
 

@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -141,3 +142,38 @@ def test_minus_zero_is_the_zero_that_is_there(tmp_path: Path) -> None:
     result = Rewrite((str(tmp_path / "old.parquet"),), 0, str(tmp_path / "new.parquet"), wanted, changed=changed).run()
     assert result.went == [True]
     assert repr(pq.read_table(tmp_path / "new.parquet").to_pydict()) == "{'key': [1.0, nan]}"
+
+
+@pytest.mark.parametrize("cut", [1, 7, 100])
+def test_wide_rows_are_written_and_read_few_at_a_time(
+    cut: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raycdc.sinks.tasks.ROW_GROUP_BYTES_MAX", 64 << 10)
+    monkeypatch.setattr("raycdc.sinks.iceberg.files.BATCH_BYTES_MAX", 16 << 10)
+    columns = [StoredColumn(1, "id", "long"), StoredColumn(2, "doc", "string")]
+    schema = pa.schema([column.field() for column in columns])
+    texts = [bytes(np.random.default_rng(number).integers(97, 123, 3000, np.uint8)).decode() for number in range(100)]
+    whole = pa.RecordBatch.from_arrays([pa.array(range(100), pa.int64()), pa.array(texts)], schema=schema)
+    given = [whole.slice(first, cut) for first in range(0, 100, cut)]
+    described = write_data_file(tmp_path / "x.parquet", columns, given)
+    assert described is not None
+    footer = pq.read_metadata(tmp_path / "x.parquet")
+    sizes = [footer.row_group(number).total_byte_size for number in range(footer.num_row_groups)]
+    assert len(described.splits) == len(sizes)
+    assert max(sizes) <= 80 << 10
+    assert min(sizes[:-1]) >= 32 << 10
+    read = list(read_columns(tmp_path / "x.parquet", columns, rows=1 << 16))
+    assert pa.Table.from_batches(read).equals(pa.Table.from_batches([whole]))
+    assert max(batch.nbytes for batch in read) <= 18 << 10
+    # Of the columns that are read alone.
+    assert len(list(read_columns(tmp_path / "x.parquet", columns[:1], rows=1 << 16, only=True))) == 1
+
+
+def test_a_row_that_is_wider_than_a_row_group_has_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raycdc.sinks.tasks.ROW_GROUP_BYTES_MAX", 100)
+    columns, batch = table_of("string", ["x" * 1000, "y" * 1000, None, "", "z" * 1000])
+    described = write_data_file(tmp_path / "x.parquet", columns, [batch, batch.slice(0, 0)])
+    assert described is not None
+    assert described.rows == 5
+    (read,) = read_columns(tmp_path / "x.parquet", columns, rows=100)
+    assert read.equals(batch)

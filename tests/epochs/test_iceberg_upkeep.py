@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -18,9 +20,10 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import parse_transform
 from pyiceberg.typedef import Record
+from requests import ConnectionError  # noqa: A004  # pyiceberg's REST client raises it
 
 from raycdc.bridge import run_in_process
-from raycdc.errors import SinkError
+from raycdc.errors import SinkError, SinkUnavailableError
 from raycdc.model import LogicalType, TypeKind
 from raycdc.schema import AddColumnEvent, AlterColumnTypeEvent, DropColumnEvent
 from raycdc.sinks.api import SinkContext
@@ -29,14 +32,16 @@ from raycdc.sinks.iceberg.catalog import HadoopCatalog
 from raycdc.sinks.iceberg.descent import vector_property
 from raycdc.sinks.iceberg.places import local_path
 from raycdc.sinks.iceberg.plugin import IcebergSinkConfig
+from raycdc.sinks.iceberg.reopened import ReopenedCatalog
 from raycdc.sinks.iceberg.sink import IcebergSink
 from raycdc.sinks.iceberg.table import EPOCH_OF_SNAPSHOT, IcebergTarget
 from raycdc.sinks.iceberg.target import run_in_commit
 from raycdc.sinks.lake_options import OptimizeOptions
-from raycdc.sinks.lake_upkeep import Schedule
+from raycdc.sinks.lake_upkeep import MARK, RUN_BYTES_MAX, Outcome, Schedule
+from raycdc.stores.files import touch
 from tests.epochs.sink_world import World, new_world, play
 from tests.epochs.test_epoch_schema import changed, column_of
-from tests.epochs.upkept_lakes import IcebergLake
+from tests.epochs.upkept_lakes import ORDERS, IcebergLake
 
 LAKE = IcebergLake()
 
@@ -410,6 +415,102 @@ def test_a_catalog_that_is_away_is_waited_for_by_the_next_commit(world: World, m
     world.check()
 
 
+def due(world: World, target: IcebergTarget) -> None:
+    """The table was last looked after long ago."""
+    mark = target.staging_folder / MARK
+    touch(mark)
+    os.utime(str(mark), (1, 1))
+
+
+def upkept(world: World) -> list[Path]:
+    return [path for path in data_on_disk(world) if path.name.startswith("upkeep-")]
+
+
+def test_beside_a_busy_writer_it_is_tried_seldom_with_less_at_once_and_leaves_no_files(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play(world, epochs=3)
+    world.loop().run()
+    own, asked = upkeep.plan, []
+
+    def plan(*args: Any, **more: Any) -> Any:
+        asked.append(more["run_bytes"])
+        planned = own(*args, **more)
+        if len(asked) < 5:
+            LAKE.small_files(world, first=6000 + 10 * len(asked))
+        return planned
+
+    monkeypatch.setattr(upkeep, "plan", plan)
+    now, target = [time.time()], LAKE.target(world)
+    due(world, target)
+    kept = LAKE.upkeep(world, timedelta(hours=1), clock=lambda: now[0])
+    tried = []
+    for second in range(0, 200, 5):
+        target.refresh()
+        before = len(asked)
+        now[0] += 5
+        kept.after_commit(target, world.script.generation)
+        tried += [second] * (len(asked) - before)
+        assert not upkept(world) or len(asked) == 5
+    assert tried == [0, 10, 30, 70, 150]
+    assert asked == [RUN_BYTES_MAX >> number for number in range(5)]
+    assert LAKE.optimised(world) == 1
+    (told,) = world.told
+    assert "another writer of the table was faster 3 times on end" in told
+
+
+@pytest.mark.parametrize("certain", [True, False])
+def test_files_of_a_commit_that_may_have_gone_through_stay(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, certain: bool
+) -> None:
+    play(world, epochs=3)
+    world.loop().run()
+    rows, own = ids_of(world), IcebergTarget.replace_files
+
+    def twice(target: IcebergTarget, change: Any) -> None:
+        if certain:
+            own(target, change)
+        raise CommitFailedException("the second of two tries")
+
+    monkeypatch.setattr(IcebergTarget, "replace_files", twice)
+    if not certain:
+        monkeypatch.setattr(ReopenedCatalog, "refuses_for_certain", False)
+    LAKE.after_commit(world)
+    assert len(upkept(world)) == 1
+    assert ids_of(world) == rows
+
+
+def test_what_was_away_for_a_moment_is_not_done(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    play(world, epochs=3)
+    world.loop().run()
+    now, target = [time.time()], LAKE.target(world)
+    due(world, target)
+    kept = LAKE.upkeep(world, timedelta(hours=1), clock=lambda: now[0])
+    causes: list[Exception] = [
+        ConnectionError("connection reset"),
+        ConnectionError("connection reset"),
+        SinkUnavailableError("The engine is starting."),
+        OSError(5, "Input/output error"),
+    ]
+
+    def away(*_: Any) -> None:
+        raise causes.pop(0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(IcebergTarget, "replace_files", away)
+        for left in (3, 3, 2, 1, 0):
+            target.refresh()
+            kept.after_commit(target, world.script.generation)
+            assert len(causes) == left
+            # The second one comes too soon.
+            now[0] += 5 if left == 3 else 1000
+    assert len(world.told) == 3, "each reason once"
+    target.refresh()
+    kept.after_commit(target, world.script.generation)
+    assert LAKE.optimised(world) == 1
+    assert time.time() - (target.staging_folder / MARK).stat().st_mtime < 600  # type: ignore[union-attr]
+
+
 def test_a_rollback_between_a_commit_and_its_upkeep_is_found_by_the_next(world: World) -> None:
     play(world, epochs=3, final=False)
     world.restart()
@@ -455,6 +556,8 @@ def test_a_store_is_not_asked_after_every_commit(world: World, monkeypatch: pyte
     ran: list[float] = []
 
     class Nothing:
+        name = ORDERS
+
         def refresh(self) -> bool:
             ran.append(now[0])
             return False
@@ -463,7 +566,7 @@ def test_a_store_is_not_asked_after_every_commit(world: World, monkeypatch: pyte
             return None
 
     for now[0] in (1000.0, 1010.0, 1059.0, 1060.0):
-        schedule.run(Nothing(), world.root / "optimized", 1, bool)
+        schedule.run(Nothing(), world.root / "optimized", 1, lambda _: Outcome.DONE)
     assert (len(asked), ran) == (2, [1060.0])
 
 

@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 
 from raycdc.failpoints import FailpointError
+from raycdc.sinks.delta import upkeep as delta_upkeep
+from raycdc.sinks.delta.compaction import compaction as compaction_of
+from raycdc.sinks.delta.table import DeltaTarget
 from raycdc.sinks.lake_upkeep import RUN_BYTES_MAX, small_groups
 from tests.epochs.sink_world import World, new_world, play, works_of
-from tests.epochs.upkept_lakes import lake_of
+from tests.epochs.upkept_lakes import ORDERS, DeltaLake, lake_of
 
 KINDS = (
     "delta-upsert",
@@ -123,3 +126,46 @@ def test_so_much_is_done_at_once_and_the_rest_later() -> None:
     assert groups(files) == ([[files[0], files[2]]], False)
     assert sum(size for _, size in (files[0], files[2])) > RUN_BYTES_MAX
     assert groups([files[1], files[3], files[4], files[5], files[6]]) == ([[files[1], files[4]]], True)
+
+
+def test_less_is_done_at_once_where_others_are_faster_down_to_two_files() -> None:
+    files = [("a", 10), ("a", 20), ("a", 5), ("b", 4), ("b", 4)]
+
+    def groups(run_bytes: int) -> tuple[list[list[tuple[str, int]]], bool]:
+        return small_groups(
+            files, target_bytes=100, size=lambda file: file[1], partition=lambda file: file[0], run_bytes=run_bytes
+        )
+
+    assert groups(100) == ([files[:3], files[3:]], True)
+    assert groups(40) == ([files[:3]], False)
+    assert groups(34) == ([files[:2]], False)
+    assert groups(1) == ([files[:2]], False)
+
+
+def test_a_delta_table_beside_a_busy_writer_is_tried_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, lake = new_world("delta-upsert", tmp_path), DeltaLake()
+    play(world, epochs=2)
+    world.loop().run()
+    own, asked = compaction_of, []
+
+    def compaction(*args: Any, **more: Any) -> Any:
+        asked.append(more["run_bytes"])
+        found = own(*args, **more)
+        lake.small_files(world)
+        return found
+
+    monkeypatch.setattr(delta_upkeep, "compaction", compaction)
+    target = DeltaTarget(world.root / "lake/shop/orders", ORDERS, world.store.app_id)
+    assert target.refresh()
+    now = [time.time()]
+    kept = delta_upkeep.Upkeep(
+        lake.options(timedelta(hours=1)), upsert=True, clock=lambda: now[0], warn=world.told.append
+    )
+    kept.after_commit(target, world.script.generation)
+    now[0] += 7200
+    for _ in range(20):
+        kept.after_commit(target, world.script.generation)
+        now[0] += 5
+    assert asked == [RUN_BYTES_MAX >> number for number in range(4)]
+    (told,) = world.told
+    assert "shop.orders" in told

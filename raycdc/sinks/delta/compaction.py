@@ -40,9 +40,11 @@ class Compaction:
     whole: bool
 
 
-def compaction(table: DeltaTable, folder: AnyPath, *, target_bytes: int, data_change: bool) -> Compaction | None:
-    """Write the files that take the place of small ones in the snapshot of `table`; None where its files are not
-    simply its rows. A commit that fails leaves files that nobody reads.
+def compaction(
+    table: DeltaTable, folder: AnyPath, *, target_bytes: int, run_bytes: int, data_change: bool
+) -> Compaction | None:
+    """Write the files that take the place of small ones in the snapshot of `table`, of `run_bytes` together; None where
+    its files are not simply its rows. A commit that fails leaves files that nobody reads.
     """
     files = snapshot_files(table) if is_plain(table) else None
     if files is None:
@@ -53,7 +55,11 @@ def compaction(table: DeltaTable, folder: AnyPath, *, target_bytes: int, data_ch
     stored = pa.schema([field for field in schema if field.name not in names])
     actions: list[Action] = []
     groups, whole = small_groups(
-        files, target_bytes=target_bytes, size=lambda file: file.size, partition=lambda file: file.values
+        files,
+        target_bytes=target_bytes,
+        size=lambda file: file.size,
+        partition=lambda file: file.values,
+        run_bytes=run_bytes,
     )
     for group in groups:
         values = dict(zip(names, map(value_text, group[0].values), strict=True))

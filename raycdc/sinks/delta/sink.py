@@ -89,7 +89,9 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         self.look(context)
         self._lake.keep_secrets(context.private)
         if self._config.optimize is not None:
-            self._upkeep = Upkeep(self._config.optimize, upsert=self._upsert, session=context.session)
+            self._upkeep = Upkeep(
+                self._config.optimize, upsert=self._upsert, session=context.session, warn=context.warn
+            )
 
     def look(self, context: SinkContext) -> None:
         super().look(context)

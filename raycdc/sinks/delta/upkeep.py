@@ -26,7 +26,7 @@ from raycdc.sinks.delta.compaction import compaction
 from raycdc.sinks.delta.demands import without_values
 from raycdc.sinks.delta.plugin import NO_SPARK_ORDER, DeltaOptimizeOptions
 from raycdc.sinks.delta.table import DeltaTarget, is_the_tables
-from raycdc.sinks.lake_upkeep import MARK, Schedule
+from raycdc.sinks.lake_upkeep import MARK, Outcome, Schedule, told_nobody
 from raycdc.sinks.statistics import has_bounds
 
 
@@ -40,6 +40,7 @@ class Upkeep:
         upsert: bool,
         session: Callable[[], Any] | None = None,
         clock: Callable[[], float] = time.time,
+        warn: Callable[[str], None] = told_nobody,
     ) -> None:
         """`ConfigError` where the options want Spark and there is none."""
         if options.z_order and session is None:
@@ -47,25 +48,24 @@ class Upkeep:
         self._options = options
         self._upsert = upsert
         self._session = session
-        self._schedule = Schedule(options.every, clock)
+        self._schedule = Schedule(options.every, clock, warn)
 
     def after_commit(self, target: DeltaTarget, generation: int) -> None:
         """Optimise the table if it is time. `SinkError` with its name for what is no other writer's doing."""
         mark = target.path / "_raycdc" / MARK
-        self._schedule.run(target, mark, generation, lambda: self._done(target))
+        self._schedule.run(target, mark, generation, lambda run_bytes: self._done(target, run_bytes))
 
-    def _done(self, target: DeltaTarget) -> bool:
-        """Whether it is done; else the next commit goes on with it."""
+    def _done(self, target: DeltaTarget, run_bytes: int) -> Outcome:
         try:
             reach("before_optimize")
-            done = self._optimize(target)
+            done = self._optimize(target, run_bytes)
             reach("after_optimize")
             # The new files are on the disk before anything older goes.
             target.refresh()
             if self._options.vacuum is not None:
                 self._vacuum(target, self._options.vacuum)
         except CommitFailedError:
-            return False
+            return Outcome.OVERTAKEN
         except Exception as cause:
             if not is_the_tables(cause):
                 raise
@@ -73,9 +73,9 @@ class Upkeep:
                 f"{target.place} cannot be optimised: {without_values(str(cause))}. Leave sink.optimize out to "
                 "go on without."
             ) from cause
-        return done
+        return Outcome.DONE if done else Outcome.MORE
 
-    def _optimize(self, target: DeltaTarget) -> bool:
+    def _optimize(self, target: DeltaTarget, run_bytes: int) -> bool:
         """Whether nothing is left to do."""
         fields = {field.name: field.type for field in target.arrow() if field.name not in target.partition_columns}
         # By other columns no file could be left out: they have no bounds.
@@ -84,7 +84,9 @@ class Upkeep:
         if not order:
             size = self._options.target_file
             # A changelog may be read as a stream, which wants no changes but new rows.
-            found = compaction(target.table, target.path, target_bytes=size, data_change=self._upsert)
+            found = compaction(
+                target.table, target.path, target_bytes=size, run_bytes=run_bytes, data_change=self._upsert
+            )
         if found is None:
             session = None if self._session is None else self._session()
             spark_merge.optimize(session, target, order, target_bytes=self._options.target_file)

@@ -45,6 +45,13 @@ class ReopenedCatalog:
         """Open it now, where it is not open yet with the keys as they are now."""
         self._newest()
 
+    @property
+    def refuses_for_certain(self) -> bool:
+        """Whether a commit that another writer is said to have overtaken is in no case one that went through before it
+        was asked for a second time, as between us and a server.
+        """
+        return self._options.type in ("hadoop", "sql")
+
     def load_table(self, name: tuple[str, str]) -> Table:
         """The table as it is now."""
         return self._asked(lambda catalog: catalog.load_table(name))

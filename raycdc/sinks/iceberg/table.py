@@ -308,6 +308,21 @@ class IcebergTarget:
         return kind(told.rstrip(".") + _FORBIDDEN if is_forbidden(cause) else told)
 
 
+def lacks_replaced(target: IcebergTarget, change: Change, before: TableMetadata) -> bool:
+    """Whether no snapshot has the files that `replace_files` was to add to the table as it was `before`, as far as that
+    is certain; after its `CommitFailedException`. Refreshes the `target`.
+    """
+    if not target._catalog.refuses_for_certain or not target.refresh():
+        return False
+    known = {snapshot.snapshot_id for snapshot in before.snapshots}
+    for one in target.table.metadata.snapshots:
+        replaced = one.summary is not None and one.summary[UPKEEP_OF_SNAPSHOT] is not None
+        if replaced and one.snapshot_id not in known:
+            return False  # It may be ours.
+    there = {str(target.files.path(file.file_path)) for file in target.data_files()}
+    return not any(str(file.path) in there for file in change.add)
+
+
 def earlier(table: Table) -> Iterator[TableMetadata]:
     """The metadata that the table had, newest first, as far as it is kept. `OSError` where the store refuses."""
     for entry in reversed(table.metadata.metadata_log):

@@ -7,11 +7,11 @@ other partitions than the table's own now are left alone, because their rows may
 
 The commit is a snapshot of Iceberg's operation ``replace``, which followers of the table pass over. It has no epoch,
 and the pipeline's record goes on naming the snapshot before it, of which it descends: whoever looks for a rollback, or
-for rows that others took, finds nothing. Nothing is deleted: files that no snapshot names any more go with
-``remove_orphan_files``.
+for rows that others took, finds nothing. Nothing is deleted but what a try wrote of which it is certain that it is in
+no snapshot: files that no snapshot names any more go with ``remove_orphan_files``.
 
 Upkeep never keeps rows from arriving. A table that cannot be looked after (files beside which rows were deleted, a file
-without field ids) is told of once, and written to as before.
+without field ids) is told of once for each reason, and written to as before. What is away is waited for.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile, FileFormat
 
-from raycdc.errors import SinkError, TableRefusedError, TargetTouchedError
+from raycdc.errors import SinkError, SinkUnavailableError, TableRefusedError, TargetTouchedError
 from raycdc.failpoints import reach
 from raycdc.model import TableId
+from raycdc.sinks.absence import is_absent
 from raycdc.sinks.api import SinkContext
 from raycdc.sinks.iceberg.commits import Change
 from raycdc.sinks.iceberg.layout import folder_of
-from raycdc.sinks.iceberg.refusals import is_the_tables
-from raycdc.sinks.iceberg.table import IcebergTarget
+from raycdc.sinks.iceberg.refusals import is_the_catalogs, is_the_tables
+from raycdc.sinks.iceberg.table import IcebergTarget, lacks_replaced
 from raycdc.sinks.iceberg.target import run_in_commit, size_of, values_of
 from raycdc.sinks.iceberg.tasks import Together
 from raycdc.sinks.lake_options import OptimizeOptions
-from raycdc.sinks.lake_upkeep import MARK, Schedule, small_groups
+from raycdc.sinks.lake_upkeep import MARK, Outcome, Schedule, small_groups
 from raycdc.stores.files import delete
 
 #: What reading a file of others and writing its rows raises: it is damaged, or has values that do not fit its columns.
@@ -54,44 +55,44 @@ class Planned:
 
 
 class Upkeep:
-    """One per sink; of a table it knows only whether people were told. May be used by several threads."""
+    """One per sink; of a table it knows only what people were told. May be used by several threads."""
 
     def __init__(
         self, options: OptimizeOptions, context: SinkContext, *, clock: Callable[[], float] = time.time
     ) -> None:
         self._target_bytes = options.target_file
         self._context = context
-        self._schedule = Schedule(options.every, clock)
-        self._told: set[TableId] = set()
+        self._schedule = Schedule(options.every, clock, context.warn)
+        self._told: set[tuple[TableId, str]] = set()
 
     def after_commit(self, target: IcebergTarget, generation: int) -> None:
         """Make small files of the table larger ones, if it is time."""
         mark = target.staging_folder / MARK
         try:
-            self._schedule.run(target, mark, generation, lambda: self._done(target))
+            self._schedule.run(target, mark, generation, lambda run_bytes: self._done(target, run_bytes))
         except (SinkError, OSError) as error:
             # The epoch is in the table, and what is away now is waited for by the next commit.
             self._tell(target, error)
 
-    def _done(self, target: IcebergTarget) -> bool:
-        """Whether it is done, or not possible now; else the next commit goes on with it."""
+    def _done(self, target: IcebergTarget, run_bytes: int) -> Outcome:
         try:
             reach("before_optimize")
-            planned = plan(target, target_bytes=self._target_bytes)
+            planned = plan(target, target_bytes=self._target_bytes, run_bytes=run_bytes)
             if planned.tasks:
                 self._replace(target, planned)
             reach("after_optimize")
         except CommitFailedException:
-            return False
+            return Outcome.OVERTAKEN
         except (SinkError, TableRefusedError) as error:
             self._tell(target, error)
-            return True
+            return Outcome.AWAY if _is_away(error) else Outcome.DONE
         except Exception as cause:
             if not is_the_tables(cause):
                 raise
-            self._tell(target, target.error("cannot be read or written", cause))
-            return True
-        return planned.whole
+            told = target.error("cannot be read or written", cause)
+            self._tell(target, told)
+            return Outcome.AWAY if _is_away(cause) or _is_away(told) else Outcome.DONE
+        return Outcome.DONE if planned.whole else Outcome.MORE
 
     def _replace(self, target: IcebergTarget, planned: Planned) -> None:
         try:
@@ -107,20 +108,40 @@ class Upkeep:
             if not isinstance(cause, _OF_ROWS):
                 raise
             raise target.error("has files that cannot be written anew", cause) from cause
-        target.replace_files(Change(add=written, delete=planned.old, same_rows=True))
+        change, before = Change(add=written, delete=planned.old, same_rows=True), target.table.metadata
+        try:
+            target.replace_files(change)
+        except CommitFailedException:
+            if lacks_replaced(target, change, before):
+                delete(task.into for task in planned.tasks)
+            raise
 
     def _tell(self, target: IcebergTarget, error: Exception) -> None:
-        if target.name not in self._told:
-            self._told.add(target.name)
+        # Of the words alone: the same reason comes again with names of other files.
+        reason = target.name, " ".join(word for word in str(error).split() if word.isalpha())
+        if reason not in self._told:
+            self._told.add(reason)
             self._context.warn(
                 f"sink.optimize: the small files of {target.name} stay as they are, and rows are written as before. "
                 f"{error}"
             )
 
 
-def plan(target: IcebergTarget, *, target_bytes: int) -> Planned:
-    """How small files of the table, as of its last `refresh`, become larger ones. `SinkError` where its files are not
-    simply its rows.
+def _is_away(error: BaseException) -> bool:
+    """Whether what is said, or led to it, is over some time without anybody's doing anything to the table."""
+    if isinstance(error, SinkUnavailableError) or is_absent(error):
+        return True
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, Exception) and is_the_catalogs(cause):
+            return True
+        cause = cause.__cause__
+    return False
+
+
+def plan(target: IcebergTarget, *, target_bytes: int, run_bytes: int) -> Planned:
+    """How small files of the table, as of its last `refresh`, become larger ones, of `run_bytes` together. `SinkError`
+    where its files are not simply its rows.
     """
     target.check_plain()
     columns, partitions = tuple(target.columns()), target.partitions()
@@ -129,7 +150,9 @@ def plan(target: IcebergTarget, *, target_bytes: int) -> Planned:
     # A file that the table has twice stays: taking one of them out would take both.
     times = Counter(file.file_path for file in there)
     files = [f for f in there if f.spec_id == now and f.file_format == FileFormat.PARQUET and times[f.file_path] == 1]
-    groups, whole = small_groups(files, target_bytes=target_bytes, size=size_of, partition=values_of)
+    groups, whole = small_groups(
+        files, target_bytes=target_bytes, size=size_of, partition=values_of, run_bytes=run_bytes
+    )
     tasks = []
     for group in groups:
         values = values_of(group[0])

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchNamespaceError
 from pyiceberg.table import CommitTableResponse, Table
 
 from raycdc.errors import SinkError, SinkUnavailableError
@@ -59,9 +60,16 @@ class ReopenedCatalog:
     def create_table(self, name: tuple[str, str], schema: Any, *, partition_spec: Any, properties: Any) -> None:
         """Make a table, and its namespace where there is none."""
 
-        def make(catalog: Catalog) -> None:
-            catalog.create_namespace_if_not_exists(name[:1])
+        def make_in_namespace(catalog: Catalog) -> None:
             catalog.create_table(name, schema, partition_spec=partition_spec, properties=properties)
+
+        def make(catalog: Catalog) -> None:
+            try:
+                make_in_namespace(catalog)
+            except NoSuchNamespaceError:
+                # Only now: who may make tables in a namespace that is there may often make none.
+                catalog.create_namespace_if_not_exists(name[:1])
+                make_in_namespace(catalog)
 
         self._asked(make)
 

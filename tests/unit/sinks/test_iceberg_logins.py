@@ -6,10 +6,11 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
     ForbiddenError,
@@ -17,6 +18,9 @@ from pyiceberg.exceptions import (
     ServiceUnavailableError,
     UnauthorizedError,
 )
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
 from sqlalchemy.exc import InterfaceError, OperationalError
 
 from raycdc.config import Secret
@@ -24,6 +28,7 @@ from raycdc.errors import SinkError, SinkUnavailableError, TargetTouchedError
 from raycdc.model import TableId
 from raycdc.references import Renewed
 from raycdc.sinks.iceberg import reopened
+from raycdc.sinks.iceberg.catalog import HadoopCatalog
 from raycdc.sinks.iceberg.descent import Seen
 from raycdc.sinks.iceberg.expiry import NO_EXPIRY
 from raycdc.sinks.iceberg.places import Reach
@@ -187,3 +192,26 @@ def test_a_store_that_lets_us_not_see_earlier_metadata_is_not_the_end_of_a_table
     else:
         with pytest.raises(OSError, match="AWS Error"):
             list(earlier(cast("Any", table)))
+
+
+@pytest.mark.parametrize("kind", ["sql", "hadoop"])
+@pytest.mark.parametrize("there", [True, False])
+def test_a_namespace_is_asked_for_only_where_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Literal["sql", "hadoop"], *, there: bool
+) -> None:
+    """Who may make tables in it may often make none: Glue without CreateDatabase, a REST catalog's 403."""
+    uri = f"sqlite:///{tmp_path}/catalog.db" if kind == "sql" else ""
+    options = IcebergCatalogOptions(type=kind, uri=Secret(uri), warehouse=str(tmp_path / "lake"))
+    catalog = ReopenedCatalog(options, LIKE_ANYBODY)
+    if there:
+        reopened.open_catalog(options, LIKE_ANYBODY).create_namespace(NAME[:1])
+
+        def forbidden(*_: object, **__: object) -> None:
+            raise ForbiddenError("403: not allowed to CREATE_NAMESPACE")
+
+        for each in (SqlCatalog, HadoopCatalog):
+            monkeypatch.setattr(each, "create_namespace", forbidden)
+    schema = Schema(NestedField(1, "id", LongType(), required=False))
+    catalog.create_table(NAME, schema, partition_spec=UNPARTITIONED_PARTITION_SPEC, properties={})
+    assert catalog.load_table(NAME).schema().column_names == ["id"]
+    catalog.close()

@@ -30,6 +30,13 @@ from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.log_rows import LogRows
 from raycdc.source.snapshot.log_unit import SchemaUpdate, TableBegun
 from raycdc.source.table_life import SnapshotState
+from raycdc.threads import THREADS
+
+#: After a table was found locked the next one is looked at so much later.
+_FIRST_PAUSE_S = 2.0
+#: In so long each of those that stay locked is looked at again, if the pauses between them are no shorter than that: a
+#: look stands the log for a second.
+_ROUND_S, _SHORTEST_ROUND_PAUSE_S = 60.0, 10.0
 
 DescribedT = TypeVar("DescribedT")
 
@@ -130,11 +137,26 @@ class TableLooks(Generic[L]):
 
     `look` asks the source; None where it has no such table. A look is taken only when the log was read up to what is
     known about it, so that a statement about the table that was missed is surely behind it.
+
+    Tables that somebody has locked share one pause, because the log stands while each is looked at: after one that was
+    found locked no other is looked at for a while, and none that was found so before until the pause is over. It begins
+    anew with each table that is found locked first, and grows until each of them is looked at about once a minute.
     """
 
-    def __init__(self, look: Callable[[TableId], L | None], wanted: Iterable[TableId] = ()) -> None:
-        self._look = look
+    def __init__(
+        self,
+        look: Callable[[TableId], L | None],
+        wanted: Iterable[TableId] = (),
+        *,
+        now_s: Callable[[], float] = THREADS.now_s,
+    ) -> None:
+        self._look, self._now_s = look, now_s
+        #: In the order in which they are looked at.
         self._looks: dict[TableId, L | None] = dict.fromkeys(wanted)
+        self._locked: set[TableId] = set()
+        self._pause_s = _FIRST_PAUSE_S
+        #: From when on those that were found locked are looked at again, and before that all others.
+        self._again_s = self._others_s = 0.0
 
     def __repr__(self) -> str:
         return f"TableLooks({self._looks})"
@@ -146,6 +168,7 @@ class TableLooks(Generic[L]):
     def forget(self, table: TableId) -> None:
         """`table` is not to begin again any more."""
         self._looks.pop(table, None)
+        self._locked.discard(table)
 
     def touched(self, table: TableId, ordinal: int) -> None:
         """The log has a statement about the table that ends at `ordinal`: a look from before it is out of date."""
@@ -157,12 +180,32 @@ class TableLooks(Generic[L]):
         """Tables whose look holds at `ordinal`, between two transactions, each once; None: the source has none such."""
         ready: list[tuple[TableId, L | None]] = []
         for table, known in list(self._looks.items()):
+            if known is None and not self._is_due(table):
+                continue
             try:
                 look = known or self._look(table)
             except TableLockedError:
+                self._note_locked(table)
                 continue
+            self._locked.discard(table)
             self._looks[table] = look
             if look is None or look.ordinal <= ordinal:
                 del self._looks[table]
                 ready.append((table, look))
         return ready
+
+    def _is_due(self, table: TableId) -> bool:
+        return self._now_s() >= (self._again_s if table in self._locked else self._others_s)
+
+    def _note_locked(self, table: TableId) -> None:
+        if table in self._locked:
+            longest_s = max(_ROUND_S / len(self._locked), _SHORTEST_ROUND_PAUSE_S)
+            self._pause_s = min(2 * self._pause_s, longest_s)
+        else:
+            self._locked.add(table)
+            self._pause_s = _FIRST_PAUSE_S
+        now_s = self._now_s()
+        self._again_s, self._others_s = now_s + self._pause_s, now_s + _FIRST_PAUSE_S
+        # Behind all others, which may be free.
+        self._looks.pop(table)
+        self._looks[table] = None

@@ -30,12 +30,13 @@ from raycdc.connectors.mysql.hidden_changes import without_values_in_errors
 from raycdc.connectors.mysql.kept_rows import KeptRows
 from raycdc.connectors.mysql.log_filter import LogFilter
 from raycdc.connectors.mysql.log_reader import READ_BYTES_MAX, MySqlLogReader
-from raycdc.connectors.mysql.table_look import Looks
+from raycdc.connectors.mysql.table_look import look_at
 from raycdc.connectors.mysql.table_options import TableOptions
 from raycdc.connectors.mysql.values.documents import table_of
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.model import TableId
 from raycdc.source.connector import SourceContext
+from raycdc.source.new_beginnings import Fit, Unfit
 from raycdc.source.parked_tables import ParkingTerms
 from raycdc.source.snapshot.chunk_key import ChunkKey, key_names
 from raycdc.source.split import StreamSplit
@@ -94,7 +95,7 @@ class LogOpening:
             tables,
             selector=selector,
             server=self._server(),
-            terms=ParkingTerms(parked, Looks(self._connect, self.options, self.context.rules), self.context.rules),
+            terms=ParkingTerms(parked, self._look, self.context.rules),
             state=HistoryState.from_json(self.split.state.notes.to_json()),
             snapshots=SnapshotKeys(chunk_keys_of(self.split), self.snapshots_over),
         )
@@ -116,6 +117,9 @@ class LogOpening:
     def _connect(self) -> Connection[Any]:
         """To the very server whose log is read."""
         return self.connections.connect_to(self.start)
+
+    def _look(self, table: TableId) -> Fit[MySqlTable] | Unfit | None:
+        return look_at(self._connect, table, self.options, self.context.rules)
 
     def _is_sequence(self, table: TableId) -> bool:
         with closing(self._connect()) as connection:

@@ -23,49 +23,14 @@ from raycdc.connectors.mysql.snapshot.chunks import ChunkSettings, Strategy
 from raycdc.connectors.mysql.snapshot.key_columns import KeyColumns
 from raycdc.connectors.mysql.table_options import TableOptions
 from raycdc.connectors.mysql.values.types import MySqlTable
-from raycdc.errors import SourceError, SourceUnavailableError, TableLockedError
+from raycdc.errors import SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.source.new_beginnings import Fit, Unfit
 from raycdc.source.table_life import SnapshotState
-from raycdc.threads import THREADS
 from raycdc.transform.followed import TargetRules
 
 #: Times a table is looked at while it keeps changing its shape.
 _TRIES = 10
-#: Pauses between two looks at a locked table.
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 60.0
-
-
-class Looks:
-    """`raycdc.source.new_beginnings.LookAt`. At a table that was found locked it looks ever less often: the log stands
-    while it does. Used by the log's thread.
-    """
-
-    def __init__(
-        self,
-        connect: Callable[[], Connection[Any]],
-        options: TableOptions,
-        rules: TargetRules,
-        *,
-        now_s: Callable[[], float] = THREADS.now_s,
-    ) -> None:
-        """`rules` say what targets can hold."""
-        self._connect, self._options, self._rules, self._now_s = connect, options, rules, now_s
-        #: From when on a locked table is looked at again, and the pause after that.
-        self._locked: dict[TableId, tuple[float, float]] = {}
-
-    def __call__(self, table: TableId) -> Fit[MySqlTable] | Unfit | None:
-        """See `look_at`."""
-        from_s, pause_s = self._locked.get(table, (0.0, _FIRST_PAUSE_S))
-        if self._now_s() < from_s:
-            raise locked_error(table)
-        try:
-            look = look_at(self._connect, table, self._options, self._rules)
-        except TableLockedError:
-            self._locked[table] = (self._now_s() + pause_s, min(2 * pause_s, _LONGEST_PAUSE_S))
-            raise
-        self._locked.pop(table, None)
-        return look
 
 
 def look_at(

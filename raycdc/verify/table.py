@@ -136,11 +136,11 @@ class TableComparison:
         for _ in range(BEGINNINGS_MAX):
             held = self._state.held()
             sides = self._open_sides(held)
-            self._ranges = None if self._terms.sample >= 1 else _sampled(sides.source.splits(), self._terms.sample)
             split = held.split(sides.source.table)
             begun = time.monotonic()
             self._failed.clear()
             try:
+                self._ranges = None if self._terms.sample >= 1 else _sampled(sides.source.splits(), self._terms.sample)
                 named = NamedKeys(sides.compared, sides.source.document.schema, tuple(sides.source_key.values()))
                 log = LogChanges(sides.source.source, split, sides.source.maker, sides.compared, named)
                 with log:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from pymysql.connections import Connection
 
-from raycdc.clients.mysql import query, quote_name
+from raycdc.clients.mysql import is_of_changed_table, query, quote_name
 from raycdc.connectors.mysql.ddl.shadows import tool_tables
 from raycdc.connectors.mysql.values.types import HIDDEN_ROW_END, MySqlColumn, MySqlTable
 from raycdc.errors import SourceError
@@ -22,6 +22,9 @@ from raycdc.model import TableId
 
 #: Databases of the server itself; never captured.
 SYSTEM_DATABASES = ("information_schema", "mysql", "performance_schema", "sys")
+
+#: Kinds of tables that have rows of their own: no views and no sequences.
+_WITH_ROWS = ("BASE TABLE", "SYSTEM VERSIONED")
 
 #: How MariaDB prints characters inside quotes.
 _ESCAPES = {"0": "\0", "n": "\n", "r": "\r"}
@@ -55,20 +58,42 @@ def discover_tables(
 
     Tables that schema change tools make beside one of them are left out, unless they are `named`.
     """
-    selected = [table for table in all_tables(connection) if selector.matches(table)]
+    selected = _base_tables(connection, [table for table in _names(connection) if selector.matches(table)])
     return sorted(set(selected) - (tool_tables(selected) - set(named)))
 
 
 def all_tables(connection: Connection[Any]) -> list[TableId]:
     """All base tables outside the system databases that this account sees, sorted."""
+    return sorted(_base_tables(connection, _names(connection)))
+
+
+def _names(connection: Connection[Any]) -> list[TableId]:
+    """Tables and all else that has a name as tables have, outside the system databases.
+
+    Nothing but names is asked for, which waits for no lock: for the kind of one, MariaDB and MySQL 5.7 wait for
+    whoever makes or changes any table of the server.
+    """
     rows = query(
         connection,
-        "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES "
-        "WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND TABLE_SCHEMA NOT IN %s",
+        "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA NOT IN %s",
         (SYSTEM_DATABASES,),
     )
-    tables = (TableId(_text(db), _text(table)) for db, table in rows)
-    return sorted(table for table in tables if table.db.lower() not in SYSTEM_DATABASES)
+    named = (TableId(_text(db), _text(table)) for db, table in rows)
+    return [table for table in named if table.db.lower() not in SYSTEM_DATABASES]
+
+
+def _base_tables(connection: Connection[Any], named: Collection[TableId]) -> list[TableId]:
+    """Those that are tables with rows of their own. This statement waits for no lock, either."""
+    tables = set()
+    for db in sorted({table.db for table in named}):
+        try:
+            rows = query(connection, f"SHOW FULL TABLES FROM {quote_name(db)}")
+        except SourceError as cause:
+            if not is_of_changed_table(cause.__cause__):
+                raise
+            continue  # The database was dropped meanwhile.
+        tables |= {TableId(db, _text(name)) for name, kind in rows if _text(kind) in _WITH_ROWS}
+    return [table for table in named if table in tables]
 
 
 def is_sequence(connection: Connection[Any], table: TableId) -> bool:

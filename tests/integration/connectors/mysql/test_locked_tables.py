@@ -14,7 +14,7 @@ import pytest
 
 from raycdc.cli.tables import change_table
 from raycdc.clients.mysql import query
-from raycdc.connectors.mysql.catalog import load_table, load_tables
+from raycdc.connectors.mysql.catalog import all_tables, discover_tables, load_table, load_tables
 from raycdc.connectors.mysql.locks import locked_by, wait_for_locks
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig
 from raycdc.connectors.mysql.snapshot.rows_again import require_rows
@@ -22,6 +22,7 @@ from raycdc.connectors.mysql.table_look import look_at
 from raycdc.connectors.mysql.table_options import TableOptions
 from raycdc.errors import SourceUnavailableError, TableLockedError
 from raycdc.model import TableId
+from raycdc.model.selector import TableSelector
 from raycdc.source.new_beginnings import Fit
 from raycdc.source.split import RowsAgain
 from raycdc.testing.jobs import Job, Run
@@ -209,3 +210,26 @@ def test_a_table_that_nobody_asks_for_is_no_error_where_the_server_waits_shortly
         with pytest.raises(SourceUnavailableError, match=rf"has a table locked; .* about {mariadb_database}, u"):
             load_tables(connection, [TableId(mariadb_database, "u")])
         assert change.is_alive()
+
+
+def test_a_table_of_another_database_that_is_being_made_keeps_no_tables_from_being_found(
+    mariadb: MariaDbServer, mariadb_database: str
+) -> None:
+    mariadb.execute(
+        "CREATE TABLE t (id INT)",
+        "CREATE VIEW v AS SELECT * FROM t",
+        "CREATE SEQUENCE s",
+        "CREATE TABLE kept (id INT) WITH SYSTEM VERSIONING",
+        database=mariadb_database,
+    )
+    selector = TableSelector([f"{mariadb_database}.*"])
+    with (
+        mariadb.fresh_database() as other,
+        being_made(mariadb, other, seconds=6) as change,
+        closing(mariadb.connect()) as connection,
+    ):
+        found = discover_tables(connection, selector)
+        every = all_tables(connection)
+        assert change.is_alive()
+        assert [table.table for table in found] == ["kept", "t"]
+        assert {*found, TableId(other, "u")} <= set(every)

@@ -214,6 +214,9 @@ class Target(ABC):
     def skip(self, staged: Any, step: int) -> None:  # noqa: B027
         """The target holds `step` already: what was staged for it may go."""
 
+    def abandon(self, staged: Any) -> None:  # noqa: B027
+        """The target is gone, and `staged` refused with it: what was staged there may go, as nobody will commit it."""
+
     @abstractmethod
     def bar(self, work: TableWork, stamp: Stamp) -> None:
         """Write an empty commit, whatever lies there: the epoch of `stamp` can never be written any more."""
@@ -398,13 +401,18 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
     def commit(self, work: TableWork, staged: Any) -> None:
         stamp = Stamp.of(work, STEP_LAST)
         with self.opened(work.target, writes=True) as target:
-            standing = self._standing(target, work, stamp)
+            try:
+                standing = self._standing(target, work, stamp)
+            except TargetGoneError:
+                target.abandon(staged)
+                raise
             if self._is_made_by_commit(work) and not isinstance(standing, Ours):
                 reach("in_commit")
                 # Somebody may have made one since the schema was applied.
                 self._begin(target, standing, work, stamp)
                 standing = Ours(stamp.vector)
             if not isinstance(standing, Ours):
+                target.abandon(staged)
                 raise target.disappeared()
             require_not_barred(standing.vector, stamp.vector, work.target)
             steps = target.steps(work, staged) or (STEP_LAST,)

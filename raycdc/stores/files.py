@@ -275,6 +275,22 @@ def files_below(folder: AnyPath) -> list[str]:
     return sorted(key.removeprefix(beginning) for key in keys)
 
 
+def each_below(folder: AnyPath) -> Iterator[str]:
+    """`files_below`, in any order and one after another: who stops early has not looked at all of them. One that comes
+    or goes meanwhile may be among them.
+    """
+    if isinstance(folder, Path):
+        for place, _, names in os.walk(folder):
+            yield from (str(Path(place, name).relative_to(folder)) for name in names)
+        return
+    import obstore
+
+    beginning = _keys_below(folder)
+    with _named(folder, "listed"):
+        for chunk in obstore.list(folder.access.client(folder.place), beginning or None):
+            yield from (meta["path"].removeprefix(beginning) for meta in chunk)
+
+
 def transfer(file: AnyPath, to: AnyPath) -> int:
     """Copy a file to wherever, whole or not at all, in a folder for this user alone; its bytes. `FileNotFoundError`
     where there is none.

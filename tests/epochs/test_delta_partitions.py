@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import shutil
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,10 +14,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from raycdc.epochs.parked_targets import Parking
 from raycdc.errors import DataError, SchemaError, SinkError
 from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TypeKind
-from raycdc.schema import AddColumnEvent, AlterColumnTypeEvent, First, TruncateTableEvent
+from raycdc.schema import AddColumnEvent, AlterColumnTypeEvent, CreateTableEvent, First, TruncateTableEvent
 from raycdc.sinks.api import SinkContext, TableWork
 from raycdc.sinks.delta import target as delta_target
 from raycdc.sinks.delta.sink import DeltaSink
@@ -134,6 +136,70 @@ def test_rows_of_the_next_epoch_are_staged_before_a_table_without_rows_is_commit
     if dies:
         world.restart()
     world.check()
+
+
+@pytest.mark.parametrize("way", ["resnapshot", "restart", "by an older one"])
+@pytest.mark.parametrize("kind", ["delta-partitioned-changelog", "delta-partitioned-upsert"])
+def test_a_table_that_was_deleted_is_made_anew_over_what_was_staged_there(tmp_path: Path, kind: str, way: str) -> None:
+    world = new_world(kind, tmp_path)
+    world.foresees = False
+    world.partition_by = ("name", "qty")
+    orders, items = world.script.table("shop.orders"), world.script.table("shop.items")
+    numbers = {str(orders.id): 0, str(items.id): 0}
+    folder = tmp_path / "lake/shop/orders"
+    sink = world.sink()
+
+    def run(*, restart: bool = False) -> list[str]:
+        world.script.seal(final=True, incarnations=numbers)
+        if restart:
+            world.restart(parking=Parking())
+        else:
+            world.loop(sink, parking=Parking()).run()
+        record = world.store.last_commit()
+        assert record is not None
+        return list(record.parked)
+
+    for table in (orders, items):
+        table.read([{"id": number, "name": "a b", "qty": number} for number in range(1000, 1005)])
+    run()
+    shutil.rmtree(folder)
+    for table in (orders, items):
+        table.insert({"id": 2000, "name": "a/b", "qty": None})
+    assert run() == ["shop.orders"]
+    left = [file for file in folder.rglob("*") if file.is_file() and file.suffix == ".parquet"]
+    assert not left, "what was staged for a table that is gone is deleted"
+    if way == "by an older one":
+        # One that died, or a version that kept them.
+        staged = folder / "name=x/qty=1/part-00000-0000000002-89c0d9a5-5f6a-47c6-820f-a0cb0c04af40.snappy.parquet"
+        staged.parent.mkdir(parents=True)
+        staged.write_bytes(b"staged")
+        staged.with_name(f".{staged.name}.0a.tmp").write_bytes(b"st")
+    numbers[str(orders.id)] += 1
+    orders.changelog.clear()
+    orders.truncate()
+    orders.changes.extend((TruncateTableEvent(orders.id), CreateTableEvent(orders.id, orders.schema)))
+    assert run(restart=way == "restart") == []
+    orders.read([{"id": 4000, "name": "anew", "qty": 1}])
+    assert run(restart=way == "restart") == []
+    world.check()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "year=2024/rows.parquet",
+        "year=2024/part-00000-89c0d9a5-5f6a-47c6-820f-a0cb0c04af40-c000.snappy.parquet",
+        "year=2024/deeper/part-00000-0000000002-89c0d9a5-5f6a-47c6-820f-a0cb0c04af40.snappy.parquet",
+        "year=2024",
+    ],
+)
+def test_partitions_of_somebody_elses_files_are_theirs(world: World, name: str) -> None:
+    theirs = world.root / "lake/shop/orders" / name
+    theirs.parent.mkdir(parents=True)
+    theirs.write_bytes(b"theirs")
+    play(world)
+    with pytest.raises(SinkError, match=f"holds files that are not a Delta table \\({name}\\)"):
+        world.loop().run()
 
 
 def test_rows_of_a_partition_are_in_one_file_each(tmp_path: Path) -> None:

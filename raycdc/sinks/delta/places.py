@@ -7,10 +7,19 @@ overwrite each other's.
 
 from __future__ import annotations
 
+import re
+from itertools import islice
+
 from deltalake import DeltaTable
 
-from raycdc.stores.files import AnyPath, StorePath, names_in
+from raycdc.stores.files import AnyPath, StorePath, each_below, is_there, names_in
 from raycdc.stores.libraries import delta_options
+
+#: A file that was staged in the folder of a partition (`raycdc.sinks.delta.tasks`), below the table's.
+_STAGED = re.compile(r"([^/=]+=[^/]*/)+part-[0-9]{5}-[0-9]{10}-[0-9a-f-]{36}\.snappy\.parquet")
+
+#: So many files of a partition that are all named so are enough.
+_LOOKED_AT_MAX = 10_000
 
 
 def storage_options(path: AnyPath) -> dict[str, str] | None:
@@ -24,6 +33,32 @@ def is_table(path: AnyPath) -> bool:
         # delta-rs keeps all threads of the process waiting while it asks a store (deltalake 1.6).
         return any(name.endswith((".json", ".parquet")) for name in names_in(path / "_delta_log"))
     return DeltaTable.is_deltatable(str(path))
+
+
+def foreign(path: AnyPath) -> str:
+    """A file or folder, in the folder of no table, that neither a run of raycdc staged there nor readers pass over;
+    empty where there is none. What is staged may stay when a table goes, or never comes to be.
+    """
+    for name in names_in(path):
+        if name.startswith(("_", ".", "part-")):
+            continue
+        if "=" not in name:
+            return name
+        if _is_file(path / name):
+            return name
+        below = (f"{name}/{file}" for file in islice(each_below(path / name), _LOOKED_AT_MAX))
+        if odd := next((file for file in below if not _is_staged(file)), ""):
+            return odd
+    return ""
+
+
+def _is_staged(file: str) -> bool:
+    """Whether it is a staged file, or what is left of one whose writer died."""
+    return file.rpartition("/")[2].startswith(".") or _STAGED.fullmatch(file) is not None
+
+
+def _is_file(path: AnyPath) -> bool:
+    return is_there(path) if isinstance(path, StorePath) else path.is_file()
 
 
 def table_at(path: AnyPath, version: int | None = None) -> DeltaTable:

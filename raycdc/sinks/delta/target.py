@@ -6,11 +6,13 @@ Log rows of an upsert table are merged in one of three ways, as `raycdc.sinks.de
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake.exceptions import DeltaError
 
 from raycdc.bridge.access import HERE
 from raycdc.errors import TargetTakenError, TargetTouchedError
@@ -23,6 +25,7 @@ from raycdc.sinks.delta.commits import DeltaCommits
 from raycdc.sinks.delta.evolution import evolve
 from raycdc.sinks.delta.layout import BY_SPARK, check_values, set_by_us
 from raycdc.sinks.delta.others import check_unchanged
+from raycdc.sinks.delta.places import foreign, is_table
 from raycdc.sinks.delta.table import DeltaTarget
 from raycdc.sinks.origins import CLAIMED, Key, same_key
 from raycdc.sinks.plan import Input
@@ -31,7 +34,7 @@ from raycdc.sinks.steps import Begun, Missing, Ours, Stamp, Standing, Taken, Tar
 from raycdc.sinks.table_input import TableInput
 from raycdc.sinks.targets import absent, taken_by_others
 from raycdc.sinks.tasks import CompactedFile, DataFile, compacted_rows
-from raycdc.stores.files import FileName, delete, names_in, reading
+from raycdc.stores.files import FileName, delete, reading
 
 #: Compacted rows up to this size (in memory) are merged in this process. Measured into 5 M rows: 655,000 rows in 6 s
 #: with 1.1 GB of memory where Spark's MERGE took 43 s; 20,000 rows in 1.4 s, and 0.13 s into a small table.
@@ -62,9 +65,8 @@ class DeltaSteps(Target):
     def standing(self, epoch: int | None = None) -> Standing:
         table = self._table
         if not table.refresh():
-            present = names_in(table.path)
-            if any(not name.startswith(("_", ".", "part-")) for name in present):
-                odd = f"{table.path} holds files that are not a Delta table ({present[0]}); choose another path."
+            if theirs := foreign(table.path):
+                odd = f"{table.path} holds files that are not a Delta table ({theirs}); choose another path."
                 return Taken(unusable=TargetTakenError(odd))
             return Missing()
         vector = table.vector()
@@ -136,6 +138,12 @@ class DeltaSteps(Target):
     def skip(self, staged: Staged, step: int) -> None:
         if step == STEP_APPEND:
             delete(file.path for file in staged.append)
+
+    def abandon(self, staged: Staged) -> None:
+        with suppress(OSError, DeltaError):
+            # Of a table that is there, a version that somebody brings back may name them.
+            if not is_table(self._table.path):
+                delete(file.path for file in (*staged.append, *staged.merge))
 
     def bar(self, work: TableWork, stamp: Stamp) -> None:
         if self._table.refresh():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from itertools import pairwise
 
 import pyarrow as pa
 
@@ -16,7 +17,13 @@ from raycdc.errors import (
 from raycdc.model import META_COLUMNS, Column, TableId, TableSchema
 from raycdc.model.behavior import SchemaChangeBehavior
 from raycdc.model.constants import constant
-from raycdc.schema.events import AlterPrimaryKeyEvent, CreateTableEvent, RenameTableEvent
+from raycdc.schema.events import (
+    AlterPrimaryKeyEvent,
+    CreateTableEvent,
+    DropTableEvent,
+    RenameTableEvent,
+    TruncateTableEvent,
+)
 from raycdc.sinks.api import SinkContext, TableWork
 from raycdc.sinks.change_rules import ChangeRules
 
@@ -51,6 +58,22 @@ def check_changes(work: TableWork, rules: ChangeRules) -> None:
 def creates(work: TableWork) -> bool:
     """Whether the table begins with this epoch, for the first time or again: a target that is gone is made anew."""
     return any(isinstance(change, CreateTableEvent) for change in work.changes)
+
+
+def begins_anew(work: TableWork, rules: ChangeRules) -> bool:
+    """Whether no row of earlier epochs is to be in the target behind this one: its table is read from the start, or it
+    is an upsert target and its rows went with the source's. Those of a changelog stay when the source table is dropped
+    and made again, as do all where that is left out.
+    """
+    if not creates(work):
+        return False
+    # As a new beginning has it (`raycdc.source.new_beginnings`): between a source's own two is a DROP.
+    if any(isinstance(a, TruncateTableEvent) and isinstance(b, CreateTableEvent) for a, b in pairwise(work.changes)):
+        return True
+    if not rules.upsert:
+        return False
+    # The table was dropped before it was made again, if in an earlier epoch.
+    return DropTableEvent.type not in rules.left_out or rules.empties(rules.followed(work.changes))
 
 
 def check_key(work: TableWork) -> None:

@@ -15,9 +15,9 @@ transaction as what it does. Three refusals come before everything else:
 
 * *fencing*: a record of a newer generation ends this driver (`FencedError`);
 * *going back*: a target that holds less than this driver saw or left there was restored from an older copy, and what
-  came in between would be missing without a word (`TargetGoneError`). Not where it *begins anew*: its source table is
-  read from the start, and the target is gone, or has just been refused for that: whatever it was is over then
-  (`ExactlyOnceSink.forget`);
+  came in between would be missing without a word (`TargetGoneError`). Not where it *begins anew*: no row of earlier
+  epochs is to be in it (`raycdc.sinks.changes.begins_anew`), and the target is gone, or has just been refused for that:
+  whatever it was is over then (`ExactlyOnceSink.forget`);
 * *a tombstone over rows*: an epoch that was half written cannot be dropped (`SinkError`).
 
 A verb that is about to remove all rows asks `Target.require_own` first: rows of others never go with a source's.
@@ -53,7 +53,7 @@ from raycdc.sinks.api import (
     SinkContext,
     TableWork,
 )
-from raycdc.sinks.changes import check_changes, creates
+from raycdc.sinks.changes import begins_anew, check_changes, creates
 from raycdc.sinks.targets import check_write, taken_by_others
 
 
@@ -295,13 +295,17 @@ class Reached:
         """The target, which was to get `epoch`, holds less than it did, and is refused."""
         self._went_back[target] = epoch
 
-    def begins_anew(self, standing: Standing, work: TableWork) -> bool:
-        """Whether all of a target that was known begins with `work`, and what it was is over: nothing of it is there,
-        or that was refused in an earlier epoch, so that its table was read anew. A merged target that gets one more
-        source is not created by that: the rows of the others are to be there.
+    def is_refused(self, target: TableId) -> bool:
+        """Whether `went_back` said so, and nothing began since."""
+        return target in self._went_back
+
+    def is_over(self, standing: Standing, work: TableWork) -> bool:
+        """Whether a target that was known, and begins anew with `work`, is not what it was any more: nothing of it is
+        there, or that was refused in an earlier epoch, so that its table was read anew. A merged target that gets one
+        more source is not created by that: the rows of the others are to be there.
         """
         reached = self.of(work.target)
-        if reached is None or reached.epoch >= work.epoch or not creates(work):
+        if reached is None or reached.epoch >= work.epoch:
             return False
         return not isinstance(standing, Ours) or self._went_back.get(work.target, work.epoch) < work.epoch
 
@@ -445,7 +449,9 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
         """Make the target of `work`, or do with what lies there as ``pipeline.on_existing`` says."""
         match standing:
             case Missing(lost):
-                if not creates(work) or (lost is not None and lost.epoch >= work.epoch):
+                # A tombstone may be about what somebody else had there.
+                anew = lost is None or lost.step == STEP_TOMBSTONE or begins_anew(work, self._context.rules)
+                if not creates(work) or not anew or (lost is not None and lost.epoch >= work.epoch):
                     raise target.disappeared()
                 target.create(work, stamp)
             case Begun():
@@ -472,7 +478,13 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
         """Where `target` stands, of no newer driver, not behind what it was, and with nothing left half done."""
         standing = target.standing(work.epoch)
         holds(_record(standing), stamp.vector, target.name)
-        if self._reached.begins_anew(standing, work):
+        if begins_anew(work, self._context.rules) and self._reached.is_over(standing, work):
+            if not self._upsert and not self._reached.is_refused(work.target):
+                # A table may begin again by itself, too: its earlier rows would go without a word.
+                self._context.warn(
+                    f"{target.place} was gone, and is made anew as its source table begins again: what it had of "
+                    f"epochs before {work.epoch} is not there."
+                )
             self.forget(work.target)
             # A handle may have read it as the one that was.
             standing = target.standing(work.epoch)

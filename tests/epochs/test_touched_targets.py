@@ -24,7 +24,7 @@ from raycdc.checkpoint.store import CheckpointStore
 from raycdc.cli.entry import main
 from raycdc.epochs.parked_targets import Parking
 from raycdc.errors import ExitCode, ParkReason, SinkError, StateError, TargetGoneError
-from raycdc.schema.events import DropColumnEvent, TruncateTableEvent
+from raycdc.schema.events import CreateTableEvent, DropColumnEvent, DropTableEvent, TruncateTableEvent
 from raycdc.sinks.delta import commits as delta_commits
 from raycdc.sinks.iceberg.catalog import HadoopCatalog
 from raycdc.sinks.iceberg.descent import CONFIRMED
@@ -128,6 +128,42 @@ def made_anew(world: World) -> None:
         row = {"id": 100 + number, "name": "theirs", "qty": 1}
         rows = pa.Table.from_pylist([row], schema=pa.schema(schema.to_arrow()))
         write_deltalake(str(path), rows, mode="append")
+
+
+@pytest.mark.parametrize("runs", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "left_out"),
+    [
+        ("delta-upsert", frozenset({"drop_table", "truncate_table"})),
+        ("delta-changelog", frozenset()),
+        ("iceberg-changelog", frozenset()),
+        ("parquet", frozenset()),
+    ],
+)
+def test_a_target_that_was_deleted_is_missed_where_its_rows_were_to_outlive_their_table(
+    kind: str, left_out: frozenset[str], tmp_path: Path, *, runs: bool
+) -> None:
+    """The source's table is dropped and made again, by nobody who knows of the target."""
+    world = new_world(kind, tmp_path)
+    world.foresees = False
+    orders, items = world.script.table("shop.orders"), world.script.table("shop.items")
+    sink = world.sink(left_out=left_out)
+    for table in (orders, items):
+        table.read([{"id": number, "name": "a", "qty": number} for number in range(5)])
+    world.script.seal(final=True)
+    world.loop(sink, parking=Parking()).run()
+    shutil.rmtree(tmp_path / "lake/shop/orders")
+    orders.changes.extend((DropTableEvent(orders.id), CreateTableEvent(orders.id, orders.schema)))
+    for table in (orders, items):
+        table.insert({"id": 20, "name": "b", "qty": 20})
+    world.script.seal(final=True)
+    if runs:
+        world.loop(sink, parking=Parking()).run()
+    else:
+        world.restart(sink=world.sink(left_out=left_out), parking=Parking())
+    record = world.store.last_commit()
+    assert record is not None
+    assert list(record.parked) == ["shop.orders"]
 
 
 @pytest.mark.parametrize("kind", ["delta-upsert", "delta-tasks-upsert"])

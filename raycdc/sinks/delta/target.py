@@ -143,7 +143,8 @@ class DeltaSteps(Target):
         with suppress(OSError, DeltaError):
             # Of a table that is there, a version that somebody brings back may name them.
             if not is_table(self._table.path):
-                delete(file.path for file in (*staged.append, *staged.merge))
+                delete(file.path for file in staged.append)
+                delete(file.path for file in staged.merge)
 
     def bar(self, work: TableWork, stamp: Stamp) -> None:
         if self._table.refresh():

@@ -19,7 +19,13 @@ from raycdc.errors import (
     TargetTakenError,
 )
 from raycdc.model import TableId
-from raycdc.schema.events import AlterPrimaryKeyEvent, CreateTableEvent, TruncateTableEvent
+from raycdc.schema.events import (
+    AlterPrimaryKeyEvent,
+    CreateTableEvent,
+    DropTableEvent,
+    SchemaChangeEvent,
+    TruncateTableEvent,
+)
 from raycdc.sinks.api import (
     CHANGELOG,
     STEP_APPEND,
@@ -137,7 +143,6 @@ def held(epoch: int, step: int, generation: int = 1) -> CommitVector:
     ("standing", "on_existing", "verb"),
     [
         (Missing(), "fail", "create"),
-        (Missing(lost=held(4, STEP_LAST)), "fail", "create"),
         (Missing(vector=held(5, STEP_SCHEMA)), "fail", "create"),
         (Begun(), "fail", "begin"),
         (Taken(), "merge", "adopt"),
@@ -162,6 +167,60 @@ def test_a_schema_change_that_is_held_is_not_made_again(step: int) -> None:
 def test_a_target_that_nobody_creates_disappeared() -> None:
     with pytest.raises(TargetGoneError, match=r"The target shop\.orders disappeared"):
         NotedSink(Missing()).apply_schema(work())
+
+
+EMPTYING = frozenset({"drop_table", "truncate_table"})
+DROPPED, EMPTIED = DropTableEvent(ORDERS), TruncateTableEvent(ORDERS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "write", "left_out", "anew"),
+    [
+        ((EMPTIED, CREATED), UPSERT, frozenset(), True),
+        ((EMPTIED, CREATED), UPSERT, EMPTYING, True),
+        ((EMPTIED, CREATED), CHANGELOG, frozenset(), True),
+        ((DROPPED, EMPTIED, CREATED), CHANGELOG, EMPTYING, True),
+        ((DROPPED, CREATED), UPSERT, frozenset(), True),
+        ((DROPPED, CREATED), UPSERT, {"truncate_table"}, True),
+        ((DROPPED, CREATED), UPSERT, {"drop_table"}, False),
+        ((EMPTIED, DROPPED, CREATED), UPSERT, {"drop_table"}, True),
+        ((EMPTIED, DROPPED, CREATED), UPSERT, EMPTYING, False),
+        ((DROPPED, CREATED), CHANGELOG, frozenset(), False),
+        ((EMPTIED, DROPPED, CREATED), CHANGELOG, frozenset(), False),
+        # Dropped in an earlier epoch.
+        ((CREATED,), UPSERT, frozenset(), True),
+        ((CREATED,), UPSERT, {"drop_table"}, False),
+        ((CREATED,), CHANGELOG, frozenset(), False),
+        ((EMPTIED,), UPSERT, frozenset(), False),
+    ],
+)
+@pytest.mark.parametrize("noted", [True, False])
+def test_a_target_that_is_gone_is_made_anew_where_no_row_was_to_stay(
+    changes: tuple[SchemaChangeEvent, ...], write: str, left_out: frozenset[str], *, anew: bool, noted: bool
+) -> None:
+    """Whether the target's record says what it was, or this process only."""
+    sink, told = NotedSink(Missing(lost=held(4, STEP_LAST)) if noted else Ours(held(4, STEP_LAST))), list[str]()
+    sink.open(SinkContext("app", write, run_in_process, left_out=frozenset(left_out), warn=told.append))
+    if not noted:
+        sink.committed(ORDERS)
+        sink.standing = Missing()
+    begins = replace(work(), changes=changes)
+    if anew:
+        sink.apply_schema(begins)
+        assert sink.calls == [("create", STEP_SCHEMA)]
+        assert [text[:36] for text in told] == ["The target shop.orders was gone, and"] * (
+            write == CHANGELOG and not noted
+        )
+    else:
+        with pytest.raises(TargetGoneError):
+            sink.apply_schema(begins)
+        assert sink.calls == []
+
+
+def test_a_target_that_was_only_barred_is_made() -> None:
+    sink = NotedSink(Missing(lost=held(4, STEP_TOMBSTONE)))
+    sink.apply_schema(work(creates=True))
+    assert sink.calls == [("create", STEP_SCHEMA)]
 
 
 def test_a_target_that_held_the_epoch_and_is_gone_is_not_made_again() -> None:

@@ -32,7 +32,7 @@ class Whose(Enum):
 CLASSES: dict[str, tuple[int, Whose]] = {
     "sinks/delta/upkeep.py": (1, Whose.START),
     "sinks/files/store_notes.py": (1, Whose.SINK),
-    "sinks/iceberg/catalog.py": (3, Whose.START),
+    "sinks/iceberg/catalog.py": (2, Whose.START),
     "sinks/iceberg/places.py": (3, Whose.START),
     "sinks/jdbc/database.py": (1, Whose.START),
     "sinks/jdbc/mysql.py": (1, Whose.SINK),

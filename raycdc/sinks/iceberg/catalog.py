@@ -30,9 +30,10 @@ from requests.exceptions import SSLError
 from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
 from raycdc.certificate_faults import TlsServer, first_fault
-from raycdc.errors import SinkError
+from raycdc.errors import SinkError, SinkUnavailableError
 from raycdc.sinks.iceberg.places import is_in_store, location_of, store_properties, sync_file, warehouse_of
 from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions
+from raycdc.sinks.iceberg.refusals import is_away
 from raycdc.sinks.iceberg.updates import next_version
 from raycdc.sinks.iceberg.versions import FolderVersions, StoreVersions, Versions
 from raycdc.stores.api import StoreError
@@ -51,7 +52,7 @@ _PARSED_MAX = 64
 
 def open_catalog(options: IcebergCatalogOptions, storage: StorageSettings = NO_SETTINGS) -> Catalog:
     """The catalog of a configuration, whose tables may be on an object store that `storage` says how to reach.
-    `SinkError` where it cannot be reached.
+    `SinkError` where it cannot be opened, and `SinkUnavailableError` where it does not answer, or not now.
     """
     warehouse = options.warehouse if options.type == "rest" else warehouse_of(options.warehouse, storage)
     try:
@@ -74,10 +75,22 @@ def open_catalog(options: IcebergCatalogOptions, storage: StorageSettings = NO_S
     except Exception as cause:  # whatever SQLAlchemy's driver, boto3 or the HTTP library raises
         if isinstance(cause, SSLError) and (fault := _certificate_fault(options)):
             raise SinkError(f"No TLS connection to the catalog at {fault}") from cause
-        raise SinkError(
-            f"The {options.type} catalog of the Iceberg sink cannot be opened ({type(cause).__name__}). Check "
-            "sink.catalog.uri and properties."
+        kind = SinkUnavailableError if is_away(cause) else SinkError
+        raise kind(
+            f"The {where_is(options)} cannot be opened ({type(cause).__name__}). Check sink.catalog.uri and properties."
         ) from cause
+
+
+def where_is(options: IcebergCatalogOptions) -> str:
+    """The catalog for people: its kind, and its server's address, without a login."""
+    address = options.uri.reveal() or options.properties.get("glue.endpoint", "")
+    try:
+        parts = urlsplit(address)
+        port = f":{parts.port}" if parts.port else ""
+        at = f" at {parts.hostname}{port}" if parts.hostname else ""
+    except ValueError:  # what is no URL
+        at = ""
+    return f"{options.type} catalog of the Iceberg sink{at}"
 
 
 def _certificate_fault(options: IcebergCatalogOptions) -> str:

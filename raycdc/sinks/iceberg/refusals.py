@@ -6,28 +6,41 @@
 the session; Glue: a code of `_LOGIN` | the login |
 | REST: 403; Glue: `_FORBIDDEN` | the table, unless the catalog lets us in no more (`raycdc.sinks.iceberg.reopened`) |
 | REST: 400; Glue: `_TABLES` | the table |
-| no answer, and any other one | the catalog |
+| no answer, or one that was cut off; REST: 429 and all from 500 on; SQL: a database that is not there, ended the \
+session, or has a lock for somebody else; Glue: 429, all from 500 on, and `_LATER` | the catalog, which is away |
+| any other one | the catalog |
 
 A 403 says too little: to some servers, and to all that check signatures, it is also the answer to a token that has
 expired. Glue's codes are those of AWS's "Common Errors" and of Glue's own page of each action; boto3 is not needed to
 know them.
+
+*Nobody knows whether a catalog that is away did what it was asked for*: it may do so even after the next try began. So
+who asks again looks at the table first, and deletes no file that the first try named.
 """
 
 from __future__ import annotations
 
+import re
+import sqlite3
 from typing import Any
 
 import pyarrow as pa
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
     BadRequestError,
+    CommitStateUnknownException,
     ForbiddenError,
     OAuthError,
     RESTError,
+    ServerError,
+    ServiceUnavailableError,
+    TooManyRequestsError,
     UnauthorizedError,
 )
 from requests import RequestException
-from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError, SQLAlchemyError
+from requests.exceptions import ChunkedEncodingError, SSLError, Timeout
+from requests.exceptions import ConnectionError as NoAnswer
+from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError, SQLAlchemyError
 
 from raycdc.sinks.library_errors import raised_in
 from raycdc.stores.api import StoreError
@@ -51,6 +64,50 @@ _LOGIN = frozenset(
 )
 _FORBIDDEN = frozenset({"AccessDenied", "AccessDeniedException"})
 _TABLES = frozenset({"EntityNotFoundException", "InvalidInputException", "ValidationException"})
+#: Of Glue: the same may be answered later.
+_LATER = frozenset(
+    {
+        "InternalFailure",
+        "InternalServiceException",
+        "OperationTimeoutException",
+        "RequestLimitExceeded",
+        "ServiceUnavailable",
+        "Throttling",
+        "ThrottlingException",
+        "ThrottledException",
+        "TooManyRequestsException",
+    }
+)
+#: Errors of Amazon's library that are no answer.
+_UNANSWERED = frozenset(
+    {
+        "ConnectTimeoutError",
+        "ConnectionClosedError",
+        "EndpointConnectionError",
+        "HTTPClientError",
+        "IncompleteReadError",
+        "ProxyConnectionError",
+        "ReadTimeoutError",
+        "ResponseStreamingError",
+    }
+)
+#: Classes of PostgreSQL's SQLSTATEs (its manual's appendix A): connections, deadlocks, no room, servers that end.
+_AWAY_STATES = ("08", "40", "53", "57", "58", "25006", "55P03")
+#: Numbers of MySQL and MariaDB: connections, locks, servers that shut down, start or only read.
+_AWAY_NUMBERS = frozenset(
+    {0, 1021, 1040, 1047, 1053, 1079, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1290, 1317, 1836, 1927}
+    | {2002, 2003, 2006, 2013, 2055, 3169, 4031}
+)
+#: Words of drivers about a server that is not there; and of PostgreSQL to who connects while it cannot serve.
+_LOST = re.compile(
+    r"connection (?:refused|reset|timed out|is closed|timeout)|no connection to the server|closed the connection|"
+    r"could not (?:receive|send) data|could not translate host name|failed to resolve host|timeout expired|broken pipe|"
+    r"no route to host|network is unreachable|no such file or directory\s+is the server running",
+    re.IGNORECASE,
+)
+_NOT_NOW = re.compile(
+    r"the database system is|too many (?:clients|connections)|connection slots|terminating connection"
+)
 
 
 def is_login(error: BaseException) -> bool:
@@ -63,6 +120,24 @@ def is_login(error: BaseException) -> bool:
 def is_forbidden(error: BaseException) -> bool:
     """Whether the catalog says that we may not do this to this table."""
     return isinstance(error, ForbiddenError) or _code(error) in _FORBIDDEN
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether the catalog gives no answer, or has none for now, so that the same may succeed in some minutes. Nobody
+    knows whether it did what it was asked for.
+    """
+    if isinstance(error, SSLError):
+        return "EOF" in str(error)  # The rest is about certificates, and stays.
+    if isinstance(error, NoAnswer | Timeout | ChunkedEncodingError):
+        return True
+    if isinstance(error, ServiceUnavailableError | ServerError | CommitStateUnknownException | TooManyRequestsError):
+        return True
+    if isinstance(error, DBAPIError):
+        return _is_lost(error)
+    if _is_amazons(error):
+        status = _response(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        return type(error).__name__ in _UNANSWERED or _code(error) in _LATER or status == 429 or status >= 500
+    return False
 
 
 def is_the_catalogs(error: Exception) -> bool:
@@ -95,5 +170,28 @@ def _is_amazons(error: BaseException) -> bool:
 
 def _code(error: BaseException) -> str:
     """What an answer of Amazon's calls itself; empty where it is none."""
+    return str(_response(error).get("Error", {}).get("Code", ""))
+
+
+def _response(error: BaseException) -> dict[str, Any]:
+    """The answer of Amazon's that an error is; empty where it is none."""
     response: Any = getattr(error, "response", None) if _is_amazons(error) else None
-    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
+    return response if isinstance(response, dict) else {}
+
+
+def _is_lost(error: DBAPIError) -> bool:
+    """Whether a database is not there, or has no time for us."""
+    if error.connection_invalidated:
+        return True
+    cause: Any = error.orig
+    state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
+    if isinstance(state, str):
+        return state.startswith(_AWAY_STATES)
+    number = cause.args[0] if isinstance(cause, BaseException) and cause.args else None
+    if isinstance(number, int):
+        return number in _AWAY_NUMBERS
+    if isinstance(cause, sqlite3.Error):
+        return "is locked" in str(cause)
+    text = str(cause)
+    # It answered, where it says that.
+    return bool(_NOT_NOW.search(text) if "FATAL:" in text else _LOST.search(text))

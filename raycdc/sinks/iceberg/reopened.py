@@ -20,7 +20,7 @@ from pyiceberg.exceptions import NoSuchNamespaceError
 from pyiceberg.table import CommitTableResponse, Table
 
 from raycdc.errors import SinkError, SinkUnavailableError
-from raycdc.sinks.iceberg.catalog import open_catalog
+from raycdc.sinks.iceberg.catalog import open_catalog, where_is
 from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions
 from raycdc.sinks.iceberg.refusals import is_forbidden
 from raycdc.stores.settings import StorageSettings
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 class ReopenedCatalog:
     """See the module's docstring. Raises what pyiceberg's catalogs raise, and `SinkError` where the catalog cannot be
-    opened: `SinkUnavailableError` where it was open before, and its keys may be others soon. For any thread.
+    opened: `SinkUnavailableError` where it is away, or was open before and its keys may be others soon. For any thread.
     """
 
     def __init__(self, options: IcebergCatalogOptions, storage: StorageSettings) -> None:
@@ -41,6 +41,11 @@ class ReopenedCatalog:
         self._catalog: Catalog | None = None
         #: The catalog's address and keys, and the store's, with which it was opened.
         self._opened_as: tuple[IcebergCatalogOptions, StorageSettings] | None = None
+
+    @property
+    def where(self) -> str:
+        """Which one it is, for people."""
+        return where_is(self._options)
 
     def open(self) -> None:
         """Open it now, where it is not open yet with the keys as they are now."""

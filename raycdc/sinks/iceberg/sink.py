@@ -77,6 +77,8 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
         self._reach = Reach(context.storage, private, login_changes=self._options.changes)
         if self._config.optimize is not None:
             self._upkeep = Upkeep(self._config.optimize, context)
+        # Who is here for the first time hears at once that the address is wrong: only a start that has a state waits.
+        self._catalog.open()
 
     def look(self, context: SinkContext) -> None:
         super().look(context)

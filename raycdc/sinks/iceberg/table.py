@@ -5,7 +5,9 @@ own (`vector_property`), set in the same commit as the rows. *Every commit makes
 and asks for the snapshot and the schema that it was planned against: so no commit passes another of any driver unseen.
 The loser looks at the record again and plans anew; pyiceberg's own retries, which would not look, are not used. What a
 commit wrote that is said to have failed stays where it is, for `remove_orphan_files`: a catalog's answer may be that to
-the second of two tries of which the first went through, and other snapshots may go on from what it refused.
+the second of two tries of which the first went through, and other snapshots may go on from what it refused. A commit of
+which no answer came is asked for again by the epoch loop, as with any sink that is away: from the look at the record
+on, so that it is found where it was carried out, and refused by what it asks for where it is carried out later.
 
 The property names our snapshot, so that a rollback is noticed: the table's current one does not descend from it then.
 """
@@ -15,7 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
-from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
@@ -49,7 +56,7 @@ from raycdc.sinks.iceberg.files import StoredColumn, is_known, type_text
 from raycdc.sinks.iceberg.layout import StoredPartition, transform_text
 from raycdc.sinks.iceberg.metadata import iceberg_schema, partition_spec
 from raycdc.sinks.iceberg.places import Reach
-from raycdc.sinks.iceberg.refusals import is_forbidden, is_login, is_the_catalogs, is_the_tables
+from raycdc.sinks.iceberg.refusals import is_away, is_forbidden, is_login, is_the_catalogs, is_the_tables
 from raycdc.sinks.iceberg.reopened import ReopenedCatalog
 from raycdc.sinks.ownership import Ownership, nothing_left
 from raycdc.sinks.steps import Stamp, holds
@@ -244,6 +251,11 @@ class IcebergTarget:
         spec = partition_spec(layout, {column.name: column.id for column in numbered})
         try:
             self._catalog.create_table(self._identifier, schema, partition_spec=spec, properties=properties)
+        except TableAlreadyExistsError as cause:
+            # It may be the one that an earlier try asked for, whose answer never came.
+            if not self.refresh() or not holds(self.vector(), stamp.vector, self.name):
+                raise self.error("cannot be created", cause) from cause
+            return
         except Exception as cause:
             if not is_the_tables(cause):
                 raise
@@ -300,8 +312,11 @@ class IcebergTarget:
         """The error for people of what a library raised while the table was read or written."""
         absent = is_absent(cause) or is_refused(cause) or is_the_catalogs(cause)
         kind = refusal_of(cause, keys_change=self._reach.keys_change) if absent else TargetTouchedError
-        if self._reach.login_changes and is_login(cause):
-            kind = SinkUnavailableError  # Others may be right soon, and the next try opens the catalog with them.
+        away = is_away(cause)
+        if away or (self._reach.login_changes and is_login(cause)):
+            kind = SinkUnavailableError  # Another login may be right soon, and the next try opens the catalog with it.
+        if away:
+            what += f", because the {self._catalog.where} is away"
         # Arrow quotes values, and SQLAlchemy its statement with them.
         text = without_quotations(str(cause)) if isinstance(cause, pa.ArrowException) else str(cause)
         told = f"The Iceberg table {self.name} {what}: {type(cause).__name__}: {text.partition('[SQL:')[0].strip()}"

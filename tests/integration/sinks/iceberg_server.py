@@ -1,6 +1,6 @@
 """The part of the REST catalog's protocol that a pipeline needs, as a server that keeps its tables in a warehouse. It
-loses an answer where a test wants, and lets in whom its `Guard` knows: by a token, or by one that its OAuth server
-gives for a client's secret.
+loses an answer where a test wants, does a thing long after it was given up, goes and comes back, and lets in whom its
+`Guard` knows: by a token, or by one that its OAuth server gives for a client's secret.
 """
 
 from __future__ import annotations
@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import secrets
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,10 @@ class Guard:
     secret: str = ""
     status: int = 401
     forbidden: set[str] = field(default_factory=set)
+    #: The answer to everything while a gateway has nobody behind it; 0: there is somebody.
+    away: int = 0
+    #: How many requests heard that.
+    turned_away: int = 0
     #: How many requests were not let in, those for a token among them.
     refused: int = 0
     _given: set[str] = field(default_factory=set)
@@ -53,6 +59,9 @@ class Guard:
 
     def refusal(self, path: list[str], authorization: str | None) -> tuple[int, Any] | None:
         """The answer to a request that is not let in."""
+        if self.away:
+            self.turned_away += 1
+            return self.away, told("ServiceUnavailable", Exception("nobody is here"), self.away)
         good = {self.token} if self.token else self._given
         if (self.token or self.secret) and authorization not in {f"Bearer {token}" for token in good}:
             self.refused += 1
@@ -73,6 +82,17 @@ class Server:
         self.commits = 0
         #: The commit after which the answer is lost.
         self.silent_at = 0
+        #: Likewise, by what is asked for.
+        self.loses: Callable[[CommitTableRequest], bool] = lambda _: False
+        #: The change (a table that is made, or a commit) that is given up by a gateway, and carried out when the same
+        #: is asked for again: before that one, or behind it.
+        self.late_at = 0
+        self.late_first = True
+        #: Whether it was carried out then.
+        self.late_done: bool | None = None
+        self._changes = 0
+        self._late: tuple[str, Callable[[], object]] | None = None
+        self._lock = threading.Lock()
         self.asked: set[str | None] = set()
         self.guard = Guard()
         own = self
@@ -102,17 +122,29 @@ class Server:
             def log_message(self, *_: Any) -> None:
                 """Nothing."""
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._handler = Handler
+        self._http: ThreadingHTTPServer | None = None
+        self.port = 0
+        self.start()
+        self.uri = f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Listen, where it listened before."""
+        self._http = ThreadingHTTPServer(("127.0.0.1", self.port), self._handler)
+        self.port = self._http.server_port
         threading.Thread(target=self._http.serve_forever, daemon=True).start()
-        self.uri = f"http://127.0.0.1:{self._http.server_port}"
 
     def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
+        """Listen no more. The tables stay."""
+        if self._http is not None:
+            self._http.shutdown()
+            self._http.server_close()
+            self._http = None
 
     def answer(self, path: list[str], body: Any) -> tuple[int, Any]:
         try:
-            return self._answered(path, body)
+            with self._lock:
+                return self._answered(path, body)
         except NoSuchTableError as error:
             return 404, told("NoSuchTableException", error, 404)
         except (CommitFailedException, TableAlreadyExistsError) as error:
@@ -127,21 +159,52 @@ class Server:
             case ["namespaces", space, "tables"], _:
                 name = (space, body["name"])
                 schema = Schema.model_validate(body["schema"])
-                self.catalog.create_table(name, schema, properties=body["properties"])
+                make = partial(self.catalog.create_table, name, schema, properties=body["properties"])
+                if not self._done(f"make {name}", make):
+                    return 504, told("GatewayTimeout", Exception("it takes long"), 504)
             case ["namespaces", space, "tables", table], None:
                 name = (space, table)
             case ["namespaces", space, "tables", table], _:
                 name = (space, table)
                 request = CommitTableRequest.model_validate(body)
-                self.catalog.commit_table(self.catalog.load_table(name), request.requirements, request.updates)
+                if not self._done(f"commit to {name}", partial(self._commit, name, request)):
+                    return 504, told("GatewayTimeout", Exception("it takes long"), 504)
                 self.commits += 1
-                if self.commits == self.silent_at:
+                if self.commits == self.silent_at or self.loses(request):
                     return 502, told("BadGateway", Exception("the answer is lost"), 502)
             case _:
                 raise AssertionError(path)
         loaded = self.catalog.load_table(name)
         metadata = json.loads(loaded.metadata.model_dump_json(exclude_none=True))
         return 200, {"metadata-location": loaded.metadata_location, "metadata": metadata, "config": self._vends}
+
+    def _commit(self, name: tuple[str, str], request: CommitTableRequest) -> None:
+        self.catalog.commit_table(self.catalog.load_table(name), request.requirements, request.updates)
+
+    def _done(self, what: str, act: Callable[[], object]) -> bool:
+        """Do it, and what was put off before; False where it is put off."""
+        self._changes += 1
+        if self._changes == self.late_at:
+            self._late = what, act
+            return False
+        waits = self._late if self._late is not None and self._late[0] == what else None
+        if waits is not None:
+            self._late = None
+        try:
+            if waits is not None and self.late_first:
+                self._late_now(waits[1])
+            act()
+        finally:
+            if waits is not None and not self.late_first:
+                self._late_now(waits[1])
+        return True
+
+    def _late_now(self, act: Callable[[], object]) -> None:
+        try:
+            act()
+            self.late_done = True
+        except (CommitFailedException, TableAlreadyExistsError):
+            self.late_done = False
 
 
 def told(kind: str, error: Exception, code: int) -> Any:

@@ -56,7 +56,7 @@ def test_a_warehouse_is_looked_at_and_not_made(mariadb: MariaDbServer, tmp_path:
         rest = 'catalog = { type = "rest", uri = "http://127.0.0.1:9" }'
         code, found = check(mariadb, database, tmp_path, rest)
         assert (code, found["sink"]["status"]) == (5, "failed")
-        assert "rest catalog of the Iceberg sink cannot be opened" in found["sink"]["text"]
+        assert "rest catalog of the Iceberg sink at 127.0.0.1:9 cannot be opened" in found["sink"]["text"]
 
 
 def test_a_table_that_cannot_be_a_target_is_found(mariadb: MariaDbServer, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pyiceberg.exceptions import (
     AuthorizationExpiredError,
     ForbiddenError,
     OAuthError,
+    RESTError,
     ServiceUnavailableError,
     UnauthorizedError,
 )
@@ -48,6 +49,8 @@ def of_glue(code: str) -> ClientError:
 class Answering:
     """A catalog that answers so to whatever it is asked."""
 
+    where = "rest catalog of the Iceberg sink at catalog"
+
     def __init__(self, answer: object) -> None:
         self._answer = answer
         self.closed = False
@@ -69,15 +72,16 @@ class Answering:
         (OAuthError("invalid_client"), SinkUnavailableError, SinkError),
         (OperationalError("", None, Exception("password authentication failed")), SinkUnavailableError, SinkError),
         (InterfaceError("", None, Exception("(0, '')")), SinkUnavailableError, SinkError),
-        (ServiceUnavailableError("503"), SinkError, SinkError),
+        (ServiceUnavailableError("503"), SinkUnavailableError, SinkUnavailableError),
+        (RESTError("422"), SinkError, SinkError),
         (ForbiddenError("403: shop.orders"), TargetTouchedError, TargetTouchedError),
         (of_glue("UnrecognizedClientException"), SinkUnavailableError, SinkError),
         (of_glue("InvalidSignatureException"), SinkUnavailableError, SinkError),
         (of_glue("ExpiredTokenException"), SinkUnavailableError, SinkError),
         (of_glue("AccessDeniedException"), TargetTouchedError, TargetTouchedError),
         (of_glue("InvalidInputException"), TargetTouchedError, TargetTouchedError),
-        (of_glue("ThrottlingException"), SinkError, SinkError),
-        (EndpointConnectionError(endpoint_url="https://glue"), SinkError, SinkError),
+        (of_glue("ThrottlingException"), SinkUnavailableError, SinkUnavailableError),
+        (EndpointConnectionError(endpoint_url="https://glue"), SinkUnavailableError, SinkUnavailableError),
     ],
     ids=repr,
 )

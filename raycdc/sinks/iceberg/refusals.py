@@ -135,7 +135,7 @@ def is_away(error: BaseException) -> bool:
     if isinstance(error, DBAPIError):
         return _is_lost(error)
     if _is_amazons(error):
-        status = _response(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        status = _status(error)
         return type(error).__name__ in _UNANSWERED or _code(error) in _LATER or status == 429 or status >= 500
     return False
 
@@ -170,13 +170,14 @@ def _is_amazons(error: BaseException) -> bool:
 
 def _code(error: BaseException) -> str:
     """What an answer of Amazon's calls itself; empty where it is none."""
-    return str(_response(error).get("Error", {}).get("Code", ""))
-
-
-def _response(error: BaseException) -> dict[str, Any]:
-    """The answer of Amazon's that an error is; empty where it is none."""
     response: Any = getattr(error, "response", None) if _is_amazons(error) else None
-    return response if isinstance(response, dict) else {}
+    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
+
+
+def _status(error: BaseException) -> int:
+    """The HTTP status of an answer of Amazon's; 0 where it is none."""
+    response: Any = getattr(error, "response", None) if _is_amazons(error) else None
+    return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)) if isinstance(response, dict) else 0
 
 
 def _is_lost(error: DBAPIError) -> bool:

@@ -29,7 +29,7 @@ from raycdc.errors import SinkError, SinkUnavailableError, TargetTouchedError
 from raycdc.model import TableId
 from raycdc.references import Renewed
 from raycdc.sinks.iceberg import reopened
-from raycdc.sinks.iceberg.catalog import HadoopCatalog
+from raycdc.sinks.iceberg.catalog import HadoopCatalog, open_catalog
 from raycdc.sinks.iceberg.descent import Seen
 from raycdc.sinks.iceberg.expiry import NO_EXPIRY
 from raycdc.sinks.iceberg.places import Reach
@@ -208,7 +208,7 @@ def test_a_namespace_is_asked_for_only_where_there_is_none(
     options = IcebergCatalogOptions(type=kind, uri=Secret(uri), warehouse=str(tmp_path / "lake"))
     catalog = ReopenedCatalog(options, LIKE_ANYBODY)
     if there:
-        reopened.open_catalog(options, LIKE_ANYBODY).create_namespace(NAME[:1])
+        open_catalog(options, LIKE_ANYBODY).create_namespace(NAME[:1])
 
         def forbidden(*_: object, **__: object) -> None:
             raise ForbiddenError("403: not allowed to CREATE_NAMESPACE")

@@ -182,8 +182,9 @@ def test_check_says_what_the_environment_lacks(
     assert both.check() == 0
     capsys.readouterr()
     both.write('type = "iceberg"\npath = "lake"')
-    for name in [name for name in sys.modules if name.startswith(("pyiceberg", "raycdc.sinks.iceberg.sink"))]:
-        monkeypatch.delitem(sys.modules, name)
+    for name in [name for name in sys.modules if name.startswith(("pyiceberg", "raycdc.sinks.iceberg."))]:
+        if name != "raycdc.sinks.iceberg.plugin":
+            monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyiceberg", None)
     assert both.check() == 2
     said = capsys.readouterr().out

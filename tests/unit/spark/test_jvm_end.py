@@ -109,7 +109,10 @@ def test_an_error_of_java_that_came_by_an_answer_is_waited_for_by_nobody(jvm: su
     assert lost(session_of(jvm), cause) is None
 
 
-def test_a_transform_that_is_looked_up_in_a_jvm_that_ended_is_looked_up_again(jvm: subprocess.Popen[bytes]) -> None:
+def test_a_transform_that_is_looked_up_in_a_jvm_that_ended_is_looked_up_again(
+    jvm: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyspark.sql.types.StructType.fromDDL", lambda _: None)  # It asks a session of Spark's.
     assert jvm.stdin is not None
     jvm.stdin.close()
     transform = Transform(table="shop.orders", projection="*, qty + 1 AS more")

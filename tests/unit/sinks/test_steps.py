@@ -224,8 +224,10 @@ def test_a_target_that_was_only_barred_is_made() -> None:
 
 
 def test_a_target_that_held_the_epoch_and_is_gone_is_not_made_again() -> None:
-    with pytest.raises(TargetGoneError, match="disappeared"):
-        NotedSink(Missing(lost=held(5, STEP_SCHEMA))).apply_schema(work(creates=True))
+    anew = replace(work(), changes=(EMPTIED, CREATED))
+    for begins in (work(creates=True), anew):
+        with pytest.raises(TargetGoneError, match="disappeared"):
+            NotedSink(Missing(lost=held(5, STEP_SCHEMA))).apply_schema(begins)
 
 
 @pytest.mark.parametrize("on_existing", ["merge", "replace"])

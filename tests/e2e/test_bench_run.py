@@ -41,7 +41,8 @@ def test_each_setting_is_a_run_of_its_own_and_nothing_stays(tmp_path: Path) -> N
     assert (first["settings"], second["settings"]) == ("as it is", "source.chunk_rows = 500")
     for run in (first, second):
         assert run["whole"]
-        assert 20_000 <= run["rows"] <= 20_010
+        # A deletion that comes while its chunk is read takes its row out of it.
+        assert 19_990 <= run["rows"] <= 20_010
         assert run["target_bytes"] > 0
         assert run["bottleneck"] in run["shares"]
         assert run["shares"]["spark"] > 0
@@ -81,4 +82,4 @@ def test_files_stand_in_for_a_sink_whose_target_is_not_thrown_away(tmp_path: Pat
     code, out, errors = measured(tmp_path, "--json", "--seconds", "0", "--into", "parquet", sink=sink)
     assert code == ExitCode.DONE, errors
     (run,) = json.loads(out)["runs"]
-    assert run["rows"] >= 20_000
+    assert run["rows"] >= 19_990

@@ -23,7 +23,7 @@ from enum import Enum, auto
 from typing import Protocol, TypeVar
 
 from raycdc.model import TableId
-from raycdc.sinks.api import CommitVector
+from raycdc.sinks.api import CommitVector, told_nobody
 from raycdc.stores.files import AnyPath, modified, touch
 
 #: A file of more than this share of the wanted size is large enough.
@@ -79,10 +79,6 @@ class _Failures:
     tries: int = 0
     overtaken: int = 0
     halved: int = 0
-
-
-def told_nobody(_text: str) -> None:
-    """Tells nobody."""
 
 
 class Schedule:

@@ -21,12 +21,13 @@ from deltalake.exceptions import CommitFailedError
 from raycdc.errors import ConfigError, SinkError, TargetTouchedError
 from raycdc.failpoints import reach
 from raycdc.sinks.absence import is_absent, is_refused
+from raycdc.sinks.api import told_nobody
 from raycdc.sinks.delta import spark_merge
 from raycdc.sinks.delta.compaction import compaction
 from raycdc.sinks.delta.demands import without_values
 from raycdc.sinks.delta.plugin import NO_SPARK_ORDER, DeltaOptimizeOptions
 from raycdc.sinks.delta.table import DeltaTarget, is_the_tables
-from raycdc.sinks.lake_upkeep import MARK, Outcome, Schedule, told_nobody
+from raycdc.sinks.lake_upkeep import MARK, Outcome, Schedule
 from raycdc.sinks.statistics import has_bounds
 
 

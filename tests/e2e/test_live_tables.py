@@ -144,7 +144,8 @@ def test_a_target_that_was_deleted_beside_the_run_is_made_anew_without_a_stop(
     mariadb.execute(*(f"UPDATE {table} SET n = n + 1" for table in "abcd"), database=DATABASE)
     wait_equal(run, job, "a", "b", "c", "d")
     parked = [event for event in run.events if event["event"] == "parked" and event["phase"] == "parked"]
-    assert {event["table"] for event in parked} == {f"{DATABASE}.b"}
+    # A table that is added may be on its way to being read again for a moment.
+    assert {event["table"] for event in parked if not event["again"]} == {f"{DATABASE}.b"}
     assert {table["phase"] for table in listed(job).values()} == {"stream"}
     assert run.interrupt() in (0, 130)
 

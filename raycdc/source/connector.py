@@ -306,10 +306,11 @@ class IncrementalSource(Source[ConfigT]):
     def key_order(self, split: StreamSplit) -> KeyOrder:
         """How keys of rows of the log are compared with bounds of chunks."""
 
-    def is_settled(self, notes: LogNotes) -> bool:
+    def is_settled(self, notes: LogNotes, up_to: int) -> bool:
         """Whether `notes` of the log (`LogPlace.notes`) have nothing that is still to be told of the log before their
-        place; else the place's ordinal may stay before such a thing. Tables do not go over from one reading of the log
-        to another one until both are settled.
+        place and up to the ordinal `up_to`; else the place's ordinal may stay before such a thing. Tables do not go
+        over from one reading of the log to another one until both are settled, and no bounded run ends before its end
+        is.
         """
         return True
 
@@ -389,5 +390,5 @@ class _FetchedDialect:
     def require_as_begun(self, split: StreamSplit) -> None:
         self._source.require_as_begun(split)
 
-    def is_settled(self, notes: LogNotes) -> bool:
-        return self._source.is_settled(notes)
+    def is_settled(self, notes: LogNotes, up_to: int) -> bool:
+        return self._source.is_settled(notes, up_to)

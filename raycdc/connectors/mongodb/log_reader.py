@@ -84,7 +84,8 @@ class ChangeStreamReader:
             self._begin_again()
         if not self._units and not self._closed.is_set():
             self._read()
-        if not self._units and not self._open and self._told < self._ordinal:
+        if not self._units and not self._open and (self._told < self._ordinal or self._document_reads.changed):
+            # Whoever waits for a change to be settled hears of that where no row does.
             notes = _notes(self._document_reads)
             self._units.append(Progress(LogPlace(self._position.sealed(), self._ordinal, notes=notes)))
         if not self._units:

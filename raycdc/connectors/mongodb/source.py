@@ -229,8 +229,8 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
             split, begun=lambda d: Layout.from_document(d).asked, now=self.config.asked_of, options=options
         )
 
-    def is_settled(self, notes: LogNotes) -> bool:
-        return is_settled(notes)
+    def is_settled(self, notes: LogNotes, up_to: int) -> bool:
+        return is_settled(notes, up_to)
 
     def key_order(self, split: StreamSplit) -> SnapshotKeyOrder | StreamKeyOrder:
         no_log = isinstance(position_of(split.state.position), NoLogPosition)

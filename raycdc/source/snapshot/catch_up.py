@@ -86,7 +86,7 @@ class CatchUp:
         changes: TableChanges,
         epoch: OpenEpoch,
         *,
-        is_settled: Callable[[LogNotes], bool],
+        is_settled: Callable[[LogNotes, int], bool],
     ) -> None:
         """`is_settled` of notes: see `raycdc.source.snapshot.incremental_reader.ReaderDialect`."""
         self._log, self._lives, self._changes, self._epoch = log, lives, changes, epoch
@@ -138,6 +138,10 @@ class CatchUp:
     def _waits(self) -> bool:
         """Whether the last of the units is behind the log's place, or behind the open epoch."""
         return bool(self._units) and self._units[-1].end != NOWHERE
+
+    def log_is_settled(self, up_to: int) -> bool:
+        """Whether the log itself, up to that ordinal, has nothing that is still to be told."""
+        return self._is_settled(self._log.notes, up_to)
 
     def begin(self) -> None:
         """Read those tables next that were left earliest."""
@@ -259,8 +263,8 @@ class CatchUp:
         """Whether nothing is to be settled that is before the log's place, nor in `notes` of the reading beside it."""
         cursor = self._cursor
         assert cursor is not None, "nothing is read"
-        before = self._is_settled(self._log.notes) and self._is_settled(cursor.notes)
-        return before and (notes is None or self._is_settled(notes))
+        before = self.log_is_settled(NOWHERE) and self._is_settled(cursor.notes, NOWHERE)
+        return before and (notes is None or self._is_settled(notes, NOWHERE))
 
     def _pass_on(self, *, now_s: float) -> None:
         cursor = self._cursor

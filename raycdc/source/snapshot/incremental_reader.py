@@ -57,8 +57,10 @@ class ReaderDialect(Protocol):
     def require_as_begun(self, split: StreamSplit) -> None:
         """`ConfigError` where a followed table would be read in another way than the rows that are written."""
 
-    def is_settled(self, notes: LogNotes) -> bool:
-        """Whether the log's notes have nothing that is still to be told of the log before their place."""
+    def is_settled(self, notes: LogNotes, up_to: int) -> bool:
+        """Whether the log's notes have nothing that is still to be told of the log before their place, and up to that
+        ordinal.
+        """
 
 
 class IncrementalReader(SourceReaderBase):

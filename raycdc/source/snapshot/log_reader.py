@@ -64,7 +64,7 @@ from raycdc.source.table_life import AsOf, Parked, Parking, TableLives, reading
 __all__ = ["LogReader", "LogReaderSettings", "LogReport"]
 
 
-def always_settled(_: LogNotes) -> bool:
+def always_settled(_: LogNotes, _up_to: int) -> bool:
     """Of logs whose notes have nothing that is still to be told."""
     return True
 
@@ -82,7 +82,7 @@ class LogReaderSettings:
     ring_s: float = 0.0
     held_bytes_max: int | None = None
     parks: bool = True
-    is_settled: Callable[[LogNotes], bool] = always_settled
+    is_settled: Callable[[LogNotes, int], bool] = always_settled
 
     @property
     def memory_max(self) -> int:
@@ -177,7 +177,7 @@ class LogReader:
 
     @property
     def end_of_input(self) -> bool:
-        """The place was reached where the input ends.
+        """The place was reached where the input ends, and nothing before it is still to be told.
 
         A stop that does not know of all parkings and new beginnings does not count: its sender does not know either
         that a table has more to read, and will say it again.
@@ -187,7 +187,8 @@ class LogReader:
             return False
         if not self.catch_up.is_over:
             return False
-        return not cursor.in_transaction and cursor.ordinal >= stop.ordinal
+        reached = not cursor.in_transaction and cursor.ordinal >= stop.ordinal
+        return reached and self.catch_up.log_is_settled(stop.ordinal)
 
     def metrics(self) -> LogMetrics:
         """Figures for people, as a heartbeat has them."""

@@ -198,7 +198,7 @@ class SimReaderDialect:
     def require_as_begun(self, split: StreamSplit) -> None:
         """The tables of the simulation are always captured as they were."""
 
-    def is_settled(self, notes: LogNotes) -> bool:
+    def is_settled(self, notes: LogNotes, up_to: int) -> bool:
         """Whether nothing is to be told later: so it is always."""
         return True
 

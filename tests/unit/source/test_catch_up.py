@@ -11,7 +11,7 @@ from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind, ch
 from raycdc.source.parking import Refusal, Requests, TableRequest, with_requests
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.catch_up import WayOut
-from raycdc.source.snapshot.chunk_events import ParkTable
+from raycdc.source.snapshot.chunk_events import ParkTable, StopAt
 from raycdc.source.snapshot.log_reader import LogReader, LogReaderSettings
 from raycdc.source.snapshot.log_rows import LogRows
 from raycdc.source.snapshot.log_unit import (
@@ -178,7 +178,7 @@ BESIDE = Position.from_json({"at": 0})
 
 
 class Resumed:
-    """A log at 40, and tables that are caught up from 10 on. A log is settled without `WAITING`."""
+    """A log at 40, and tables that are caught up from 10 on. With `WAITING` a log is settled up to 34 alone."""
 
     def __init__(
         self, *tables: TableId, notes: LogNotes = NO_NOTES, left: LogNotes = NO_NOTES, parks: bool = True
@@ -191,7 +191,9 @@ class Resumed:
             key_order=Numbers(),
             output=self.output,
             send_event=lambda _: None,
-            settings=LogReaderSettings(1000, parks=parks, is_settled=lambda notes: notes != WAITING),
+            settings=LogReaderSettings(
+                1000, parks=parks, is_settled=lambda notes, up_to: notes != WAITING or up_to < 35
+            ),
             now_s=0.0,
         )
 
@@ -252,6 +254,25 @@ def test_tables_do_not_join_where_the_two_readings_are_at_one_place_and_somethin
     assert (resumed.output.epoch, resumed.log.catch_up.opens_anew) == ([40], False)
     resumed.beside(Progress(LogPlace(BESIDE, 40, notes=NO_NOTES)))
     assert resumed.log.catch_up.opens_anew
+
+
+def test_input_ends_when_all_before_its_end_is_settled() -> None:
+    """The log may be where it ends, and a change before that still be unexplained."""
+    resumed = Resumed(notes=WAITING)
+    resumed.log.on_event(StopAt(40, changes=7), now_s=0.0)
+    ended = [resumed.log.end_of_input]
+    resumed.moved_to(50)
+    ended.append(resumed.log.end_of_input)
+    resumed.moved_to(50, NO_NOTES)
+    ended.append(resumed.log.end_of_input)
+    assert ended == [False, False, True]
+
+
+def test_input_ends_whatever_is_to_be_settled_behind_its_end() -> None:
+    """Else a run would never end beside somebody who goes on to change and delete."""
+    resumed = Resumed(notes=WAITING)
+    resumed.log.on_event(StopAt(34, changes=7), now_s=0.0)
+    assert resumed.log.end_of_input
 
 
 def test_a_table_that_was_renamed_away_is_looked_at_by_the_log() -> None:

@@ -120,7 +120,7 @@ class Dialect:
 
     def require_as_begun(self, split: StreamSplit) -> None: ...
 
-    def is_settled(self, notes: LogNotes) -> bool:
+    def is_settled(self, notes: LogNotes, up_to: int) -> bool:
         return True
 
 

@@ -112,9 +112,9 @@ class Settled:
     missing: dict[TableId, list[MissingRow]]
 
 
-def is_settled(notes: LogNotes) -> bool:
-    """Whether no change is absent in the log's notes, which `DocumentReads` gave."""
-    return not notes.to_json().get("absent")
+def is_settled(notes: LogNotes, up_to: int) -> bool:
+    """Whether no change up to that cluster time is absent in the log's notes, which `DocumentReads` gave."""
+    return all(Absent.from_json(entry).time > up_to for entry in notes.to_json().get("absent", ()))
 
 
 class DocumentReads:
@@ -149,6 +149,11 @@ class DocumentReads:
     def settled_to(self) -> int:
         """The cluster time before which no change can be absent any more, wherever the stream is."""
         return _NEVER if self._first_seen is None else self._first_seen - 1
+
+    @property
+    def changed(self) -> bool:
+        """Whether `state` would give another one than before."""
+        return self._changed
 
     @property
     def full(self) -> bool:

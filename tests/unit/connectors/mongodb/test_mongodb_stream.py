@@ -9,12 +9,13 @@ import bson
 import numpy as np
 import pytest
 
+from raycdc.checkpoint.opaque import NO_NOTES, LogNotes
 from raycdc.connectors.mongodb.large import LargeDocuments
 from raycdc.connectors.mongodb.layout import Layout, OnMisfit, Spelling, declared, parse_type
 from raycdc.connectors.mongodb.log_reader import ChangeStreamReader
 from raycdc.connectors.mongodb.stream.causal import Found
 from raycdc.connectors.mongodb.stream.change_rows import ChangeRows
-from raycdc.connectors.mongodb.stream.document_reads import DocumentReads, ReadDocuments
+from raycdc.connectors.mongodb.stream.document_reads import Absent, DocumentReads, ReadDocuments, is_settled
 from raycdc.connectors.mongodb.stream.events import RowWriter, Scanner
 from raycdc.connectors.mongodb.stream.followed import FollowedCollections
 from raycdc.connectors.mongodb.stream.position import StreamPosition
@@ -29,6 +30,7 @@ from raycdc.model.selector import TableSelector
 from raycdc.source.new_beginnings import Fit, LookAt, Unfit, unread
 from raycdc.source.parked_tables import ParkingTerms
 from raycdc.source.snapshot.log_unit import (
+    NOWHERE,
     LogUnit,
     SchemaChange,
     SchemaUpdate,
@@ -306,6 +308,23 @@ def test_an_update_without_its_document_is_looked_up_and_one_that_is_gone_has_no
     )
     rows = [rows.batch.to_pylist() for unit in units(reader(script, found=found), script) for rows in rows_of(unit)]
     assert [[(row["_id"], row["n"], row["_op"]) for row in some] for some in rows] == [[(1, 77, 2)]]
+
+
+def test_a_change_that_the_log_ahead_settles_is_told_where_the_stream_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No row tells it, and a run may wait for it."""
+    monkeypatch.setattr("raycdc.connectors.mongodb.stream.document_reads.WAITING_BYTES_MAX", 0)
+    waiting = Absent(ORDERS, UUID, bson.encode({"_id": 2}), ordinal_of(9, 1), -1, ordinal_of(20, 1))
+    state = {"version": 1, "absent": [waiting.to_json()]}
+    script = Script(answer(event(15, 1, "delete", key=2)), answer(behind=token(10)))
+    (passed,) = units(reader(script, state=state), script)
+    assert (told(passed), passed.place.notes) == (([], 10, False), NO_NOTES)
+
+
+def test_notes_are_settled_up_to_the_first_change_that_is_absent() -> None:
+    waiting = Absent(ORDERS, UUID, bson.encode({"_id": 2}), ordinal_of(9, 1), -1, ordinal_of(20, 1))
+    notes = LogNotes.from_json({"version": 1, "absent": [waiting.to_json()]})
+    assert [is_settled(notes, ordinal_of(9, n)) for n in (0, 1, 2)] == [True, False, False]
+    assert is_settled(NO_NOTES, NOWHERE)
 
 
 def test_what_becomes_of_a_collection_is_passed_before_the_place_behind_it() -> None:

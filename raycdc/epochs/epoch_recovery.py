@@ -21,7 +21,6 @@ from raycdc.epochs.known_slots import table_of
 from raycdc.epochs.outcomes import Outlook, Recovery
 from raycdc.epochs.parked_targets import Followed
 from raycdc.epochs.parts import EpochParts
-from raycdc.epochs.works import Share
 from raycdc.errors import SinkError, StateError, TableRefusedError, TargetGoneError, TargetTouchedError
 from raycdc.model import TableId
 from raycdc.sinks.api import TableWork
@@ -67,7 +66,7 @@ class EpochRecovery:
                     dropped = self._drop_from(manifest.epoch)
                     break
                 case Record():
-                    share = self._share(manifest)
+                    share = self._works.of(manifest, self._parked)
                     self._writer.record(manifest, share.routes)
                     recorded.append(manifest.epoch)
                 case Replay(targets):
@@ -265,7 +264,7 @@ class EpochRecovery:
         known = self._ports.routing.known
         for manifest in self._store.manifests(after=epoch - 1):
             self._require_driver(manifest)
-            for work in self._share(manifest).works:
+            for work in self._works.of(manifest, self._parked).works:
                 self._bar(partial(self._sink.tombstone, replace(work, segments=())), {work.target}, manifest)
             if known is None:
                 continue
@@ -276,10 +275,6 @@ class EpochRecovery:
         # The targets are as if the dropped epochs had never been.
         self._works.start_after(self._store.last_commit())
         return dropped
-
-    def _share(self, manifest: Manifest) -> Share:
-        """The share of each target in `manifest`; Spark, which may be asked what transforms mean, is waited for."""
-        return self._patience.for_spark(partial(self._works.of, manifest, self._parked))
 
     def _require_driver(self, manifest: Manifest) -> None:
         """Asked when the manifest was read: it may be one that a successor sealed, whose number is newer than ours."""

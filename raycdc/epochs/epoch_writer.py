@@ -76,8 +76,7 @@ class EpochWriter:
 
     def prepared(self, manifest: Manifest) -> Prepared:
         """The shares of `manifest`; targets that can have none are parked."""
-        # Spark may be asked what transforms mean, before anything is remembered.
-        share = self._patience.for_spark(partial(self._works.of, manifest, self._parked))
+        share = self._works.of(manifest, self._parked)
         for target, error in share.refused.items():
             self._park(target, manifest, error)
         sources = self._works.sources(manifest, self._parked)

@@ -35,10 +35,10 @@ class EpochParts:
     def of(cls, store: CheckpointStore, sink: Sink, ports: EpochPorts) -> EpochParts:
         """The parts for `store`, as its newest record has them, and the open `sink`."""
         record = store.last_commit()
-        works = Works(store, ports.routing, generation=ports.generation, access=ports.access)
-        parked = ParkedTargets(record.parked if record else {}, ports.parking.parks)
         stopping = threading.Event()
         patience = SinkPatience(ports.parking.waiting, stopping, ports.threads)
+        works = Works(store, ports.routing, generation=ports.generation, access=ports.access, patience=patience)
+        parked = ParkedTargets(record.parked if record else {}, ports.parking.parks)
         holdings = Holdings(store, sink, ports, works, parked, patience)
         records = RecordKeeper(store, parked, generation=ports.generation, on_parked=ports.parking.on_parked)
         making = SegmentMaking(ports.routing, works.left_out, ports.access)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from raycdc.bridge.access import SegmentAccess
 from raycdc.checkpoint.manifest import Manifest, Segment, TableEpoch
@@ -19,6 +20,7 @@ from raycdc.epochs.left_out import LeftOut
 from raycdc.epochs.parked_targets import ParkedTargets
 from raycdc.epochs.routing import Routing
 from raycdc.epochs.share_rules import ShareRules
+from raycdc.epochs.sink_patience import SinkPatience
 from raycdc.errors import (
     ChangeRefusedError,
     ConfigError,
@@ -55,7 +57,9 @@ class Share:
 
 
 class Works:
-    """See the module's docstring. `generation` and `access` are those of `raycdc.epochs.ports.EpochPorts`."""
+    """See the module's docstring. `generation` and `access` are those of `raycdc.epochs.ports.EpochPorts`; `patience`
+    waits for Spark, which may be asked what transforms mean.
+    """
 
     def __init__(
         self,
@@ -64,6 +68,7 @@ class Works:
         *,
         generation: Callable[[], int],
         access: Callable[[], SegmentAccess],
+        patience: SinkPatience,
     ) -> None:
         self._store = store
         self._router = routing.router
@@ -71,6 +76,7 @@ class Works:
         self._transforms = routing.transforms
         self._generation = generation
         self._access = access
+        self._patience = patience
         self._schemas: dict[str, TableSchema] = {}
         self._targets: dict[TableId, Target] = {}
         self.left_out = LeftOut(store, routing.records, routing.upsert)
@@ -138,8 +144,11 @@ class Works:
                 )
 
     def of(self, manifest: Manifest, parked: ParkedTargets) -> Share:
-        """The share of each target of `manifest` that takes part, which follows what was asked for before."""
-        tables, transforms, unfit = self._transformed(manifest)
+        """The share of each target of `manifest` that takes part, which follows what was asked for before. Blocks while
+        Spark is waited for.
+        """
+        # Spark is asked before anything is remembered, so the same can be asked again.
+        tables, transforms, unfit = self._patience.for_spark(partial(self._transformed, manifest))
         part = parked.taking_part(manifest, routed_to(manifest.tables, self._router))
         rules = self._transforms.naming.rules
         alike = claimed(rules, sorted(part), self._targets)

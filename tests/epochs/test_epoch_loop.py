@@ -16,13 +16,10 @@ import pytest
 from deltalake import DeltaTable
 
 from raycdc.bridge import StageTask, run_in_process
-from raycdc.bridge.access import HERE
 from raycdc.checkpoint.manifest import Manifest
 from raycdc.checkpoint.store import CheckpointStore
 from raycdc.epochs.epoch_loop import EpochLoop
 from raycdc.epochs.outcomes import EpochStatistics, Recovery
-from raycdc.epochs.parked_targets import ParkedTargets, Parks
-from raycdc.epochs.works import Works
 from raycdc.errors import ConfigError, FencedError, RaycdcError, SinkError, StateError
 from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TableId, TypeKind
@@ -342,8 +339,7 @@ def test_empty_targets_of_a_failed_first_start_are_taken_over_by_the_next(world:
     if world.kafka is not None:
         pytest.skip("A topic is nobody's until it has messages.")
     play(world)
-    works = Works(world.store, world.routing, generation=lambda: 1, access=lambda: HERE)
-    for work in works.of(world.store.manifest(1), ParkedTargets({}, Parks())).works:
+    for work in works_of(world.loop(), world.store.manifest(1)):
         world.sink().apply_schema(work)
     again = world.again()
     again.script.store = CheckpointStore(world.root / "new-state", pipeline="shop")

@@ -317,14 +317,9 @@ class HandOver:
     def _work(self) -> None:
         if self._threads.wait(self._closed, START_AFTER_S if self._due.after_s is None else self._due.after_s):
             return
-        until_s = self._threads.now_s() + COMMIT_S
-        while not self._state.has_commit() and self._threads.now_s() < until_s:
-            if self._threads.wait(self._closed, LOOK_S):
-                return
-        until_s = self._threads.now_s() + ENDS_SOON_S
-        while self._due.ends_by_itself and self._ends_soon() and self._threads.now_s() < until_s:
-            if self._threads.wait(self._closed, LOOK_S):
-                return
+        self._wait_until(self._state.has_commit, at_most_s=COMMIT_S)
+        if self._due.ends_by_itself:
+            self._wait_until(lambda: not self._ends_soon(), at_most_s=ENDS_SOON_S)
         pause_s = AGAIN_S
         while not (self._closed.is_set() or self._side.ending):
             try:
@@ -342,6 +337,12 @@ class HandOver:
             else:
                 self._hand_over()
                 return
+
+    def _wait_until(self, condition: Callable[[], bool], *, at_most_s: float) -> None:
+        """Return when `condition` holds, so much later at most, and at once when this is closed."""
+        until_s = self._threads.now_s() + at_most_s
+        while not (self._closed.is_set() or condition()) and self._threads.now_s() < until_s:
+            self._threads.wait(self._closed, LOOK_S)
 
     def _ends_soon(self) -> bool:
         """Whether the snapshots are over, or will be within `ENDS_SOON_S` at their pace so far."""

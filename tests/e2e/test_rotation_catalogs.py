@@ -136,36 +136,29 @@ def server(tmp_path: Path) -> Iterator[Server]:
     started.close()
 
 
-@pytest.mark.parametrize("status", [401, 403])
-def test_a_token_of_a_rest_catalog_changes(
-    status: int, server: Server, mariadb: MariaDbServer, mariadb_database: str, tmp_path: Path
-) -> None:
-    file, guard = tmp_path / "token", server.guard
-    guard.token, guard.status = OLD, status
-
-    def change(secret: str) -> None:
-        guard.token = secret
-
-    options = {"type": "rest", "uri": server.uri, "properties": {"token": give(file, OLD)}}
-    world = World(options, change, lambda: guard.refused, lambda: server.catalog)
-    story(world, lambda secret: give(file, secret), mariadb, mariadb_database, tmp_path)
+def of_client(server: Server, secret: str) -> dict[str, str]:
+    """The properties of a client that gets tokens of the OAuth server for `secret`."""
+    return {"credential": f"raycdc:{secret}", "oauth2-server-uri": f"{server.uri}/v1/oauth/tokens"}
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_the_secret_of_a_client_of_a_rest_catalog_changes(
-    status: int, server: Server, mariadb: MariaDbServer, mariadb_database: str, tmp_path: Path
+@pytest.mark.parametrize("login", ["token", "secret"])
+def test_a_token_of_a_rest_catalog_or_the_secret_of_its_client_changes(
+    login: str, status: int, server: Server, mariadb: MariaDbServer, mariadb_database: str, tmp_path: Path
 ) -> None:
-    file, guard = tmp_path / "secret", server.guard
-    guard.secret, guard.status = OLD, status
+    file, guard = tmp_path / login, server.guard
 
     def change(secret: str) -> None:
-        guard.secret = secret
-        guard.end_tokens()
+        if login == "token":
+            guard.token = secret
+        else:
+            guard.secret = secret
+            guard.end_tokens()
 
-    properties = {
-        "credential": f"raycdc:{give(file, OLD)}",
-        "oauth2-server-uri": f"{server.uri}/v1/oauth/tokens",
-    }
+    change(OLD)
+    guard.status = status
+    reference = give(file, OLD)
+    properties = {"token": reference} if login == "token" else of_client(server, reference)
     options = {"type": "rest", "uri": server.uri, "properties": properties}
     world = World(options, change, lambda: guard.refused, lambda: server.catalog)
     story(world, lambda secret: give(file, secret), mariadb, mariadb_database, tmp_path)
@@ -178,10 +171,7 @@ def test_a_clients_token_that_comes_to_its_end_is_got_anew_whatever_the_server_c
     guard = server.guard
     guard.secret = OLD
     monkeypatch.setenv("RAYCDC_TEST_SECRET", OLD)
-    properties = {
-        "credential": "raycdc:${env:RAYCDC_TEST_SECRET}",
-        "oauth2-server-uri": f"{server.uri}/v1/oauth/tokens",
-    }
+    properties = of_client(server, "${env:RAYCDC_TEST_SECRET}")
     options = {"type": "rest", "uri": server.uri, "properties": properties}
     world = World(options, lambda _: None, lambda: guard.refused, lambda: server.catalog)
     mariadb.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)", database=mariadb_database)

@@ -13,7 +13,6 @@ from deltalake.exceptions import CommitFailedError
 
 from raycdc.bridge import run_in_process
 from raycdc.errors import ConfigError, SinkError
-from raycdc.model import TableId
 from raycdc.sinks.api import SinkContext
 from raycdc.sinks.delta import upkeep
 from raycdc.sinks.delta.plugin import DeltaOptimizeOptions, DeltaSinkConfig
@@ -21,20 +20,13 @@ from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.sinks.delta.table import DeltaTarget
 from raycdc.sinks.delta.upkeep import Upkeep
 from tests.epochs.sink_world import World, new_world, play
+from tests.epochs.upkept_lakes import DELTAS, ORDERS
 
-KINDS = (
-    "delta-upsert",
-    "delta-tasks-upsert",
-    "delta-changelog",
-    "delta-partitioned-upsert",
-    "delta-tasks-partitioned-upsert",
-)
-ORDERS = TableId("shop", "orders")
 #: After each commit, and what was taken out goes at once: no configuration could ask for that.
 ALWAYS = DeltaOptimizeOptions.model_construct(every=timedelta(0), target_file=1 << 20, z_order=(), vacuum=timedelta(0))
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=DELTAS)
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     return new_world(request.param, tmp_path)
 

@@ -17,19 +17,9 @@ from raycdc.sinks.delta.compaction import compaction as compaction_of
 from raycdc.sinks.delta.table import DeltaTarget
 from raycdc.sinks.lake_upkeep import RUN_BYTES_MAX, small_groups
 from tests.epochs.sink_world import World, new_world, play, works_of
-from tests.epochs.upkept_lakes import ORDERS, DeltaLake, lake_of
+from tests.epochs.upkept_lakes import DELTAS, ICEBERGS, ORDERS, DeltaLake, lake_of
 
-KINDS = (
-    "delta-upsert",
-    "delta-tasks-upsert",
-    "delta-changelog",
-    "delta-partitioned-upsert",
-    "delta-tasks-partitioned-upsert",
-    "iceberg-upsert",
-    "iceberg-changelog",
-    "iceberg-partitioned-upsert",
-    "iceberg-partitioned-changelog",
-)
+KINDS = (*DELTAS, *ICEBERGS)
 LAKES = ("delta-upsert", "iceberg-upsert")
 
 

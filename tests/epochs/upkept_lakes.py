@@ -6,6 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -33,6 +34,20 @@ from raycdc.sinks.lake_options import OptimizeOptions
 from raycdc.stores.settings import StorageSettings
 from tests.epochs.sink_world import World
 
+#: The kinds of worlds whose sink is each kind of lake.
+DELTAS = (
+    "delta-upsert",
+    "delta-tasks-upsert",
+    "delta-changelog",
+    "delta-partitioned-upsert",
+    "delta-tasks-partitioned-upsert",
+)
+ICEBERGS = (
+    "iceberg-upsert",
+    "iceberg-changelog",
+    "iceberg-partitioned-upsert",
+    "iceberg-partitioned-changelog",
+)
 ORDERS = TableId("shop", "orders")
 ALWAYS = OptimizeOptions.model_construct(every=timedelta(0), target_file=1 << 20)
 
@@ -43,7 +58,6 @@ class Lake(ABC):
     @abstractmethod
     def sink(self, world: World) -> Sink: ...
 
-    @abstractmethod
     def after_commit(
         self,
         world: World,
@@ -53,6 +67,12 @@ class Lake(ABC):
         clock: Callable[[], float] = time.time,
     ) -> None:
         """What the sink of a driver (by default the newest) does after a commit, with a handle that was refreshed."""
+        after_commit = self._after_commit(world, every, clock)
+        after_commit(world.script.generation if generation is None else generation)
+
+    @abstractmethod
+    def _after_commit(self, world: World, every: timedelta, clock: Callable[[], float]) -> Callable[[int], None]:
+        """`after_commit` of the driver whose generation it is called with."""
 
     @abstractmethod
     def append(self, world: World, rows: pa.Table) -> None: ...
@@ -86,19 +106,10 @@ class DeltaLake(Lake):
         made._upkeep = delta.Upkeep(self.options(), upsert=world.write == "upsert")
         return made
 
-    def after_commit(
-        self,
-        world: World,
-        generation: int | None = None,
-        *,
-        every: timedelta = timedelta(0),
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def _after_commit(self, world: World, every: timedelta, clock: Callable[[], float]) -> Callable[[int], None]:
         target = DeltaTarget(world.root / "lake/shop/orders", ORDERS, world.store.app_id)
         assert target.refresh()
-        delta.Upkeep(self.options(every), upsert=True, clock=clock).after_commit(
-            target, world.script.generation if generation is None else generation
-        )
+        return partial(delta.Upkeep(self.options(every), upsert=True, clock=clock).after_commit, target)
 
     def append(self, world: World, rows: pa.Table) -> None:
         table = self._table(world)
@@ -135,17 +146,8 @@ class IcebergLake(Lake):
         assert target.refresh()
         return target
 
-    def after_commit(
-        self,
-        world: World,
-        generation: int | None = None,
-        *,
-        every: timedelta = timedelta(0),
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self.upkeep(world, every, clock=clock).after_commit(
-            self.target(world), world.script.generation if generation is None else generation
-        )
+    def _after_commit(self, world: World, every: timedelta, clock: Callable[[], float]) -> Callable[[int], None]:
+        return partial(self.upkeep(world, every, clock=clock).after_commit, self.target(world))
 
     def append(self, world: World, rows: pa.Table) -> None:
         self.table(world).append(rows)

@@ -186,3 +186,30 @@ def add_column(table: ScriptedTable, name: str) -> None:
     table.schema = type(table.schema)((*table.schema.columns, added), table.schema.primary_key)
     for row in [*table.rows.values(), *(row for _, row in table.changelog)]:
         row[name] = None
+
+
+def play_names(world: TransformedWorld) -> None:
+    """Two epochs of orders whose rows may have another key, their name: some keep it, one gets another, some go."""
+    orders = world.script.table("shop.orders")
+    orders.read([{"id": i, "name": f"N{i}", "qty": i} for i in range(5)])
+    world.script.seal()
+    orders.update((1,), name="N8")
+    orders.update((2,), qty=20)
+    orders.update((3,), id=33)
+    orders.delete((4,))
+    # The names change places: each is free before the other takes it.
+    orders.delete((0,))
+    orders.insert({"id": 7, "name": "N0", "qty": 7})
+    world.script.seal(final=True)
+
+
+def play_shards(world: TransformedWorld) -> None:
+    """Two epochs of orders in two tables, whose rows come to match ``qty > 0``, or match it no more."""
+    one, two = world.script.table("shop.orders_1"), world.script.table("shop.orders_2")
+    for table in (one, two):
+        table.read([{"id": i, "name": table.id.table, "qty": i % 2} for i in range(6)])
+    world.script.seal()
+    one.update((1,), qty=0)
+    two.update((2,), qty=5)
+    two.delete((5,))
+    world.script.seal(final=True)

@@ -9,7 +9,7 @@ import pytest
 
 from raycdc.errors import DataError
 from raycdc.model.transform import Transform
-from tests.epochs.transform_world import new_world
+from tests.epochs.transform_world import new_world, play_names
 
 pytestmark = [
     pytest.mark.spark,
@@ -50,20 +50,10 @@ def keyed(**options: Any) -> Transform:
 
 def test_rows_are_updated_by_another_key_without_spark(tmp_path: Path) -> None:
     world = new_world("delta-upsert", tmp_path, keyed())
-    orders = world.script.table("shop.orders")
-    orders.read([{"id": i, "name": f"N{i}", "qty": i} for i in range(5)])
-    world.script.seal()
-    orders.update((1,), name="M")
-    orders.update((2,), qty=20)
-    orders.update((3,), id=33)
-    orders.delete((4,))
-    # The names change places: each is free before the other takes it.
-    orders.delete((0,))
-    orders.insert({"id": 7, "name": "N0", "qty": 7})
-    world.script.seal(final=True)
+    play_names(world)
     world.loop().run()
     found = {row["name"]: row["qty"] for row in world.target_rows("shop.orders")}
-    assert found == {"N0": 7, "M": 1, "N2": 20, "N3": 3}
+    assert found == {"N0": 7, "N8": 1, "N2": 20, "N3": 3}
 
 
 def test_a_new_key_without_a_value_is_refused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from raycdc.model import Column, LogicalType, TableSchema, TypeKind
 from raycdc.model.routes import Route
 from raycdc.model.transform import Transform
 from tests.epochs.sink_world import COLLECTIONS, DATABASES, TOPICS, world_of
-from tests.epochs.transform_world import TransformedWorld, new_world, play
+from tests.epochs.transform_world import TransformedWorld, new_world, play, play_names, play_shards
 
 pytestmark = [
     pytest.mark.spark,
@@ -117,17 +117,7 @@ def key_of(kind: str, name: str) -> str | int:
 @pytest.mark.parametrize("kind", UPSERTS)
 def test_rows_are_updated_by_another_key(kind: str, make: Make) -> None:
     world = make(kind, BY_NUMBER if kind.startswith("mysql") else BY_NAME)
-    orders = world.script.table("shop.orders")
-    orders.read([{"id": i, "name": f"N{i}", "qty": i} for i in range(5)])
-    world.script.seal()
-    orders.update((1,), name="N8")
-    orders.update((2,), qty=20)
-    orders.update((3,), id=33)
-    orders.delete((4,))
-    # The names change places: each is free before the other takes it.
-    orders.delete((0,))
-    orders.insert({"id": 7, "name": "N0", "qty": 7})
-    world.script.seal(final=True)
+    play_names(world)
     world.loop().run()
     found = {row["name"]: row["qty"] for row in world.target_rows("shop.orders")}
     assert found == {key_of(kind, f"N{name}"): qty for name, qty in ((0, 7), (8, 1), (2, 20), (3, 3))}
@@ -152,14 +142,7 @@ def test_transformed_shards_are_merged_and_go_to_a_second_target(kind: str, make
     world = make(kind, Transform(table=shard, projection="id * 10 + CAST(right(_table, 1) AS INT) AS key, name",
                                  primary_keys=("key",), filter="qty > 0"))  # fmt: skip
     world.routes = (Route(shard, "shop.all"), Route(shard, "shop.copy_$1"))
-    one, two = world.script.table("shop.orders_1"), world.script.table("shop.orders_2")
-    for table in (one, two):
-        table.read([{"id": i, "name": table.id.table, "qty": i % 2} for i in range(6)])
-    world.script.seal()
-    one.update((1,), qty=0)
-    two.update((2,), qty=5)
-    two.delete((5,))
-    world.script.seal(final=True)
+    play_shards(world)
     world.loop().run()
     first, second = {31: "orders_1", 51: "orders_1"}, {12: "orders_2", 22: "orders_2", 32: "orders_2"}
     held = [{row["key"]: row["name"] for row in world.target_rows(f"shop.{t}")} for t in ("all", "copy_1", "copy_2")]

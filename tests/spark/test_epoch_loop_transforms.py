@@ -19,7 +19,7 @@ from raycdc.model.transform import Transform
 from raycdc.schema import DropColumnEvent, RenameColumnEvent
 from raycdc.spark import derive
 from raycdc.testing.servers import MongoDb
-from tests.epochs.transform_world import ORDERS, add_column, new_world, play
+from tests.epochs.transform_world import ORDERS, add_column, new_world, play, play_shards
 
 pytestmark = [
     pytest.mark.spark,
@@ -151,14 +151,7 @@ def test_transformed_tables_are_merged_by_what_they_became(tmp_path: Path, spark
                           primary_keys=("key",), filter="qty > 0")  # fmt: skip
     world = new_world("delta-upsert", tmp_path, transform, spark=spark)
     world.routes = (Route(shard, "lake.orders"),)
-    one, two = world.script.table("shop.orders_1"), world.script.table("shop.orders_2")
-    for table in (one, two):
-        table.read([{"id": i, "name": table.id.table, "qty": i % 2} for i in range(6)])
-    world.script.seal()
-    one.update((1,), qty=0)
-    two.update((2,), qty=5)
-    two.delete((5,))
-    world.script.seal(final=True)
+    play_shards(world)
     world.loop().run()
     expected = {31: "orders_1", 51: "orders_1", 12: "orders_2", 22: "orders_2", 32: "orders_2"}
     assert {row["key"]: row["name"] for row in world.target_rows("lake.orders")} == expected

@@ -156,6 +156,12 @@ class SinkUnavailableError(SinkError):
     cure = "Bring the target back, or end what holds a lock there; the same command goes on from there."
 
 
+class SinkLockedError(SinkUnavailableError):
+    """Somebody has a lock at the sink for longer than we wait: of one target, or of what targets share."""
+
+    cure = "End the session that has the lock, or wait: the same is tried again as soon as the lock is gone."
+
+
 class SparkLostError(SinkUnavailableError):
     """Spark's JVM ended in the middle of its work. It is started anew, and the work is done again."""
 
@@ -179,6 +185,7 @@ class ParkReason(StrEnum):
     TAKEN = "taken"
     GONE = "gone"
     TOUCHED = "touched"
+    BLOCKED = "blocked"
     RULES = "rules"
 
 
@@ -279,6 +286,18 @@ class TargetTouchedError(TableRefusedError, SinkError):
 
     reason = ParkReason.TOUCHED
     cure = "Undo at the target what the text names, or delete the target; then take a new snapshot of the table."
+
+
+class TargetBlockedError(TableRefusedError, SinkError):
+    """One target has taken nothing for minutes, and others of its sink answer: somebody has it locked, or its server
+    or catalog fails for it alone.
+    """
+
+    reason = ParkReason.BLOCKED
+    cure = (
+        "End the session that has the target locked, or mend what fails for it at its server or catalog; then take a "
+        "new snapshot of the table."
+    )
 
 
 class RulesRefusedError(TableRefusedError, SchemaError):

@@ -33,6 +33,8 @@ WAYS_OUT: Mapping[ParkReason, str] = {
     ParkReason.TAKEN: "Move what is there away, or say with pipeline.on_existing what becomes of it",
     ParkReason.GONE: "The target is made anew",
     ParkReason.TOUCHED: "Undo what was done to the target, or delete the target",
+    ParkReason.BLOCKED: "End the session that has the target locked, or mend what fails for it at its server or "
+    "catalog",
     ParkReason.RULES: "Change the [[transform]], [[lookup]], [[mask]] or [[route]], or the table",
 }
 

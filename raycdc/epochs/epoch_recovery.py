@@ -21,7 +21,14 @@ from raycdc.epochs.known_slots import table_of
 from raycdc.epochs.outcomes import Outlook, Recovery
 from raycdc.epochs.parked_targets import Followed
 from raycdc.epochs.parts import EpochParts
-from raycdc.errors import SinkError, StateError, TableRefusedError, TargetGoneError, TargetTouchedError
+from raycdc.errors import (
+    SinkError,
+    StateError,
+    TableRefusedError,
+    TargetBlockedError,
+    TargetGoneError,
+    TargetTouchedError,
+)
 from raycdc.model import TableId
 from raycdc.sinks.api import TableWork
 from raycdc.source.snapshot.stream_state import stream_of
@@ -37,6 +44,7 @@ class EpochRecovery:
         self._ports = parts.ports
         self._works = parts.works
         self._patience = parts.patience
+        self._target_patience = parts.target_patience
         self._parked = parts.parked
         self._holdings = parts.holdings
         self._records = parts.records
@@ -265,7 +273,8 @@ class EpochRecovery:
         for manifest in self._store.manifests(after=epoch - 1):
             self._require_driver(manifest)
             for work in self._works.of(manifest, self._parked).works:
-                self._bar(partial(self._sink.tombstone, replace(work, segments=())), {work.target}, manifest)
+                bar = partial(self._sink.tombstone, replace(work, segments=()))
+                self._bar(partial(self._target_patience, [work.target], bar), {work.target}, manifest)
             if known is None:
                 continue
             for work in self._works.sources(manifest, self._parked):
@@ -289,7 +298,8 @@ class EpochRecovery:
             for target in targets:
                 if table_of(target) is None:
                     sources = self._records.sources_of(target)
-                    self._parked.park(target, sources, manifest, error, self._writer.held_of_refused(target))
+                    held = self._writer.held_of_refused(target, patient=not isinstance(error, TargetBlockedError))
+                    self._parked.park(target, sources, manifest, error, held)
             if self._records.epoch:
                 # Before the manifests go: nobody would refuse it again.
                 self._records.write_again()

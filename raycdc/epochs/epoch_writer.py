@@ -25,7 +25,14 @@ from raycdc.epochs.outcomes import EpochStatistics, FollowedChange
 from raycdc.epochs.parts import EpochParts
 from raycdc.epochs.segment_making import Derived
 from raycdc.epochs.works import Share, require_readable
-from raycdc.errors import ReferenceRefusedError, SegmentUnavailableError, TableRefusedError, ValueRefusedError
+from raycdc.errors import (
+    ReferenceRefusedError,
+    SegmentUnavailableError,
+    SinkError,
+    TableRefusedError,
+    TargetBlockedError,
+    ValueRefusedError,
+)
 from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.schema.events import CreateTableEvent, named_change
@@ -72,7 +79,7 @@ class EpochWriter:
         self._stopping = parts.stopping
         #: Tables commit at once, and rows that one of them leaves out are counted for all.
         self._one_at_a_time = threading.Lock()
-        self._patience = parts.patience
+        self._patience = parts.target_patience
 
     def prepared(self, manifest: Manifest) -> Prepared:
         """The shares of `manifest`; targets that can have none are parked."""
@@ -105,7 +112,7 @@ class EpochWriter:
         reach("before_schema")
         does, part = "changes the target's columns", EpochPart(work.epoch, rows=0, bytes=0)
         with self._ports.board.doing(Stage.SCHEMA, does, table=str(work.target), part=part):
-            self._patience(partial(self._sink.apply_schema, work))
+            self._patience([work.target], partial(self._sink.apply_schema, work))
         reach("after_schema")
 
     def stage(self, prepared: Prepared, works: Sequence[TableWork]) -> None:
@@ -152,7 +159,8 @@ class EpochWriter:
                     works = self._patience.for_spark(derived)
                     # Tasks on other machines read what was made here from this one.
                     works = [replace(work, segments=self._works.placed(work.segments)) for work in works]
-                    prepared.staged.update(self._patience(partial(self._sink.stage, works)))
+                    targets = [work.target for work in works]
+                    prepared.staged.update(self._patience(targets, partial(self._sink.stage, works)))
                 break
             except SegmentUnavailableError:
                 pause_s = pauses.failed(self._ports.threads.now_s())
@@ -302,14 +310,14 @@ class EpochWriter:
             self._sink.commit(work, staged.pop())
 
         try:
-            self._patience(commit)
+            self._patience([work.target], commit)
         except TableRefusedError as error:
             with self._one_at_a_time:
                 before = prepared.derived.bad_rows()
                 work = self._fitting(prepared, work, error)
                 now = prepared.derived.bad_rows()
                 self._tell(prepared, [table for table, count in now.items() if count != before.get(table)])
-            self._patience(commit)
+            self._patience([work.target], commit)
 
     def _refused(self, prepared: Prepared, work: TableWork, error: TableRefusedError) -> None:
         self._park(work.target, prepared.manifest, error)
@@ -318,13 +326,19 @@ class EpochWriter:
     def _park(self, target: TableId, manifest: Manifest, error: TableRefusedError) -> None:
         reach("before_park")
         sources = {*self._works.targets(manifest).get(target, ()), *self._works.sources_of(target)}
-        self._parked.park(target, sources, manifest, error, self.held_of_refused(target))
+        # Nobody waits once more for a target that was waited for.
+        held = self.held_of_refused(target, patient=not isinstance(error, TargetBlockedError))
+        self._parked.park(target, sources, manifest, error, held)
 
-    def held_of_refused(self, target: TableId) -> CommitVector | None:
+    def held_of_refused(self, target: TableId, *, patient: bool = True) -> CommitVector | None:
         """The vector of a target that refused its share; one that is not there to be asked holds nothing."""
         try:
-            return self._holdings.held(target) if self._sink.durable else None
+            return self._holdings.held(target, patient=patient) if self._sink.durable else None
         except TableRefusedError:
+            return None
+        except SinkError:
+            if patient:
+                raise
             return None
 
 

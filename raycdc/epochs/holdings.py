@@ -137,10 +137,11 @@ class Holdings:
                 why_not[target] = error
             return None
 
-    def held(self, target: TableId) -> CommitVector | None:
-        """The vector of a target, or of the known rows of a table."""
+    def held(self, target: TableId, *, patient: bool = True) -> CommitVector | None:
+        """The vector of a target, or of the known rows of a table; asked once unless `patient`."""
         table = table_of(target)
         if table is None:
             with self._board.doing(Stage.LOOK, "waits to hear what the target holds", table=str(target)):
-                return self._patience(partial(self._sink.committed, target))
+                ask = partial(self._sink.committed, target)
+                return self._patience(ask) if patient else ask()
         return self._known.committed(table) if self._known is not None else None

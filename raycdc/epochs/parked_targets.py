@@ -38,6 +38,7 @@ from raycdc.model.behavior import SchemaChangeBehavior
 from raycdc.source.snapshot.stream_state import stream_of
 from raycdc.source.table_life import Parked, Phase
 from raycdc.source.table_requests import begins_again, goes_on, requests_of
+from raycdc.waiting.patience import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +74,13 @@ def parks_of(options: PipelineOptions) -> Parks:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """For a sink whose disk is full: `place` is where it writes, for people; `tell` is told what is waited for."""
+    """For a sink that is away, or whose disk is full: `place` is where it writes, for people; `tell` is told what is
+    waited for; `policy` says how long, for who has no minutes (None: as long as for everything).
+    """
 
     place: str = ""
     tell: Callable[[str], None] = lambda _: None
+    policy: Policy | None = None
 
 
 @dataclass(frozen=True, slots=True)

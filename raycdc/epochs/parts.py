@@ -12,6 +12,7 @@ from raycdc.epochs.ports import EpochPorts
 from raycdc.epochs.record_keeper import RecordKeeper
 from raycdc.epochs.segment_making import SegmentMaking
 from raycdc.epochs.sink_patience import SinkPatience
+from raycdc.epochs.target_patience import TargetPatience
 from raycdc.epochs.works import Works
 from raycdc.sinks.api import Sink
 
@@ -29,6 +30,7 @@ class EpochParts:
     holdings: Holdings
     records: RecordKeeper
     patience: SinkPatience
+    target_patience: TargetPatience
     stopping: threading.Event
 
     @classmethod
@@ -42,4 +44,5 @@ class EpochParts:
         holdings = Holdings(store, sink, ports, works, parked, patience)
         records = RecordKeeper(store, parked, generation=ports.generation, on_parked=ports.parking.on_parked)
         making = SegmentMaking(ports.routing, works.left_out, ports.access)
-        return cls(store, sink, ports, works, making, parked, holdings, records, patience, stopping)
+        of_targets = TargetPatience(sink, patience, parked, records, stopping)
+        return cls(store, sink, ports, works, making, parked, holdings, records, patience, of_targets, stopping)

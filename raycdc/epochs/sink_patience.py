@@ -26,7 +26,9 @@ class SinkPatience:
 
     def __init__(self, waiting: Waiting, stopping: threading.Event, threads: Threads) -> None:
         self._place = waiting.place
-        self._patience = Patience(tell=waiting.tell, stopping=stopping, threads=threads, policy=POLICY)
+        #: For how long a sink is waited for, and how often it is asked meanwhile.
+        self.policy = waiting.policy or POLICY
+        self._patience = Patience(tell=waiting.tell, stopping=stopping, threads=threads, policy=self.policy)
 
     def __call__(self, act: Callable[[], T]) -> T:
         """The result of `act`, which can be done again: it is tried again while the sink is away or its disk full.

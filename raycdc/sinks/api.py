@@ -222,6 +222,13 @@ class Sink(ABC):
         """
         return {}
 
+    def blocked(self, target: TableId, *, wholly: bool = False) -> str:
+        """Who has this one target locked, as a sentence for people; empty where nobody has, or where the sink cannot
+        tell. `wholly`: only those count with whose locks nobody else can write. Asked of a target when
+        `SinkLockedError` came for minutes, and (`wholly`) of others, which go on where nobody has them locked.
+        """
+        return ""
+
     @abstractmethod
     def apply_schema(self, work: TableWork) -> None:
         """Create the target or apply ``work.changes`` to it; idempotent (judged by what the sink has)."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import secrets
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -22,12 +23,15 @@ from raycdc.errors import ParkReason
 from raycdc.testing.compare import read_delta
 from raycdc.testing.jobs import Job, catch_up
 from raycdc.testing.servers import MariaDbServer, PostgresServer
+from tests.e2e.short_patience import shorten_patience
 from tests.e2e.test_jdbc import sink_keys
 from tests.e2e.test_parked_tables import lake_equals_source, tables_command
 from tests.e2e.test_parked_targets import make, merged_equals_sources
 from tests.e2e.test_refusing_targets import parked_run
 
 DATABASE = "ways"
+#: The sink of a run that waits briefly for a lock.
+LOCKED = "jdbc, locked"
 MASK = f'[[mask]]\ncolumns = "{DATABASE}.rules.secret"\nmethod = "mask"\nlength = 4\n'
 MERGED = f"[[route]]\ntable = '{DATABASE}\\.shard_\\d'\nto = \"lake.items\"\n"
 NAMED = f'[[route]]\ntable = "{DATABASE}.named"\nto = "{{}}"\n'
@@ -39,6 +43,9 @@ class World:
     server: MariaDbServer
     #: Runs a statement at the sink, or answers with its rows.
     sink: Callable[[str], list[tuple[object, ...]]] = lambda _: []
+    #: Opens another session there.
+    session: Callable[[], Any] = lambda: None
+    sessions: list[Any] = field(default_factory=list)
 
     def source(self, *statements: str) -> None:
         self.server.execute(*statements, database=DATABASE)
@@ -117,6 +124,18 @@ def too_wide(world: World) -> None:
     )
 
 
+def locked(world: World) -> None:
+    world.sessions.append(world.session())
+    with world.sessions[-1].cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute(f"LOCK TABLE {DATABASE}.blocked IN ACCESS EXCLUSIVE MODE")
+    world.source("INSERT INTO blocked VALUES (3, 3)")
+
+
+def session_ended(world: World) -> None:
+    world.sessions.pop().close()
+
+
 def routed(world: World) -> None:
     world.job.sections = NAMED.format(f"{DATABASE}.another")
 
@@ -183,6 +202,14 @@ STORIES: Mapping[ParkReason, Story] = {
         "or delete the target",
         lambda world: shutil.rmtree(world.lake / "touched"),
     ),
+    ParkReason.BLOCKED: Story(
+        LOCKED,
+        ("blocked",),
+        locked,
+        "End the session that has the target locked",
+        session_ended,
+        equal=lambda world: world.holds("SELECT * FROM blocked", f"SELECT id, v FROM {DATABASE}.blocked ORDER BY id"),
+    ),
     ParkReason.RULES: Story(
         "delta",
         ("rules",),
@@ -227,10 +254,27 @@ def test_what_a_parked_table_of_a_database_is_said_to_need_mends_it(
         play(World(job, mariadb, run))
 
 
-def play(world: World) -> None:
-    """All stories of the sink: cause, parked beside a healthy table, way out, equal."""
+@pytest.mark.server
+def test_what_a_table_is_said_to_need_whose_target_is_locked_mends_it(
+    mariadb: MariaDbServer, postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shorten_patience(tmp_path / "short", monkeypatch)
+    with postgres.fresh_database() as home:
+
+        def rows(statement: str) -> list[tuple[object, ...]]:
+            with postgres.connect(home) as connection, connection.cursor() as cursor:
+                cursor.execute(statement)
+                return [tuple(row) for row in cursor.fetchall()]
+
+        keys = sink_keys(postgres, home)
+        job = Job(tmp_path, mariadb, DATABASE, (r"\w+",), sink="jdbc", sink_keys=keys, local=True, cold=True)
+        play(World(job, mariadb, rows, lambda: postgres.connect(home)), sink=LOCKED)
+
+
+def play(world: World, *, sink: str = "") -> None:
+    """All stories of the `sink` (empty: the job's): cause, parked beside a healthy table, way out, equal."""
     job = world.job
-    stories = {reason: story for reason, story in STORIES.items() if story.sink == job.sink}
+    stories = {reason: story for reason, story in STORIES.items() if story.sink == (sink or job.sink)}
     early = [name for story in stories.values() if not story.late for name in story.tables]
     make(
         world.server,

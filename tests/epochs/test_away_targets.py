@@ -17,7 +17,7 @@ from pymongo.errors import AutoReconnect, OperationFailure
 from raycdc.epochs.parked_targets import Parking, Waiting
 from raycdc.epochs.routing import Routing
 from raycdc.epochs.segment_making import SegmentMaking
-from raycdc.errors import SinkError, SinkUnavailableError, SparkLostError, TargetTouchedError
+from raycdc.errors import SinkError, SinkLockedError, SinkUnavailableError, SparkLostError, TargetTouchedError
 from raycdc.failpoints import heard
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.routes import Router
@@ -242,8 +242,9 @@ def test_a_change_of_a_table_that_somebody_reads_is_tried_again_and_holds_up_no_
 
 
 def test_errors_of_servers_that_may_not_come_again_are_told_apart() -> None:
-    for code in ("57P01", "08006", "40P01", "55P03", "53300"):
+    for code in ("57P01", "08006", "40P01", "53300"):
         assert postgres_refusal(code) is SinkUnavailableError
+    assert postgres_refusal("55P03") is SinkLockedError
     assert postgres_refusal("", "server closed the connection unexpectedly") is SinkUnavailableError
     assert postgres_refusal("", "out of cheese") is SinkError
     assert postgres_unreached("failed: Connection refused") is SinkUnavailableError
@@ -253,8 +254,9 @@ def test_errors_of_servers_that_may_not_come_again_are_told_apart() -> None:
     assert postgres_unreached("SSL error: data too large for modulus") is SinkError
     assert postgres_unreached("SSL error: unexpected eof while reading") is SinkUnavailableError
     assert postgres_unreached("SSL error: decryption failed or bad record mac") is SinkUnavailableError
-    for number in (2013, 1053, 1213, 1205, 1927):
+    for number in (2013, 1053, 1213, 1927):
         assert mysql_refusal(number) is SinkUnavailableError
+    assert mysql_refusal(1205) is SinkLockedError
     target = Target({"bootstrap.servers": "b"}, "t", "i")
     assert type(topic_error(target, KafkaError(KafkaError._ALL_BROKERS_DOWN))) is SinkUnavailableError
     assert type(topic_error(target, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))) is not SinkUnavailableError

@@ -7,15 +7,20 @@ import random
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from raycdc.epochs.parked_targets import ParkedTargets
+from raycdc.errors import TargetBlockedError
 from raycdc.testing.simulation.drivers import DriverSettings, DriverSimulation
 
 #: Seeds of an ordinary test run; ``RAYCDC_DRIVER_SEEDS`` asks for more (or ``FIRST-LAST`` for some).
 SEEDS = 40
 SEEDS_ON_A_STORE = 10
 SEEDS_OF_COMMANDS = 5
+#: Seeds in which a target is parked because it alone is locked.
+BLOCKED = (0,)
 _HISTORY = """
 from raycdc.testing.simulation.drivers import DriverSimulation
 simulation = DriverSimulation(11)
@@ -73,6 +78,24 @@ def test_drivers_that_hand_over_to_engines_keep_the_promises_whichever_dies_when
     """Tables get columns and commands meanwhile, whatever the step of the hand-over is."""
     settings = DriverSettings.of(random.Random(seed))
     DriverSimulation(seed, settings=replace(settings, hands_over=True, commands=commands)).run()
+
+
+@pytest.mark.parametrize("seed", seeds_on_a_store())
+def test_a_target_that_somebody_keeps_locked_is_parked_and_holds_up_no_other_whoever_dies_when(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some of its commits that nobody heard of have landed."""
+    parked: list[bool] = []
+    real = ParkedTargets.park
+
+    def park(self: ParkedTargets, *of: Any, **how: Any) -> None:
+        parked.append(isinstance(of[3], TargetBlockedError))
+        real(self, *of, **how)
+
+    monkeypatch.setattr(ParkedTargets, "park", park)
+    settings = DriverSettings.of(random.Random(seed))
+    DriverSimulation(seed, settings=replace(settings, locks=0.004, tables=3)).run()
+    assert any(parked) or seed not in BLOCKED
 
 
 def test_the_same_seed_gives_the_same_history_in_any_process() -> None:

@@ -126,6 +126,9 @@ class Session(Protocol):
         where there is no record yet. `SinkError` when another session has the lock for a minute.
         """
 
+    def holders(self, target: TableId, *, wholly: bool) -> str:
+        """`raycdc.sinks.jdbc.lock_holders`: for a session that does nothing else."""
+
     def commit(self) -> None: ...
 
     def rollback(self) -> None:

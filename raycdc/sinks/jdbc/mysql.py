@@ -40,6 +40,7 @@ from raycdc.errors import (
 from raycdc.model import Column, TableId, TypeKind
 from raycdc.sinks.jdbc.commits import Commits
 from raycdc.sinks.jdbc.database import IDLE_TIMEOUT_S, LOCK_TIMEOUT_S
+from raycdc.sinks.jdbc.lock_holders import mysql_holders
 from raycdc.sinks.jdbc.misfits import mysql_misfits
 from raycdc.sinks.jdbc.mysql_grants import NEEDED, missing, roles
 from raycdc.sinks.jdbc.mysql_tables import EXACT, MySqlTables, best_collation, definition
@@ -317,6 +318,9 @@ class MySqlSession:
                 f"{LOCK_TIMEOUT_S} seconds: a statement of a driver that was replaced is still at work, or waits for a "
                 "reader of the table. Look at SHOW PROCESSLIST there, and end it"
             )
+
+    def holders(self, target: TableId, *, wholly: bool) -> str:
+        return mysql_holders(self, target, wholly=wholly)
 
     def commit(self) -> None:
         self.run("COMMIT")

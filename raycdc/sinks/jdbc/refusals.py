@@ -1,6 +1,7 @@
 """Which of a database's errors concern the one table that a statement was about, and not the server: by their codes.
 
-A server that goes down, a deadlock, a lock that somebody holds: the same may succeed later (`SinkUnavailableError`).
+A server that goes down, a deadlock, a lock that somebody holds: the same may succeed later (`SinkUnavailableError`, and
+`SinkLockedError` of the lock).
 Everything that is not listed ends the run.
 """
 
@@ -14,6 +15,7 @@ from raycdc.errors import (
     NameRefusedError,
     ReferenceRefusedError,
     SinkError,
+    SinkLockedError,
     SinkUnavailableError,
     TargetGoneError,
     TargetTouchedError,
@@ -45,7 +47,7 @@ _POSTGRES: dict[str, type[SinkError]] = {
     "40": SinkUnavailableError,  # deadlocks
     "53": SinkUnavailableError,  # no memory, disk or connection left
     "55006": SinkUnavailableError,
-    "55P03": SinkUnavailableError,  # a lock that somebody holds
+    "55P03": SinkLockedError,  # a lock that somebody holds
     "57": SinkUnavailableError,  # somebody ended the statement, the session or the server
     "58": SinkUnavailableError,  # the system's errors
 }
@@ -90,9 +92,10 @@ _MYSQL: dict[type[SinkError], tuple[int, ...]] = {
     TargetGoneError: (1049, 1051, 1146),
     # Connections, deadlocks and locks, servers that shut down, start, only read or have no disk left.
     SinkUnavailableError: (
-        *(0, 1021, 1040, 1047, 1053, 1079, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1290, 1317, 1836, 1927),
+        *(0, 1021, 1040, 1047, 1053, 1079, 1158, 1159, 1160, 1161, 1203, 1213, 1290, 1317, 1836, 1927),
         *(2002, 2003, 2006, 2013, 2055, 3169, 4031),
     ),
+    SinkLockedError: (1205,),
     NameRefusedError: (1059, 1102, 1103),
     ColumnsRefusedError: (1060, 1071, 1074, 1117, 1118, 1166),
     # 1906 and 3105: a column that the server computes.

@@ -207,6 +207,10 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
             self._written = password
         return str(file)
 
+    def blocked(self, target: TableId, *, wholly: bool = False) -> str:
+        with self._database.session() as session:
+            return session.holders(target, wholly=wholly)
+
     def _record(self, target: TableId) -> Held | None:
         with self._database.session() as session:
             return session.held(self._context.app_id, target)

@@ -28,13 +28,16 @@ from raycdc.stores.settings import LIKE_ANYBODY, StorageSettings
 @dataclass(slots=True)
 class Guard:
     """Who is let in: with a `token` who has it, with a client's `secret` who got a token for it that is still good, and
-    otherwise everybody. All others hear `status`, whatever they ask. Nobody may do anything with `forbidden` tables.
+    otherwise everybody. All others hear `status`, whatever they ask. Nobody may do anything with `forbidden` tables,
+    and can with `failing` ones.
     """
 
     token: str = ""
     secret: str = ""
     status: int = 401
     forbidden: set[str] = field(default_factory=set)
+    #: For whose tables the server fails, whatever is asked of them.
+    failing: set[str] = field(default_factory=set)
     #: The answer to everything while a gateway has nobody behind it; 0: there is somebody.
     away: int = 0
     #: How many requests heard that.
@@ -68,6 +71,8 @@ class Guard:
             return self.status, told("NotAuthorizedException", Exception("the token is not good"), self.status)
         if path[2:3] == ["tables"] and ".".join([path[1], *path[3:4]]) in self.forbidden:
             return 403, told("ForbiddenException", Exception("a grant is missing"), 403)
+        if path[2:3] == ["tables"] and ".".join([path[1], *path[3:4]]) in self.failing:
+            return 500, told("InternalServerError", Exception("a metadata file is damaged"), 500)
         return None
 
 

@@ -49,6 +49,10 @@ class Faults:
         if self._chance.random() < self._settings.refusals:
             table = self._chance.choice(self._scene.log.tables)
             self._scene.around.server.refuses[table] = self._chance.choice([0.0, 0.5])
+        if self._settings.locks and self._chance.random() < self._settings.locks:
+            locked = self._scene.around.server.locked
+            locked ^= {self._chance.choice(self._scene.log.tables)}
+            self._scene.note(f"locked targets: {sorted(map(str, locked))}")
         if self._chance.random() < self._settings.lost_processes:
             self._lose_a_process()
         if self._settings.hands_over and self._chance.random() < self._settings.lost_engines:

@@ -25,7 +25,7 @@ from raycdc.driver.hand_over import EnginesDue, HandedLauncher, HandOver, StateA
 from raycdc.driver.live_commands import LiveCommands
 from raycdc.epochs.epoch_loop import EpochLoop
 from raycdc.epochs.outcomes import EpochStatistics
-from raycdc.epochs.parked_targets import Parking, Parks
+from raycdc.epochs.parked_targets import Parking, Parks, Waiting
 from raycdc.epochs.ports import EpochPorts
 from raycdc.errors import ClusterLostError, RaycdcError, SegmentUnavailableError
 from raycdc.run_events import HandedOver, RunEvent
@@ -43,10 +43,13 @@ from raycdc.testing.simulation.drivers.fibers import Fibers, FiberThreads, Proce
 from raycdc.testing.simulation.drivers.launcher import SimLauncher, SimSpark
 from raycdc.testing.simulation.drivers.objects import PLACE, MemoryObjects, SimulatedPlace
 from raycdc.testing.simulation.drivers.targets import SimServer, SimSink
+from raycdc.waiting.patience import Policy
 
 READERS_MAX = 2
 #: How many engines do not come up.
 ENGINES_FAIL = 0.2
+#: A sink is waited for as long as a story can wait.
+WAITING = Waiting(policy=Policy(patience_s=1.0))
 T = TypeVar("T")
 #: Every table is selected, and rows of two are never in one target.
 RULES = CommandRules(updates_rows=False, is_selected=lambda _: None)
@@ -192,7 +195,7 @@ class Life:
             next_sealed=lambda after, wait_s: self._next_sealed(store, after, wait_s),
             on_committed=lambda figures: self._committed(store, figures),
             begin_again=lambda manifest, tables, _: self._lost(store, manifest, list(map(str, tables))),
-            parking=Parking(Parks(), on_parked=self._parked),
+            parking=Parking(Parks(), on_parked=self._parked, waiting=WAITING),
             threads=self.threads,
         )
         loop = EpochLoop(store, sink, ports)

@@ -21,6 +21,8 @@ class DriverSettings:
     lost_segments: float = 0.0
     answers_lost: float = 0.0
     refusals: float = 0.0
+    #: How often somebody locks a target, or lets go of one, for longer than drivers wait.
+    locks: float = 0.0
     new_columns: float = 0.01
     #: How often the user asks for new snapshots between two drivers.
     requests: float = 0.0

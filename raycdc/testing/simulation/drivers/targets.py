@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from raycdc.checkpoint.manifest import Segment
-from raycdc.errors import SegmentUnavailableError, SinkError, TargetTouchedError
+from raycdc.errors import SegmentUnavailableError, SinkError, SinkLockedError, TargetTouchedError
 from raycdc.model import TableId
 from raycdc.schema.events import AddColumnEvent, CreateTableEvent, TruncateTableEvent
 from raycdc.sinks.api import CHANGELOG, STEP_APPEND, STEP_LAST, STEP_MERGE, CommitVector, TableWork
@@ -63,12 +63,16 @@ class SimServer:
         #: How often a target refuses what is asked of it, by target; and how often an answer is lost.
         self.refuses: dict[TableId, float] = {}
         self.answers_lost = 0.0
+        #: Targets that somebody has locked: nothing is written to them, and whoever tries hears so.
+        self.locked: set[TableId] = set()
         self.on_write: Callable[[TableId, int], None] = lambda *_: None
         self._random = chance
 
     def refuse(self, target: TableId) -> None:
         if self._random.random() < self.refuses.get(target, 0.0):
             raise TargetTouchedError(f"{target} was touched by somebody.")
+        if target in self.locked:
+            raise SinkLockedError(f"{target} is locked by somebody.")
 
     def install(self, target: TableId, draft: TargetTable) -> None:
         """Make a draft count. `ConflictError` where it was made of another version; the answer may be lost."""
@@ -82,6 +86,8 @@ class SimServer:
             self.on_write(target, epoch)
         if self._random.random() < self.answers_lost:
             raise SinkAwayError(f"{target}: no answer.")
+        if target in self.locked:
+            raise SinkLockedError(f"{target} was locked meanwhile, and nobody heard that it was written.")
 
 
 class SimTarget(Target):
@@ -191,6 +197,10 @@ class SimSink(ExactlyOnceSink[SimTarget]):
             self._server.refuse(target)
         yield handle
         handle.finish()
+
+    def blocked(self, target: TableId, *, wholly: bool = False) -> str:
+        self._fibers.pause("sink: ask")
+        return "It is locked by somebody." if target in self._server.locked else ""
 
     def prepare(self, work: TableWork, batch: Batch) -> StagedRows:
         self._fibers.pause("sink: stage")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from raycdc.checkpoint.manifest_files import Compaction
-from raycdc.errors import RaycdcError, SegmentUnavailableError
+from raycdc.errors import RaycdcError, SegmentUnavailableError, SinkLockedError
 from raycdc.failpoints import heard
 from raycdc.source.parking import TableRequest
 from raycdc.source.table_requests import ask
@@ -116,6 +116,7 @@ class DriverSimulation:
         if self._scene.around.objects is not None:
             self._scene.around.objects.replies_lost = 0.0
         self._scene.around.server.refuses.clear()
+        self._scene.around.server.locked.clear()
         self._scene.around.source.until_caught_up = True
         for life in self._scene.lives:
             life.process.paused = False
@@ -167,7 +168,7 @@ class DriverSimulation:
                     raise SimulationError(self._scene.report(f"{life}")) from life.error
 
     def _is_expected(self, life: Life, error: Exception) -> bool:
-        if isinstance(error, TRANSIENT):
+        if isinstance(error, TRANSIENT) or isinstance(error.__cause__, SinkLockedError):
             return True
         store = self._scene.store()
         newest = store is None or life.term is None or store.generations.newest() <= life.term.generation()

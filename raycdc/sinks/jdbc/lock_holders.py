@@ -1,0 +1,88 @@
+"""Who has a target of a database locked, for people and for the decision whether it alone is blocked.
+
+Asked by the sink when a statement about the target waited in vain for minutes. A question waits for no lock itself, or
+for a second (MySQL and MariaDB).
+
+| server | asked |
+|---|---|
+| PostgreSQL | `pg_locks` and `pg_stat_activity`, which say it to every account, but not the statement |
+| MySQL, MariaDB | a DELETE of no row, which any LOCK TABLES holds up; then `performance_schema.metadata_locks`, or \
+MariaDB's plugin metadata_lock_info, where they are there for the account |
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, Protocol
+
+from raycdc.clients.mysql import quote_name
+from raycdc.clients.postgres import quote
+from raycdc.errors import SinkError, SinkLockedError
+from raycdc.model import TableId
+
+_HOLDERS_SHOWN = 3
+#: Locks of PostgreSQL with which nobody else writes a row (its manual's table of conflicting lock modes).
+_NOBODY_WRITES = ("ShareLock", "ShareRowExclusiveLock", "ExclusiveLock", "AccessExclusiveLock")
+#: Readers hold up a change of the columns; our own sessions end by themselves.
+_OF_POSTGRES = """
+SELECT DISTINCT a.pid, coalesce(a.usename::text, ''), coalesce(a.application_name, ''), l.mode,
+  coalesce(extract(epoch FROM now() - a.xact_start), 0)::bigint
+FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.locktype = 'relation' AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND l.relation = to_regclass($1) AND l.granted AND a.pid <> pg_backend_pid() AND a.application_name <> 'raycdc'
+ORDER BY 5 DESC, 1"""
+_OF_MYSQL = (
+    """SELECT DISTINCT t.PROCESSLIST_ID, t.PROCESSLIST_USER
+    FROM performance_schema.metadata_locks l JOIN performance_schema.threads t ON t.THREAD_ID = l.OWNER_THREAD_ID
+    WHERE l.OBJECT_TYPE = 'TABLE' AND l.OBJECT_SCHEMA = %s AND l.OBJECT_NAME = %s AND l.LOCK_STATUS = 'GRANTED'
+    AND t.PROCESSLIST_ID <> CONNECTION_ID() ORDER BY 1""",
+    """SELECT DISTINCT p.ID, p.USER
+    FROM information_schema.METADATA_LOCK_INFO l JOIN information_schema.PROCESSLIST p ON p.ID = l.THREAD_ID
+    WHERE l.TABLE_SCHEMA = %s AND l.TABLE_NAME = %s AND p.ID <> CONNECTION_ID() ORDER BY 1""",
+)
+
+
+class Asking(Protocol):
+    """The part of a `database.Session` with which statements are run."""
+
+    def run(self, statement: str, *arguments: Any) -> None: ...
+
+    def rows(self, statement: str, *arguments: Any) -> list[tuple[Any, ...]]: ...
+
+    def rollback(self) -> None: ...
+
+
+def postgres_holders(session: Asking, target: TableId, *, wholly: bool) -> str:
+    """A sentence about who has `target` locked, `wholly`: so that nobody else can write; empty where nobody has."""
+    found = [
+        f"session {pid} of {user}{f' ({name})' if name else ''}, for {seconds} s ({mode})"
+        for pid, user, name, mode, seconds in session.rows(_OF_POSTGRES, quote(target.db, target.table))
+        if mode in _NOBODY_WRITES or not wholly
+    ]
+    if not found:
+        return ""
+    return f"It is locked by {'; '.join(found[:_HOLDERS_SHOWN])}. SELECT pg_terminate_backend(pid) ends a session."
+
+
+def mysql_holders(session: Asking, target: TableId, *, wholly: bool) -> str:
+    """`postgres_holders` of MySQL and MariaDB; a lock of rows only is seen where the server tells who has which."""
+    locked = False
+    session.run("SET SESSION lock_wait_timeout = 1")
+    try:
+        session.run(f"DELETE FROM {quote_name(target.db, target.table)} WHERE FALSE")
+    except SinkLockedError:
+        locked = True
+    session.rollback()
+    if wholly and not locked:
+        return ""
+    found = list[str]()
+    for statement in _OF_MYSQL:
+        # Of a server that has no such table, or tells it to others only.
+        with suppress(SinkError):
+            found += [
+                f"session {number} of {user}" for number, user in session.rows(statement, target.db, target.table)
+            ]
+    if not (found or locked):
+        return ""
+    who = "; ".join(found[:_HOLDERS_SHOWN]) or "another session (SHOW FULL PROCESSLIST lists them)"
+    return f"It is locked by {who}. KILL ends a session."

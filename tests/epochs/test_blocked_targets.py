@@ -1,0 +1,269 @@
+"""The epoch loop over one target that takes nothing while others do: it is parked, they go on, and it comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import adbc_driver_manager
+import pymysql
+import pytest
+
+from raycdc.checkpoint.parked import ParkedTarget
+from raycdc.checkpoint.recovery import CommitVector
+from raycdc.epochs.parked_targets import Parking, Waiting
+from raycdc.errors import ParkReason, SinkError, SinkUnavailableError
+from raycdc.model import TableId
+from raycdc.schema import CreateTableEvent, TruncateTableEvent
+from raycdc.sinks.api import Sink, TableWork
+from raycdc.sinks.jdbc import mysql
+from raycdc.testing.servers import DatabaseServer, PostgresServer
+from raycdc.waiting.patience import Policy
+from tests.epochs.sink_world import World, new_world, world_of
+
+NAMES = ("shop.orders", "shop.items")
+ITEMS = TableId("shop", "items")
+PATIENCE = Policy(patience_s=2.0)
+
+
+class Story:
+    """Two tables, of which shop.items is blocked from epoch 2 on, and begins again in epoch 3."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.told: list[str] = []
+        self.parked: dict[str, ParkedTarget] = {}
+        self.incarnation = 0
+        for name in NAMES:
+            world.script.table(name).read([{"id": i, "name": "snapshot", "qty": i} for i in range(3)])
+        self.seal()
+
+    def seal(self, *, final: bool = False) -> None:
+        incarnations = {"shop.orders": 0, "shop.items": self.incarnation}
+        self.world.script.seal(final=final, incarnations=incarnations)
+
+    def change(self, number: int) -> None:
+        for name in NAMES:
+            self.world.script.table(name).insert({"id": 10 + number, "name": "log", "qty": number})
+        self.seal(final=True)
+
+    def begin_again(self) -> None:
+        """As the source does when a new snapshot is asked for."""
+        self.incarnation += 3
+        items = self.world.script.table("shop.items")
+        items.truncate()
+        items.changes.extend((TruncateTableEvent(items.id), CreateTableEvent(items.id, items.schema)))
+        self.seal()
+        items.read([{"id": i, "name": "anew", "qty": i} for i in range(2)])
+        self.seal(final=True)
+
+    @property
+    def parking(self) -> Parking:
+        def on_parked(new: Mapping[str, ParkedTarget]) -> None:
+            self.parked |= new
+
+        return Parking(on_parked=on_parked, waiting=Waiting("", self.told.append, PATIENCE))
+
+    def run(self, sink: Sink | None = None) -> None:
+        loop = self.world.loop(sink or self.world.sink(), parking=self.parking)
+        loop.recover()
+        if self.world.store.sealed_epochs(loop.committed):
+            loop.run()
+
+    def rows(self, name: str) -> list[int]:
+        rows = self.world.rows(self.world.script.table(name))
+        if self.world.write == "upsert":
+            return sorted(row["id"] for row in rows)
+        there: set[int] = set()
+        for row in sorted(rows, key=lambda row: row["_seq"]):
+            if row["_op"] == "T":
+                there.clear()
+            elif row["_op"] in ("+I", "+U"):
+                there.add(row["id"])
+            else:
+                there.discard(row["id"])
+        return sorted(there)
+
+    def require_parked(self) -> str:
+        """The reason that people are told."""
+        assert list(self.parked) == ["shop.items"]
+        entry = self.parked["shop.items"]
+        assert (entry.reason, entry.epoch) == (ParkReason.BLOCKED, 2)
+        assert "raycdc tables resnapshot CONFIG shop.items" in entry.text
+        assert len(self.rows("shop.orders")) == 4
+        return entry.text
+
+    def require_back(self) -> None:
+        self.begin_again()
+        self.run()
+        assert self.rows("shop.items") == [0, 1]
+        self.change(2)
+        self.run()
+        for name in NAMES:
+            assert self.rows(name) == [row["id"] for row in self.world.script.table(name).contents()]
+
+
+@contextmanager
+def somebody(server: PostgresServer | DatabaseServer, *statements: str) -> Iterator[Callable[[], object]]:
+    """Another session with a lock; the function ends it."""
+    connection = server.connect()
+    cursor = connection.cursor()
+    try:
+        is_postgres = isinstance(server, PostgresServer)
+        cursor.execute(f"SELECT {'pg_backend_pid' if is_postgres else 'CONNECTION_ID'}()")
+        number = cursor.fetchall()[0][0]
+        for statement in statements:
+            cursor.execute(statement)
+        yield lambda: server.execute(f"SELECT pg_terminate_backend({number})" if is_postgres else f"KILL {number}")
+    finally:
+        with suppress(pymysql.Error, adbc_driver_manager.Error):
+            cursor.close()
+        with suppress(pymysql.Error, adbc_driver_manager.Error):
+            connection.close()
+
+
+POSTGRES_TABLE = ("BEGIN", "LOCK TABLE shop.items IN ACCESS EXCLUSIVE MODE")
+POSTGRES_ROWS = ("BEGIN", "INSERT INTO shop.items VALUES (11, 'theirs', 1)")
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("kind", "statements"),
+    [
+        ("postgres-upsert", POSTGRES_TABLE),
+        ("postgres-upsert", POSTGRES_ROWS),
+        ("postgres-changelog", POSTGRES_TABLE),
+        ("mysql-upsert", ("LOCK TABLES shop.items WRITE",)),
+        ("mysql-upsert", ("LOCK TABLES shop.items READ",)),
+    ],
+)
+def test_a_target_that_somebody_keeps_locked_is_parked_and_the_others_go_on(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    statements: tuple[str, ...],
+) -> None:
+    wait_briefly(monkeypatch)
+    story = Story(world_of(request, kind, tmp_path))
+    story.run()
+    story.change(1)
+    assert story.world.server is not None
+    with somebody(story.world.server, *statements) as end:
+        story.run()
+        told = story.require_parked()
+        assert "It is locked by " in told
+        assert "session" in told
+        if kind.startswith("postgres"):
+            assert "pg_terminate_backend" in told
+        # Nobody waits for it again, at no start either.
+        story.told.clear()
+        story.world.script.table("shop.orders").insert({"id": 50, "name": "log", "qty": 1})
+        story.seal(final=True)
+        story.run()
+        assert story.told == []
+        assert 50 in story.rows("shop.orders")
+        end()
+    story.require_back()
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("kind", "statements"),
+    [
+        ("postgres-upsert", ("BEGIN", "LOCK TABLE shop.items, shop.orders IN ACCESS EXCLUSIVE MODE")),
+        ("postgres-upsert", ("BEGIN", "LOCK TABLE raycdc_commit IN ACCESS EXCLUSIVE MODE")),
+        ("mysql-upsert", ("LOCK TABLES shop.items WRITE, shop.orders WRITE",)),
+    ],
+)
+def test_where_all_targets_are_locked_the_run_ends_and_a_new_one_goes_on_without_a_snapshot(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    statements: tuple[str, ...],
+) -> None:
+    wait_briefly(monkeypatch)
+    story = Story(world_of(request, kind, tmp_path))
+    story.run()
+    story.change(1)
+    assert story.world.server is not None
+    with somebody(story.world.server, *statements) as end:
+        with pytest.raises(SinkError, match="is waited for"):
+            story.run()
+        end()
+    story.run()
+    assert story.parked == {}
+    story.world.check()
+
+
+def wait_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("postgres", "mysql"):
+        monkeypatch.setattr(f"raycdc.sinks.jdbc.{module}.LOCK_TIMEOUT_S", 1)
+    session = [
+        "SET SESSION innodb_lock_wait_timeout = 1, lock_wait_timeout = 1" if "lock_wait_timeout" in text else text
+        for text in mysql._SESSION
+    ]
+    monkeypatch.setattr(mysql, "_SESSION", tuple(session))
+
+
+class Failing:
+    """A sink whose catalog answers 500 to whatever is asked of one target, from where on `fails` says so."""
+
+    def __init__(self, sink: Sink, *, where: tuple[str, ...], lands: bool = False) -> None:
+        self._sink, self._where, self._lands = sink, where, lands
+        self.asked = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sink, name)
+
+    def _answer(self, where: str, target: TableId) -> None:
+        if target == ITEMS and where in self._where:
+            self.asked += 1
+            raise SinkUnavailableError(f"The Iceberg table {target}: the catalog answers 500.")
+
+    def committed(self, target: TableId) -> CommitVector | None:
+        self._answer("committed", target)
+        return self._sink.committed(target)
+
+    def stage(self, works: list[TableWork]) -> Mapping[TableId, Any]:
+        for work in works:
+            self._answer("stage", work.target)
+        return self._sink.stage(works)
+
+    def commit(self, work: TableWork, staged: Any) -> None:
+        if self._lands and work.target == ITEMS:
+            self._sink.commit(work, staged)
+        self._answer("commit", work.target)
+        self._sink.commit(work, staged)
+
+
+@pytest.mark.parametrize("kind", ["iceberg-upsert", "iceberg-changelog", "delta-upsert"])
+@pytest.mark.parametrize(("where", "lands"), [("stage", False), ("commit", False), ("commit", True)])
+def test_a_target_for_which_alone_the_catalog_fails_is_parked(
+    kind: str, where: str, tmp_path: Path, *, lands: bool
+) -> None:
+    """A commit that `lands` had no answer: the target holds an epoch in which it is parked."""
+    story = Story(new_world(kind, tmp_path))
+    story.run()
+    story.change(1)
+    sink: Any = Failing(story.world.sink(), where=(where, "committed"), lands=lands)
+    loop = story.world.loop(sink, parking=story.parking)
+    loop.run()
+    assert "other targets answer: The Iceberg table shop.items: the catalog answers 500." in story.require_parked()
+    assert len(story.told) == 1
+    story.require_back()
+
+
+def test_a_catalog_that_refuses_commits_and_tells_of_the_table_ends_the_run_and_loses_nothing(tmp_path: Path) -> None:
+    story = Story(new_world("delta-upsert", tmp_path))
+    story.run()
+    story.change(1)
+    sink: Any = Failing(story.world.sink(), where=("commit",))
+    with pytest.raises(SinkError, match=r"waited for: .* answers 500\."):
+        story.world.loop(sink, parking=story.parking).run()
+    assert story.parked == {}
+    story.run()
+    story.world.check()

@@ -31,7 +31,7 @@ from raycdc.sinks.api import CHANGELOG, UPSERT, SinkContext, TableWork, TargetSh
 from raycdc.sinks.changes import check_key, check_unmerged, fitted_to
 from raycdc.sinks.delta.columns import check_columns
 from raycdc.sinks.delta.plugin import DeltaSinkConfig
-from raycdc.sinks.delta.table import DeltaTarget
+from raycdc.sinks.delta.table import DeltaTarget, told_of
 from raycdc.sinks.delta.target import DeltaSteps, Staged, columns_of, order_column
 from raycdc.sinks.delta.tasks import WritePartitioned
 from raycdc.sinks.delta.upkeep import Upkeep
@@ -107,7 +107,8 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         # Who only reads has a handle of its own: refreshing the shared one would move the snapshot that a commit under
         # way has just checked.
         table = self._target(target) if writes else self._handle(target)
-        yield DeltaSteps(table, self._context, self._with_options)
+        with told_of(table):
+            yield DeltaSteps(table, self._context, self._with_options)
 
     def check_work(self, work: TableWork) -> None:
         check_columns(work, columns_of(work, self._context))

@@ -18,7 +18,8 @@ none.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -175,7 +176,11 @@ class DeltaTarget:
 
     @property
     def table(self) -> DeltaTable:
-        assert self._table is not None, f"{self.name} was not refreshed"
+        """As of the last `refresh`, or a commit since. `TargetGoneError` where that found none."""
+        if self._table is None:
+            raise TargetGoneError(
+                f"{self.place} disappeared while it was being written to. Read its source table anew."
+            )
         return self._table
 
     def renewed(self) -> None:
@@ -199,9 +204,10 @@ class DeltaTarget:
     def _held(self) -> _Record:
         snapshot = self.table.version()
         if self._record is None or self._record[0] != snapshot:
-            version = self.table.transaction_version(self.app_id)
+            with told_of(self):
+                version = self.table.transaction_version(self.app_id)
+                noted = None if version is None else self.table.transaction_version(mark_of(self.app_id))
             vector = None if version is None else version_to_vector(version)
-            noted = None if version is None else self.table.transaction_version(mark_of(self.app_id))
             self._record = snapshot, _Record(vector, noted)
         return self._record[1]
 
@@ -241,7 +247,7 @@ class DeltaTarget:
         least, most = pc.min_max(keys.column(0)).values()
         within = (ds.field(names[0]) >= least) & (ds.field(names[0]) <= most)
         hashes = np.concatenate([key_hashes(batch, names) for batch in keys.to_batches()])
-        for batch in key_batches(self.table, names, within):
+        for batch in _key_batches(self, names, within):
             found = np.flatnonzero(np.isin(key_hashes(batch, names), hashes))
             if found.size:
                 # Equal hashes are equal keys but for one in billions.
@@ -268,6 +274,28 @@ class DeltaTarget:
         return kind(f"{self.place} {what}: {text}{demands and f' The table demands: {demands}.'}")
 
 
+@contextmanager
+def told_of(target: DeltaTarget) -> Iterator[None]:
+    """What delta-rs says of the table within the block becomes a `SinkError`: it reads parts of the log only when they
+    are asked for, and somebody may have deleted them meanwhile. Errors of our own files go through.
+    """
+    try:
+        yield
+    except Exception as cause:
+        if not _is_of_delta(cause):
+            raise
+        raise target.error("cannot be read", cause) from cause
+
+
+def _key_batches(target: DeltaTarget, names: Sequence[str], within: ds.Expression) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from key_batches(target.table, names, within)
+    except Exception as cause:
+        if not is_the_tables(cause):
+            raise
+        raise target.error("cannot be read", cause) from cause
+
+
 def is_ours_alone(target: DeltaTarget) -> bool:
     """Whether all rows of the table are to be those of its source, but for rows that others added."""
     return target.ownership.created_by_us and not set(META_COLUMNS) <= set(target.arrow().names)
@@ -280,6 +308,13 @@ def is_the_tables(error: Exception) -> bool:
     # Arrow reads the files of a table, which somebody may have damaged; its computing is our own.
     libraries = ("deltalake", "pyarrow.parquet", "pyarrow.dataset")
     return isinstance(error, pa.ArrowException | ValueError) and raised_in(error, *libraries)
+
+
+def _is_of_delta(error: Exception) -> bool:
+    """Whether delta-rs said it, among errors that may be of our own files, too."""
+    if isinstance(error, DeltaError):
+        return True
+    return (type(error) is Exception or isinstance(error, OSError)) and raised_in(error, "deltalake")
 
 
 def listed(columns: Sequence[str]) -> str:

@@ -1,0 +1,63 @@
+"""Tables of lakes that somebody deletes at the very moment of a commit."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from raycdc.model import TableId
+from raycdc.sinks.delta.log import LogWatch, Losses
+from raycdc.sinks.delta.table import DeltaTarget
+from tests.epochs.touched_story import Story, folder
+
+
+@pytest.mark.parametrize("kind", ["delta-upsert", "delta-changelog", "delta-tasks-upsert"])
+@pytest.mark.parametrize("what", ["folder", "log", "newest"])
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_delta_table_that_goes_while_it_is_committed_is_parked_alone(
+    kind: str, what: str, moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = Story(kind, tmp_path)
+    log = folder(story.world) / "_delta_log"
+    taken: list[str] = []
+
+    def take() -> None:
+        if not taken:
+            taken.append(what)
+            if what == "newest":
+                max(log.glob("*.json")).unlink()
+            else:
+                shutil.rmtree(log if what == "log" else log.parent)
+
+    committed, looked = DeltaTarget.tried, DeltaTarget.refresh
+
+    def tried(target: DeltaTarget) -> None:
+        committed(target)
+        if target.name == TableId("shop", "items"):
+            if moment == "before":
+                take()
+            monkeypatch.setattr(DeltaTarget, "refresh", refresh)
+
+    def refresh(target: DeltaTarget) -> bool:
+        # delta-rs has the commit, and whoever looks at it next finds nothing.
+        if target.name == TableId("shop", "items"):
+            monkeypatch.setattr(LogWatch, "look", look)
+        return looked(target)
+
+    watched = LogWatch.look
+
+    def look(watch: LogWatch, table: DeltaTable) -> Losses | None:
+        losses = watched(watch, table)
+        if moment == "after":
+            take()
+        return losses
+
+    monkeypatch.setattr(DeltaTarget, "tried", tried)
+    story.goes_on(2)
+    monkeypatch.undo()
+    assert taken
+    assert story.parked is not None
+    assert str(folder(story.world)) in story.parked.text

@@ -9,8 +9,10 @@ import pytest
 from deltalake import DeltaTable
 
 from raycdc.model import TableId
+from raycdc.schema.events import CreateTableEvent, TruncateTableEvent
 from raycdc.sinks.delta.log import LogWatch, Losses
 from raycdc.sinks.delta.table import DeltaTarget
+from tests.epochs.sink_world import works_of
 from tests.epochs.touched_story import Story, folder
 
 
@@ -61,3 +63,15 @@ def test_a_delta_table_that_goes_while_it_is_committed_is_parked_alone(
     assert taken
     assert story.parked is not None
     assert str(folder(story.world)) in story.parked.text
+
+    # The way out that the text names, while the driver goes on.
+    shutil.rmtree(folder(story.world), ignore_errors=True)
+    table = story.items
+    table.truncate()
+    table.changes.extend((TruncateTableEvent(table.id), CreateTableEvent(table.id, table.schema)))
+    table.insert({"id": 20, "name": "anew", "qty": 1})
+    (work,) = works_of(story.loop, story.world.script.seal(), begun=True)
+    story.sink.apply_schema(work)
+    story.sink.commit(work, story.sink.stage([work])[work.target])
+    # A changelog has the truncation as a row without a key.
+    assert {row["id"] for row in story.world.rows(table)} - {None} == {20}

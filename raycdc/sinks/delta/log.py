@@ -90,9 +90,9 @@ class LogWatch:
 
     def is_another(self) -> bool:
         """Whether the log is not the one of the last look any more: the table was deleted, or made anew. Also where
-        the newest commit of then is part of a checkpoint alone by now: nobody can tell.
+        the newest commit of then is part of a checkpoint alone, or was deleted before that look: nobody can tell.
         """
-        return self._seen is not None and self._identity(self._seen) != self._file
+        return self._seen is not None and (self._file is None or self._identity(self._seen) != self._file)
 
     def look(self, table: DeltaTable) -> Losses | None:
         """Sync the commits since the last look, or, at the first, those since the pipeline's last one, and see whether

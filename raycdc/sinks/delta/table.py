@@ -113,7 +113,7 @@ class DeltaTarget:
         try:
             if self._table is not None and self.log.is_another():
                 # delta-rs would go on with what it read of the table that was.
-                self._forget()
+                self.drop()
             if self._table is not None and keys_change(self.path) and self._reached != storage_options(self.path):
                 # A table of delta-rs keeps the keys that it was opened with.
                 self._table = None
@@ -129,7 +129,7 @@ class DeltaTarget:
             self._table = None
             return False
         except (DeltaError, OSError) as cause:
-            raise self.error("cannot be read", cause) from cause
+            raise unreadable(self, cause) from cause
         self._fresh = True
         self._check_same()
         vector = self.vector()
@@ -141,10 +141,11 @@ class DeltaTarget:
 
     def forget(self) -> None:
         """For who makes the table: whichever one was there counts no more, and the next `refresh` finds what is."""
-        self._forget()
+        self.drop()
         self._id = ""
 
-    def _forget(self) -> None:
+    def drop(self) -> None:
+        """Close the handle: the next `refresh` opens the table anew, and looks whether it is the same one."""
         self._table, self._record, self.log = None, None, LogWatch(self.path, self.app_id)
 
     def _check_same(self) -> None:
@@ -284,7 +285,7 @@ def told_of(target: DeltaTarget) -> Iterator[None]:
     except Exception as cause:
         if not _is_of_delta(cause):
             raise
-        raise target.error("cannot be read", cause) from cause
+        raise unreadable(target, cause) from cause
 
 
 def _key_batches(target: DeltaTarget, names: Sequence[str], within: ds.Expression) -> Iterator[pa.RecordBatch]:
@@ -293,7 +294,14 @@ def _key_batches(target: DeltaTarget, names: Sequence[str], within: ds.Expressio
     except Exception as cause:
         if not is_the_tables(cause):
             raise
-        raise target.error("cannot be read", cause) from cause
+        raise unreadable(target, cause) from cause
+
+
+def unreadable(target: DeltaTarget, cause: Exception) -> SinkError:
+    """An error of reading it; the next look opens it anew, as the handle may be of a table that is not there."""
+    error = target.error("cannot be read", cause)
+    target.drop()
+    return error
 
 
 def is_ours_alone(target: DeltaTarget) -> bool:

@@ -14,21 +14,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, TableFeatures, Transaction, write_deltalake
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    PostCommitHookProperties,
+    TableFeatures,
+    Transaction,
+    write_deltalake,
+)
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from raycdc.failpoints import reach
-from raycdc.model.layout import ANY_LAYOUT, TableLayout
 from raycdc.sinks.absence import is_absent, is_refused
 from raycdc.sinks.delta.admission import Admission
 from raycdc.sinks.delta.demands import Demands
-from raycdc.sinks.delta.layout import set_by_us
 from raycdc.sinks.delta.places import is_table, storage_options
 from raycdc.sinks.delta.reading import Rewritten, rewritten_batches, staged_batches
 from raycdc.sinks.delta.rewrite import rewrite
@@ -51,6 +57,11 @@ from raycdc.stores.files import delete, reading, relative
 #: How often a commit that lost against another writer of the table (OPTIMIZE, say) is tried again.
 CONFLICT_RETRIES = 5
 
+#: delta-rs makes a checkpoint with each commit whose version and one are a multiple of this property, and of that
+#: number where the table has none.
+CHECKPOINT_INTERVAL = "delta.checkpointInterval"
+CHECKPOINT_EVERY = 100
+
 #: Decimals of so many digits survive becoming a 64-bit float.
 EXACT_DIGITS = 15
 
@@ -63,9 +74,17 @@ class DeltaCommits:
         self._admission = Admission(target)
 
     def create(
-        self, schema: pa.Schema, stamp: Stamp, layout: TableLayout = ANY_LAYOUT, *, replace: bool = False
+        self,
+        schema: pa.Schema,
+        stamp: Stamp,
+        partition_by: Sequence[str] = (),
+        options: Mapping[str, str] = MappingProxyType({}),
+        *,
+        replace: bool = False,
     ) -> None:
-        """Make an empty table of `schema`; with `replace` what was there is removed in the same commit."""
+        """Make an empty table of `schema` with the properties `options`; with `replace` what was there is removed in
+        the same commit.
+        """
 
         def run() -> None:
             DeltaTable.create(
@@ -73,11 +92,11 @@ class DeltaCommits:
                 storage_options=storage_options(self._target.path),
                 schema=schema,
                 mode="overwrite" if replace else "error",
-                partition_by=list(layout.columns),
+                partition_by=list(partition_by),
                 configuration={
-                    **set_by_us(layout),
+                    **options,
                     **nothing_left(self._target.app_id),
-                    **self._configuration(schema, layout.columns),
+                    **self._configuration(schema, partition_by),
                 },
                 raise_if_key_not_exists=False,
                 commit_properties=self._properties(stamp, next_version=True, made=True),
@@ -136,7 +155,12 @@ class DeltaCommits:
         self._committed(
             stamp,
             f"cannot be filled with the default of {', '.join(defaults)}",
-            lambda: self._target.table.update(values, predicate=empty, commit_properties=self._properties(stamp)),
+            lambda: self._target.table.update(
+                values,
+                predicate=empty,
+                commit_properties=self._properties(stamp),
+                post_commithook_properties=self._hooks(),
+            ),
         )
 
     def rewrite(self, columns: Sequence[Rewritten], stamp: Stamp, *, empty: bool) -> None:
@@ -155,6 +179,7 @@ class DeltaCommits:
                 if self._target.ownership.created_by_us
                 else None,
                 commit_properties=self._properties(stamp, next_version=True),
+                post_commithook_properties=self._hooks(),
             )
 
         self._committed(stamp, "cannot be written with its new columns", run)
@@ -189,6 +214,7 @@ class DeltaCommits:
                 schema=self._target.table.schema(),
                 partition_by=self._target.partition_columns,
                 commit_properties=self._properties(stamp),
+                post_commithook_properties=self._hooks(),
             ),
         )
         reach("before_look")
@@ -221,6 +247,7 @@ class DeltaCommits:
                     schema=self._target.table.schema(),
                     partition_by=self._target.partition_columns,
                     commit_properties=self._properties(stamp, next_version=True),
+                    post_commithook_properties=self._hooks(),
                 )
                 return
             merger = self._target.table.merge(
@@ -231,6 +258,7 @@ class DeltaCommits:
                 # Keys in memory let it skip files by their statistics, where those can be trusted.
                 streamed_exec=any(_is_wide(source.schema.field(name).type) for name in key),
                 commit_properties=self._properties(stamp),
+                post_commithook_properties=self._hooks(),
             )
             merger = merger.when_matched_delete(f"s.{quote(DELETED)}")
             merger = merger.when_matched_update(updates, predicate=newer)
@@ -245,7 +273,11 @@ class DeltaCommits:
             stamp,
             "cannot take an append",
             lambda: write_deltalake(
-                self._target.table, whole, mode="append", commit_properties=self._properties(stamp)
+                self._target.table,
+                whole,
+                mode="append",
+                commit_properties=self._properties(stamp),
+                post_commithook_properties=self._hooks(),
             ),
         )
 
@@ -263,6 +295,7 @@ class DeltaCommits:
                 mode="overwrite",
                 schema_mode=None,
                 commit_properties=self._properties(stamp, next_version=True),
+                post_commithook_properties=self._hooks(),
             ),
         )
 
@@ -285,6 +318,7 @@ class DeltaCommits:
                 pa.RecordBatchReader.from_batches(schema, staged_batches(files, schema)),
                 mode="append",
                 commit_properties=self._properties(stamp),
+                post_commithook_properties=self._hooks(),
             )
 
         self._committed(stamp, "cannot take an append", run)
@@ -344,6 +378,12 @@ class DeltaCommits:
         """Properties of a table that we make."""
         return {CREATED_BY: self._target.app_id, **properties(schema, partition_by)}
 
+    def _hooks(self) -> PostCommitHookProperties:
+        """What delta-rs does behind the next commit: it looks for commits that are older than the table's log keeps
+        only where it makes a checkpoint, because nothing can go before that, and each look lists the whole log.
+        """
+        return hooks(self._target.table)
+
     def _properties(self, stamp: Stamp, *, next_version: bool = False, made: bool = False) -> CommitProperties:
         """With `next_version` the commit fails where another one came between the snapshot and it; with `made` it makes
         the table, whose id is not known yet.
@@ -355,6 +395,15 @@ class DeltaCommits:
             app_transactions=[Transaction(self._target.app_id, vector_to_version(stamp.vector)), *marks],
             custom_metadata={"userMetadata": stamp.text(self._target.app_id)},
         )
+
+
+def hooks(table: DeltaTable) -> PostCommitHookProperties:
+    """See `DeltaCommits._hooks`. Where another writer comes between, a later checkpoint's commit looks."""
+    said = table.metadata().configuration.get(CHECKPOINT_INTERVAL, "")
+    every = (int(said) if said.isdecimal() else 0) or CHECKPOINT_EVERY
+    makes_checkpoint = (table.version() + 2) % every == 0
+    # None leaves it to the table's `delta.enableExpiredLogCleanup`.
+    return PostCommitHookProperties(cleanup_expired_logs=None if makes_checkpoint else False)
 
 
 def _is_conflict(cause: Exception) -> bool:

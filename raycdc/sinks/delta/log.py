@@ -94,6 +94,12 @@ class LogWatch:
         """
         return self._seen is not None and (self._file is None or self._identity(self._seen) != self._file)
 
+    def is_newest(self, version: int) -> bool:
+        """Whether the log has the commit of that version, and none behind it. Where its file is gone, so may be those
+        behind it, and nobody can tell by names alone.
+        """
+        return not is_there(self._log_file(version + 1)) and is_there(self._log_file(version))
+
     def look(self, table: DeltaTable) -> Losses | None:
         """Sync the commits since the last look, or, at the first, those since the pipeline's last one, and see whether
         others took rows away in them.

@@ -122,7 +122,8 @@ class DeltaTarget:
                     return False
                 self._reached = storage_options(self.path)
                 self._table = opened_with(self._reached, self.path)
-            else:
+            elif not self.log.is_newest(self._table.version()):
+                # It lists the log, which costs more with every commit; and most looks find nothing new.
                 self._table.update_incremental()
             losses = self.log.look(self._table)
         except TableNotFoundError:

@@ -23,6 +23,7 @@ from raycdc.failpoints import reach
 from raycdc.sinks.absence import is_absent, is_refused
 from raycdc.sinks.api import told_nobody
 from raycdc.sinks.delta import spark_merge
+from raycdc.sinks.delta.commits import hooks
 from raycdc.sinks.delta.compaction import compaction
 from raycdc.sinks.delta.demands import without_values
 from raycdc.sinks.delta.plugin import NO_SPARK_ORDER, DeltaOptimizeOptions
@@ -101,6 +102,7 @@ class Upkeep:
                 commit_properties=CommitProperties(
                     max_commit_retries=0, custom_metadata={"userMetadata": json.dumps({"raycdc": "optimize"})}
                 ),
+                post_commithook_properties=hooks(target.table),
             )
         return found.whole
 

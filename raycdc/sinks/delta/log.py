@@ -62,6 +62,16 @@ class _Entry:
     operation: str
     of_raycdc: bool
     ours: bool
+    #: The app transactions in it, by app; None where one of this pipeline may be there that was not found.
+    transactions: Mapping[str, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Transactions:
+    """The app transactions in all commits behind version `since` of a table, up to the one that was looked at last."""
+
+    since: int
+    versions: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +95,8 @@ class LogWatch:
         #: Files of the pipeline's last commit before the first look that were not there then: whoever made that commit
         #: may have died before it looked for them itself.
         self.lost: list[str] = []
+        #: Those of the commits that the last look found new; None where it could not read all of them.
+        self.transactions: Transactions | None = None
         #: Commits that were just read, and will be looked at.
         self._read: dict[int, list[str]] = {}
 
@@ -108,6 +120,7 @@ class LogWatch:
         if version == self._seen:
             return None
         known = self._since_ours(table) if self._seen is None else self._history(table, version - self._seen)
+        self.transactions = None if self._seen is None else _transactions(known, self._seen, version)
         commits = [self._synced(entry) for entry in reversed(known)]
         self._read.clear()
         if self._seen is None and known and known[-1].ours and (gone := self._absent(commits[0].added)):
@@ -165,18 +178,23 @@ class LogWatch:
             except FileNotFoundError:
                 break  # Cleaned up, and so are those before it.
             infos = [json.loads(line)["commitInfo"] for line in lines if line.startswith('{"commitInfo"')]
-            entries.append(self._entry(version, infos[0] if infos else CommitInfo()))
+            entries.append(self._entry(version, infos[0] if infos else CommitInfo(), lines))
         return entries
 
-    def _entry(self, version: int, info: CommitInfo) -> _Entry:
-        """A commit as its ``commitInfo`` describes it."""
+    def _entry(self, version: int, info: CommitInfo, lines: Sequence[str]) -> _Entry:
+        """A commit as its ``commitInfo``, and the transactions in its `lines`, describe it."""
         operation = str(info.get("operation") or "").upper()
         mode = str((info.get("operationParameters") or {}).get("mode") or "").upper()
         note = _note(info.get("userMetadata"))
         ours = note.get("pipeline") == self._app_id
         of_raycdc = bool({"pipeline", "raycdc"} & note.keys())
         replaces = operation == "WRITE" and mode == "OVERWRITE"
-        return _Entry(version, mode if replaces else operation, of_raycdc, ours)
+        found = [json.loads(line)["txn"] for line in lines if line.startswith('{"txn"')]
+        transactions = {str(txn["appId"]): int(txn["version"]) for txn in found}
+        # Another writer may write its lines in another way.
+        unclear = self._app_id not in transactions and any(self._app_id in line for line in lines)
+        operation = mode if replaces else operation
+        return _Entry(version, operation, of_raycdc, ours, None if unclear else transactions)
 
     def _synced(self, entry: _Entry) -> Commit:
         """A commit, which is on the disk now with the files that it added, whoever wrote them."""
@@ -259,6 +277,18 @@ class LogWatch:
             return _files(table_at(self._path, version))
         except (DeltaError, OSError):
             return {"": None}
+
+
+def _transactions(entries: Sequence[_Entry], since: int, version: int) -> Transactions | None:
+    """Those of `entries`, the newest first, which are to be all commits behind `since` up to `version`."""
+    if [entry.version for entry in entries] != [*range(version, since, -1)]:
+        return None
+    versions: dict[str, int] = {}
+    for entry in reversed(entries):
+        if entry.transactions is None:
+            return None
+        versions |= entry.transactions
+    return Transactions(since, versions)
 
 
 def _files(table: DeltaTable) -> dict[str, int | None]:

@@ -83,6 +83,12 @@ class _Record:
     vector: CommitVector | None
     table: int | None
 
+    def after(self, transactions: Mapping[str, int], app_id: str) -> _Record:
+        """That behind commits with these app transactions."""
+        version = transactions.get(app_id)
+        vector = self.vector if version is None else version_to_vector(version)
+        return _Record(vector, None if vector is None else transactions.get(mark_of(app_id), self.table))
+
 
 class DeltaTarget:
     """See the module's docstring. Errors of delta-rs become `SinkError` naming the table."""
@@ -204,14 +210,22 @@ class DeltaTarget:
         return str(self.table.metadata().id)
 
     def _held(self) -> _Record:
-        snapshot = self.table.version()
-        if self._record is None or self._record[0] != snapshot:
-            with told_of(self):
-                version = self.table.transaction_version(self.app_id)
-                noted = None if version is None else self.table.transaction_version(mark_of(self.app_id))
-            vector = None if version is None else version_to_vector(version)
-            self._record = snapshot, _Record(vector, noted)
+        snapshot, record = self.table.version(), self._record
+        if record is None or record[0] != snapshot:
+            new = self.log.transactions
+            if record is None or new is None or new.since != record[0]:
+                self._record = snapshot, self._read_record()
+            else:
+                self._record = snapshot, record[1].after(new.versions, self.app_id)
+        assert self._record is not None
         return self._record[1]
+
+    def _read_record(self) -> _Record:
+        """From all commits since the last checkpoint, and that: delta-rs reads them anew for each question."""
+        with told_of(self):
+            version = self.table.transaction_version(self.app_id)
+            noted = None if version is None else self.table.transaction_version(mark_of(self.app_id))
+        return _Record(None if version is None else version_to_vector(version), noted)
 
     @property
     def ownership(self) -> Ownership:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,13 +13,9 @@ from raycdc.model import TableId
 from raycdc.model.layout import TableLayout
 from raycdc.sinks.api import STEP_LAST, CommitVector
 from raycdc.sinks.delta.commits import DeltaCommits, hooks
-from raycdc.sinks.delta.layout import LogRetention
-from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.sinks.delta.table import DeltaTarget
 from raycdc.sinks.steps import Stamp
-from tests.epochs.sink_world import new_world, play
 
-HOUR = timedelta(hours=1)
 KEPT = {"delta.checkpointInterval": "10", "delta.logRetentionDuration": "interval 0 hours"}
 
 
@@ -41,7 +36,9 @@ def test_old_commits_go_with_a_checkpoint_unless_the_table_keeps_them(tmp_path: 
     path = tmp_path / "t"
     target = target_at(path)
     options = KEPT | ({} if cleaned_up else {"delta.enableExpiredLogCleanup": "false"})
-    DeltaCommits(target).create(pa.schema([pa.field("k", pa.int32())]), stamp(1), options=options)
+    DeltaCommits(target).create(
+        pa.schema([pa.field("k", pa.int32())]), stamp(1), TableLayout(options=tuple(options.items()))
+    )
     numbers, asked = [], []
     for epoch in range(2, 26):
         if hooks(target.table).cleanup_expired_logs is not False:
@@ -79,8 +76,15 @@ def test_a_look_finds_what_others_committed_and_lists_nothing_otherwise(
     assert target.refresh()
     assert len(listed) == 1
     assert target.table.version() == 2
-    # Where nobody can tell by names, it is asked.
-    (tmp_path / "t/_delta_log/00000000000000000002.json").rename(tmp_path / "gone.json")
+    # Where nobody can tell by names, it is asked: its file is gone, or a cleanup is half done.
+    log = tmp_path / "t/_delta_log"
+    (log / "_last_checkpoint").write_text('{"version":2,"size":1}')
+    assert target.log.is_newest(2)
+    for odd in ('{"version":3,"size":1}', "{", "{}", "3"):
+        (log / "_last_checkpoint").write_text(odd)
+        assert not target.log.is_newest(2)
+    (log / "_last_checkpoint").unlink()
+    (log / "00000000000000000002.json").rename(tmp_path / "gone.json")
     assert not target.log.is_newest(2)
 
 
@@ -136,42 +140,3 @@ def test_a_commit_that_names_the_pipeline_in_a_way_of_its_own_is_asked_for(tmp_p
     assert target.refresh()
     assert target.log.transactions is None
     assert target.vector() == CommitVector(2, STEP_LAST, 1)
-
-
-def test_a_table_that_is_vacuumed_keeps_its_log_as_long_unless_somebody_chose_otherwise() -> None:
-    assert LogRetention.of(None, HOUR) is None
-    short = LogRetention.of(timedelta(minutes=90), HOUR)
-    long = LogRetention.of(timedelta(days=7), timedelta(days=2))
-    assert short is not None
-    assert long is not None
-    made = short.of_new(TableLayout())
-    assert made == {
-        "delta.logRetentionDuration": "interval 2 hours",
-        "delta.deletedFileRetentionDuration": "interval 26 hours",
-        "raycdc.retention": "interval 2 hours, interval 26 hours",
-    }
-    assert long.of_new(TableLayout())["delta.deletedFileRetentionDuration"] == "interval 264 hours"
-    # Asked for otherwise in the configuration.
-    asked = TableLayout(options=(("delta.logRetentionDuration", "interval 30 days"),))
-    assert not short.of_new(asked)
-    assert not short.of_old(asked, made)
-    # Another vacuum changes what was our own choice, and nothing else.
-    assert long.of_old(TableLayout(), made) == long.of_new(TableLayout())
-    assert not long.of_old(TableLayout(), {})
-    assert not long.of_old(TableLayout(), made | {"delta.logRetentionDuration": "interval 30 days"})
-
-
-def test_tables_that_are_made_get_it_and_follow_another_vacuum(tmp_path: Path) -> None:
-    world = new_world("delta-upsert", tmp_path)
-    play(world, epochs=2)
-    for vacuum in (timedelta(hours=3), timedelta(hours=5)):
-        sink = world.sink()
-        assert isinstance(sink, DeltaSink)
-        sink._properties.retention = LogRetention.of(vacuum, HOUR)
-        world.loop(sink).run()
-        there = DeltaTable(str(world.root / "lake/shop/orders")).metadata().configuration
-        assert there["delta.logRetentionDuration"] == f"interval {vacuum // HOUR} hours"
-        world.script.random_epoch(operations=30)
-        world.script.seal(final=True)
-    world.loop().run()
-    world.check()

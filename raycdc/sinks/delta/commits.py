@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -32,9 +31,11 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from raycdc.failpoints import reach
+from raycdc.model.layout import ANY_LAYOUT, TableLayout
 from raycdc.sinks.absence import is_absent, is_refused
 from raycdc.sinks.delta.admission import Admission
 from raycdc.sinks.delta.demands import Demands
+from raycdc.sinks.delta.layout import set_by_us
 from raycdc.sinks.delta.places import is_table, storage_options
 from raycdc.sinks.delta.reading import Rewritten, rewritten_batches, staged_batches
 from raycdc.sinks.delta.rewrite import rewrite
@@ -74,17 +75,9 @@ class DeltaCommits:
         self._admission = Admission(target)
 
     def create(
-        self,
-        schema: pa.Schema,
-        stamp: Stamp,
-        partition_by: Sequence[str] = (),
-        options: Mapping[str, str] = MappingProxyType({}),
-        *,
-        replace: bool = False,
+        self, schema: pa.Schema, stamp: Stamp, layout: TableLayout = ANY_LAYOUT, *, replace: bool = False
     ) -> None:
-        """Make an empty table of `schema` with the properties `options`; with `replace` what was there is removed in
-        the same commit.
-        """
+        """Make an empty table of `schema`; with `replace` what was there is removed in the same commit."""
 
         def run() -> None:
             DeltaTable.create(
@@ -92,11 +85,11 @@ class DeltaCommits:
                 storage_options=storage_options(self._target.path),
                 schema=schema,
                 mode="overwrite" if replace else "error",
-                partition_by=list(partition_by),
+                partition_by=list(layout.columns),
                 configuration={
-                    **options,
+                    **set_by_us(layout),
                     **nothing_left(self._target.app_id),
-                    **self._configuration(schema, partition_by),
+                    **self._configuration(schema, layout.columns),
                 },
                 raise_if_key_not_exists=False,
                 commit_properties=self._properties(stamp, next_version=True, made=True),

@@ -8,10 +8,7 @@ is one that makes no name of a folder, which other writers of the table (a merge
 from __future__ import annotations
 
 import datetime
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -91,46 +88,6 @@ def no_layout(layout: TableLayout, schema: TableSchema) -> str:
 def set_by_us(layout: TableLayout) -> dict[str, str]:
     """The properties asked for but those `BY_SPARK`."""
     return {name: value for name, value in layout.options if name not in BY_SPARK}
-
-
-#: How long the log of a table keeps its older versions, and names the files that were taken out of it.
-_RETENTION = ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
-#: Where we chose those two: their values, so that others are known to be somebody else's choice.
-_CHOSEN = "raycdc.retention"
-
-#: A vacuum finds the files to delete in the log, and may be late.
-_LATE_MIN = timedelta(days=1)
-
-
-@dataclass(frozen=True, slots=True)
-class LogRetention:
-    """How long the logs of the pipeline's own tables keep what a vacuum makes unreadable. A log has a file for each
-    commit of a month unless something is said, and each commit, and whoever opens the table, lists it.
-    """
-
-    versions: timedelta
-    removed: timedelta
-
-    @classmethod
-    def of(cls, vacuum: timedelta | None, every: timedelta) -> LogRetention | None:
-        """That of tables whose files are deleted `vacuum` after they were taken out, by upkeep `every` so often."""
-        return None if vacuum is None else cls(vacuum, vacuum + max(_LATE_MIN, 2 * every))
-
-    def of_new(self, layout: TableLayout) -> dict[str, str]:
-        """The properties of a table that is made; none where `layout` asks for one of them."""
-        if set(_RETENTION) & dict(layout.options).keys():
-            return {}
-        values = [_interval(kept) for kept in (self.versions, self.removed)]
-        return {**dict(zip(_RETENTION, values, strict=True)), _CHOSEN: ", ".join(values)}
-
-    def of_old(self, layout: TableLayout, there: Mapping[str, str]) -> dict[str, str]:
-        """Those of a table with the properties `there`; none where they are not our choice."""
-        ours = there.get(_CHOSEN) == ", ".join(there.get(name, "") for name in _RETENTION)
-        return self.of_new(layout) if ours else {}
-
-
-def _interval(kept: timedelta) -> str:
-    return f"interval {math.ceil(kept.total_seconds() / 3600)} hours"
 
 
 def unfit(name: str, arrow: pa.DataType) -> str:

@@ -23,7 +23,7 @@ from raycdc.checkpoint.disk import sync_folder
 from raycdc.sinks.delta.places import table_at
 from raycdc.sinks.delta.reading import file_batches, has_vectors
 from raycdc.sinks.kept_rows import COMPARED_BYTES_MAX, are_kept
-from raycdc.stores.files import AnyPath, content, identity, is_there
+from raycdc.stores.files import AnyPath, StorePath, content, identity, is_there
 
 #: How many commits a new watch looks back for the pipeline's last one, one number after the other; None is all.
 _LOOKS: tuple[int | None, ...] = (10, 1_000, None)
@@ -107,10 +107,18 @@ class LogWatch:
         return self._seen is not None and (self._file is None or self._identity(self._seen) != self._file)
 
     def is_newest(self, version: int) -> bool:
-        """Whether the log has the commit of that version, and none behind it. Where its file is gone, so may be those
-        behind it, and nobody can tell by names alone.
+        """Whether the log, in a folder of this machine, has the commit of that version and surely none behind it. In a
+        store a listing costs no more than a file. A cleanup may be half done where there is a checkpoint behind.
         """
-        return not is_there(self._log_file(version + 1)) and is_there(self._log_file(version))
+        if isinstance(self._path, StorePath) or is_there(self._log_file(version + 1)):
+            return False
+        try:
+            checkpoint = json.loads(content(self._path / "_delta_log" / "_last_checkpoint"))["version"]
+        except FileNotFoundError:
+            checkpoint = -1
+        except (ValueError, KeyError, TypeError):
+            return False
+        return isinstance(checkpoint, int) and checkpoint <= version and is_there(self._log_file(version))
 
     def look(self, table: DeltaTable) -> Losses | None:
         """Sync the commits since the last look, or, at the first, those since the pipeline's last one, and see whether
@@ -281,7 +289,7 @@ class LogWatch:
 
 def _transactions(entries: Sequence[_Entry], since: int, version: int) -> Transactions | None:
     """Those of `entries`, the newest first, which are to be all commits behind `since` up to `version`."""
-    if [entry.version for entry in entries] != [*range(version, since, -1)]:
+    if version <= since or [entry.version for entry in entries] != [*range(version, since, -1)]:
         return None
     versions: dict[str, int] = {}
     for entry in reversed(entries):

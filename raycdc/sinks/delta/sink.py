@@ -30,10 +30,9 @@ from raycdc.model import TableId
 from raycdc.sinks.api import CHANGELOG, UPSERT, SinkContext, TableWork, TargetShape
 from raycdc.sinks.changes import check_key, check_unmerged, fitted_to
 from raycdc.sinks.delta.columns import check_columns
-from raycdc.sinks.delta.layout import LogRetention
 from raycdc.sinks.delta.plugin import DeltaSinkConfig
 from raycdc.sinks.delta.table import DeltaTarget, told_of
-from raycdc.sinks.delta.target import DeltaSteps, Staged, TableProperties, columns_of, order_column
+from raycdc.sinks.delta.target import DeltaSteps, Staged, columns_of, order_column
 from raycdc.sinks.delta.tasks import WritePartitioned
 from raycdc.sinks.delta.upkeep import Upkeep
 from raycdc.sinks.lakes import Lake
@@ -81,12 +80,10 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         self._lake = Lake(config.path)
         self.small_bytes_max = SMALL_BYTES_MAX
         self._upkeep: Upkeep | None = None
-        optimize = config.optimize
-        retention = None if optimize is None else LogRetention.of(optimize.vacuum, optimize.every)
-        self._properties = TableProperties(retention)
         self._targets: dict[TableId, DeltaTarget] = {}
         #: Asked while another thread may be committing to the target.
         self._takes: dict[TableId, _Takes] = {}
+        self._with_options: set[str] = set()
 
     def open(self, context: SinkContext) -> None:
         self.look(context)
@@ -111,7 +108,7 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         # way has just checked.
         table = self._target(target) if writes else self._handle(target)
         with told_of(table):
-            yield DeltaSteps(table, self._context, self._properties)
+            yield DeltaSteps(table, self._context, self._with_options)
 
     def check_work(self, work: TableWork) -> None:
         check_columns(work, columns_of(work, self._context))
@@ -152,7 +149,7 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         if (handle := self._targets.get(target)) is not None:
             handle.forget()
         self._takes.pop(target, None)
-        self._properties.seen.discard(str(target))
+        self._with_options.discard(str(target))
 
     def discard(self, target: TableId) -> None:
         """Delete a table with all its versions: for one that is nobody's but the pipeline's."""

@@ -83,6 +83,13 @@ class _Record:
     vector: CommitVector | None
     table: int | None
 
+    @classmethod
+    def read(cls, table: DeltaTable, app_id: str) -> _Record:
+        """From all commits since the last checkpoint, and that: delta-rs reads them anew for each question."""
+        version = table.transaction_version(app_id)
+        noted = None if version is None else table.transaction_version(mark_of(app_id))
+        return cls(None if version is None else version_to_vector(version), noted)
+
     def after(self, transactions: Mapping[str, int], app_id: str) -> _Record:
         """That behind commits with these app transactions."""
         version = transactions.get(app_id)
@@ -125,6 +132,7 @@ class DeltaTarget:
                 self._table = None
             if self._table is None:
                 if not is_table(self.path):
+                    self.drop()
                     return False
                 self._reached = storage_options(self.path)
                 self._table = opened_with(self._reached, self.path)
@@ -133,7 +141,7 @@ class DeltaTarget:
                 self._table.update_incremental()
             losses = self.log.look(self._table)
         except TableNotFoundError:
-            self._table = None
+            self.drop()
             return False
         except (DeltaError, OSError) as cause:
             raise unreadable(self, cause) from cause
@@ -214,18 +222,12 @@ class DeltaTarget:
         if record is None or record[0] != snapshot:
             new = self.log.transactions
             if record is None or new is None or new.since != record[0]:
-                self._record = snapshot, self._read_record()
+                with told_of(self):
+                    self._record = snapshot, _Record.read(self.table, self.app_id)
             else:
                 self._record = snapshot, record[1].after(new.versions, self.app_id)
         assert self._record is not None
         return self._record[1]
-
-    def _read_record(self) -> _Record:
-        """From all commits since the last checkpoint, and that: delta-rs reads them anew for each question."""
-        with told_of(self):
-            version = self.table.transaction_version(self.app_id)
-            noted = None if version is None else self.table.transaction_version(mark_of(self.app_id))
-        return _Record(None if version is None else version_to_vector(version), noted)
 
     @property
     def ownership(self) -> Ownership:

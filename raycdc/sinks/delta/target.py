@@ -23,7 +23,7 @@ from raycdc.sinks.delta import spark_merge
 from raycdc.sinks.delta.columns import check_mergeable
 from raycdc.sinks.delta.commits import DeltaCommits
 from raycdc.sinks.delta.evolution import evolve
-from raycdc.sinks.delta.layout import BY_SPARK, LogRetention, check_values, set_by_us
+from raycdc.sinks.delta.layout import BY_SPARK, check_values, set_by_us
 from raycdc.sinks.delta.others import check_unchanged
 from raycdc.sinks.delta.places import foreign, is_table
 from raycdc.sinks.delta.table import DeltaTarget
@@ -50,30 +50,17 @@ class Staged:
     small: list[Input] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class TableProperties:
-    """What a sink knows of its tables' properties: how long their logs are kept, where that is chosen, and the targets
-    that were seen to have all that the configuration asks for.
+class DeltaSteps(Target):
+    """A Delta table in the hands of one thread. `with_options` are the targets that were seen to have the properties
+    that the configuration asks for; the sink keeps it.
     """
 
-    retention: LogRetention | None
-    seen: set[str] = field(default_factory=set)
-
-
-class DeltaSteps(Target):
-    """A Delta table in the hands of one thread. The sink keeps `properties`."""
-
-    def __init__(
-        self,
-        table: DeltaTarget,
-        context: SinkContext,
-        properties: TableProperties,
-    ) -> None:
+    def __init__(self, table: DeltaTarget, context: SinkContext, with_options: set[str]) -> None:
         super().__init__(table.name, f"The Delta table {table.path} of {table.name}")
         self._table = table
         self._commits = DeltaCommits(table)
         self._context = context
-        self._properties = properties
+        self._with_options = with_options
 
     def standing(self, epoch: int | None = None) -> Standing:
         table = self._table
@@ -91,10 +78,10 @@ class DeltaSteps(Target):
         return self._table.ownership.created_by_us
 
     def create(self, work: TableWork, stamp: Stamp) -> None:
-        self._create(work, stamp, replace=False)
+        self._commits.create(columns_of(work, self._context), stamp, work.layout)
 
     def replace(self, work: TableWork, stamp: Stamp) -> None:
-        self._create(work, stamp, replace=True)
+        self._commits.create(columns_of(work, self._context), stamp, work.layout, replace=True)
 
     def adopt(self, work: TableWork, stamp: Stamp) -> None:
         wanted = columns_of(work, self._context)
@@ -111,7 +98,7 @@ class DeltaSteps(Target):
 
     def steps(self, work: TableWork, staged: Staged) -> Sequence[int]:
         self._table.check_layout(work.layout)
-        if str(self.name) not in self._properties.seen:
+        if str(self.name) not in self._with_options:
             self._set_options(work)
         there = ((STEP_APPEND, staged.append), (STEP_MERGE, staged.merge or staged.small))
         return [step for step, rows in there if rows]
@@ -168,13 +155,6 @@ class DeltaSteps(Target):
     def taken(self) -> TargetTakenError:
         return taken_by_others(f"The Delta table {self._table.path}", "choose another sink.path")
 
-    def _create(self, work: TableWork, stamp: Stamp, *, replace: bool) -> None:
-        options = set_by_us(work.layout)
-        if (retention := self._properties.retention) is not None:
-            options |= retention.of_new(work.layout)
-        columns = columns_of(work, self._context)
-        self._commits.create(columns, stamp, work.layout.columns, options, replace=replace)
-
     # -- rows
 
     def _merge_files(self, work: TableWork, staged: Sequence[CompactedFile], stamp: Stamp) -> None:
@@ -217,14 +197,12 @@ class DeltaSteps(Target):
 
     def _set_options(self, work: TableWork) -> None:
         options, table = set_by_us(work.layout), self._table
-        if (retention := self._properties.retention) is not None:
-            options |= retention.of_old(work.layout, table.table.metadata().configuration)
         if self._context.upsert:
             options |= table.ownership.note(table.arrow().names, work.schema.arrow().names)
         self._commits.set_options(options)
         if by_spark := table.lacking({n: v for n, v in work.layout.options if n in BY_SPARK}):
             spark_merge.set_options(self._context.spark, self._table, by_spark)
-        self._properties.seen.add(str(self.name))
+        self._with_options.add(str(self.name))
 
 
 def _read(path: FileName, columns: Sequence[str]) -> pa.Table:

@@ -69,9 +69,9 @@ class ReadDocuments(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """A change whose document was not found. `key` is BSON (``{_id: …}``), `time` its cluster time, `wall_ms` its wall
-    time (-1: not told), and `seen` the cluster time that the read has seen. It is `due` where the log up to that was
-    read already.
+    """A change whose document was not found. `key` is BSON (``{_id: …}``), `time` its cluster time (of several, that of
+    the first), `wall_ms` its wall time (of several, that of the last; -1: not told), and `seen` the cluster time that
+    the read has seen. It is `due` where the log up to that was read already.
     """
 
     table: TableId
@@ -185,15 +185,21 @@ class DocumentReads:
             parts.append(document)
             end += len(document)
         absent: dict[bytes, int] = {}
+        changes: dict[bytes, list[int]] = {}
         for n, key in keys.items():
             events[n, codes.E_AFTER] = places.get(bson.encode({"_id": key}), 0)
             if not events[n, codes.E_AFTER]:
-                absent[_key(batch.data, int(events[n, codes.E_KEY]))] = n
+                raw = _key(batch.data, int(events[n, codes.E_KEY]))
+                absent[raw] = n
+                changes.setdefault(raw, []).append(n)
         data = b"".join(parts)
         later = self._settle(writer.table, data, events, absent)
         for raw, n in absent.items():
-            if later.get(raw, -1) < n:
-                time, wall_ms = int(events[n, codes.E_TIME]), int(events[n, codes.E_WALL])
+            settled = later.get(raw, -1)
+            if settled < n:
+                # It is absent since the first change that nothing settled, and what is told of it is as of the last.
+                first = next(change for change in changes[raw] if change > settled)
+                time, wall_ms = int(events[first, codes.E_TIME]), int(events[n, codes.E_WALL])
                 self._wait(Absent(writer.table, writer.layout.uuid, raw, time, wall_ms, documents.seen))
         return data, events
 
@@ -310,7 +316,8 @@ class DocumentReads:
         own = self._absent.setdefault(absent.table, {})
         before = own.get(absent.key)
         if before is not None and before.uuid == absent.uuid:
-            absent = replace(absent, seen=min(absent.seen, before.seen), due=before.due)
+            time, seen = min(absent.time, before.time), min(absent.seen, before.seen)
+            absent = replace(absent, time=time, seen=seen, due=before.due)
         own[absent.key] = absent
         self._bytes += 0 if before is not None else len(absent.key) + _BYTES_EACH
         self._first_seen = absent.seen if self._first_seen is None else min(self._first_seen, absent.seen)

@@ -86,6 +86,17 @@ def test_a_change_after_the_last_deletion_is_not_settled_by_it() -> None:
     assert waiting(passed) == [1]
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_one_that_changed_once_more_behind_an_end_is_not_settled_at_it(*, together: bool) -> None:
+    events = [update(11, 1), update(14, 1)]
+    answers = [answer(*events)] if together else [answer(one) for one in events]
+    script = Script(*answers, answer(behind=token(20)))
+    passed = units(reader(script, read_documents=Server(30)), script)
+    notes = [unit.place.notes for unit in passed if unit.place.notes is not None][-1]
+    assert not document_reads.is_settled(notes, ordinal_of(12, 1))
+    assert document_reads.is_settled(notes, ordinal_of(10, 9))
+
+
 def test_a_change_that_nothing_explains_is_looked_up_again_and_then_told() -> None:
     script = Script(answer(update(11, 1), update(11, 2, place=2), update(11, 3, place=3)), answer(behind=token(30)))
     server = Server(30, [3], [1])
@@ -136,7 +147,7 @@ def test_one_that_changes_all_the_time_and_is_never_found_is_told() -> None:
     script = Script(*(answer(update(second, 1)) for second in range(11, 40)), answer(behind=token(50)))
     server = Server(20)
     passed = units(reader(script, read_documents=server), script)
-    assert [row.pos for unit in passed for row in missing_of(unit)][:1] == ["20.1"]
+    assert [row.pos for unit in passed for row in missing_of(unit)][:1] == ["11.1"]
     assert waiting(passed) == []
 
 

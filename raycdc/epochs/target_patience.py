@@ -85,6 +85,8 @@ class TargetPatience:
                 if len(targets) == 1:
                     self._troubled.add(targets[0])
                     if targets[0] in self._blocked and not isinstance(cause, SparkLostError):
+                        # For this once: what comes next to it comes of a new beginning.
+                        self._blocked.discard(targets[0])
                         raise self._error(targets[0], cause, "") from cause
                 raise
             self._took.update(targets)
@@ -100,12 +102,18 @@ class TargetPatience:
             cause = error.__cause__
             if not isinstance(cause, SinkUnavailableError) or isinstance(cause, SparkLostError):
                 raise
-            # A stop ends the waiting, too.
-            if self._stopping.is_set():
-                raise
+            alone = 0
             for target in targets:
-                if (words := self._blocks(target, cause)) is not None:
-                    self._blocked.add(target)
+                # A stop ends the waiting, too. Each that is asked may take its time; where nobody is there for two of
+                # the targets, nobody is for the rest.
+                if self._stopping.is_set() or alone > 1:
+                    raise
+                other = next(filter(self._answers, self._others(target)), None) if self._sink.durable else None
+                if other is None:
+                    alone += 1
+                elif (words := self._words(target, cause)) is not None and self._answers(other):
+                    if len(targets) > 1:
+                        self._blocked.add(target)
                     raise self._error(target, cause, words) from cause
             raise
 
@@ -114,18 +122,8 @@ class TargetPatience:
         text = f"{target} has taken nothing for {minutes:.0f} minutes, and other targets answer"
         return TargetBlockedError(f"{text}: {str(cause).rstrip('.')}. {words}".rstrip())
 
-    def _blocks(self, target: TableId, cause: SinkUnavailableError) -> str | None:
-        """Words about who or what blocks `target` alone (may be empty); None where that is not certain."""
-        if not self._sink.durable:
-            return None
-        other = next(filter(self._answers, self._others(target)), None)
-        if other is None:
-            return None
-        words = self._words(target, cause)
-        return words if words is not None and self._answers(other) else None
-
     def _words(self, target: TableId, cause: SinkUnavailableError) -> str | None:
-        """As `_blocks`, if others answer."""
+        """Words about who or what blocks `target` (may be empty), if others answer; None where that is not certain."""
         try:
             if isinstance(cause, SinkLockedError) and (words := self._sink.blocked(target)):
                 return words

@@ -21,7 +21,7 @@ from raycdc.sinks.api import Sink, TableWork
 from raycdc.sinks.jdbc import mysql
 from raycdc.testing.servers import DatabaseServer, PostgresServer
 from raycdc.waiting.patience import Policy
-from tests.epochs.sink_world import World, new_world, world_of
+from tests.epochs.sink_world import HOME, World, new_world, world_of
 
 NAMES = ("shop.orders", "shop.items")
 ITEMS = TableId("shop", "items")
@@ -126,6 +126,7 @@ def somebody(server: PostgresServer | DatabaseServer, *statements: str) -> Itera
 
 POSTGRES_TABLE = ("BEGIN", "LOCK TABLE shop.items IN ACCESS EXCLUSIVE MODE")
 POSTGRES_ROWS = ("BEGIN", "INSERT INTO shop.items VALUES (11, 'theirs', 1)")
+ITS_RECORD = "SELECT 1 FROM raycdc_commit WHERE target = 'shop.items' FOR UPDATE"
 
 
 @pytest.mark.server
@@ -134,7 +135,9 @@ POSTGRES_ROWS = ("BEGIN", "INSERT INTO shop.items VALUES (11, 'theirs', 1)")
     [
         ("postgres-upsert", POSTGRES_TABLE),
         ("postgres-upsert", POSTGRES_ROWS),
+        ("postgres-upsert", ("BEGIN", ITS_RECORD)),
         ("postgres-changelog", POSTGRES_TABLE),
+        ("mysql-upsert", (f"USE {HOME}", "SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "BEGIN", ITS_RECORD)),
         ("mysql-upsert", ("LOCK TABLES shop.items WRITE",)),
         ("mysql-upsert", ("LOCK TABLES shop.items READ",)),
     ],
@@ -175,6 +178,7 @@ def test_a_target_that_somebody_keeps_locked_is_parked_and_the_others_go_on(
     [
         ("postgres-upsert", ("BEGIN", "LOCK TABLE shop.items, shop.orders IN ACCESS EXCLUSIVE MODE")),
         ("postgres-upsert", ("BEGIN", "LOCK TABLE raycdc_commit IN ACCESS EXCLUSIVE MODE")),
+        ("postgres-upsert", ("BEGIN", "SELECT 1 FROM raycdc_commit FOR UPDATE", "SELECT 1 FROM shop.items")),
         ("mysql-upsert", ("LOCK TABLES shop.items WRITE, shop.orders WRITE",)),
     ],
 )

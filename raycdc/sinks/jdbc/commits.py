@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from raycdc.checkpoint.opaque import Positions
-from raycdc.errors import FencedError
+from raycdc.errors import FencedError, SinkLockedError
 from raycdc.model import TableId
 from raycdc.sinks.jdbc.sql import Dialect, Statements
 from raycdc.sinks.record import PLACE, Held
@@ -48,6 +48,16 @@ class Commits:
             )
             rows = self._found(app_id, target, " FOR UPDATE")
         return self._known(rows, target, marker)
+
+    def is_free(self, app_id: str, target: TableId) -> bool:
+        """Whether nobody else has the record of `target` locked, as far as this session waits for a lock; the
+        transaction is to be rolled back then.
+        """
+        try:
+            self._found(app_id, target, " FOR UPDATE")
+        except SinkLockedError:
+            return False
+        return True
 
     def hold(self, app_id: str, target: TableId, held: Held, positions: Positions) -> None:
         """Write the record, which is `locked`. `FencedError` where there is one of a newer driver or a later step."""

@@ -126,8 +126,10 @@ class Session(Protocol):
         where there is no record yet. `SinkError` when another session has the lock for a minute.
         """
 
-    def holders(self, target: TableId, *, wholly: bool) -> str:
-        """`raycdc.sinks.jdbc.lock_holders`: for a session that does nothing else."""
+    def holders(self, app_id: str, target: TableId, *, wholly: bool) -> str:
+        """`raycdc.sinks.jdbc.lock_holders`: for a session that does nothing else. The pipeline's record of `target` is
+        looked at first: whoever has that locked is the cause, and no reader of the table.
+        """
 
     def commit(self) -> None: ...
 

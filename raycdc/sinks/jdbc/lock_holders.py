@@ -5,7 +5,7 @@ for a second (MySQL and MariaDB).
 
 | server | asked |
 |---|---|
-| PostgreSQL | `pg_locks` and `pg_stat_activity`, which say it to every account, but not the statement |
+| PostgreSQL | `pg_locks` and `pg_stat_activity`, which say it to every account, but neither statement nor time |
 | MySQL, MariaDB | a DELETE of no row, which any LOCK TABLES holds up; then `performance_schema.metadata_locks`, or \
 MariaDB's plugin metadata_lock_info, where they are there for the account |
 """
@@ -26,10 +26,11 @@ _NOBODY_WRITES = ("ShareLock", "ShareRowExclusiveLock", "ExclusiveLock", "Access
 #: Readers hold up a change of the columns; our own sessions end by themselves.
 _OF_POSTGRES = """
 SELECT DISTINCT a.pid, coalesce(a.usename::text, ''), coalesce(a.application_name, ''), l.mode,
-  coalesce(extract(epoch FROM now() - a.xact_start), 0)::bigint
+  coalesce(extract(epoch FROM now() - a.xact_start), -1)::bigint
 FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE l.locktype = 'relation' AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
   AND l.relation = to_regclass($1) AND l.granted AND a.pid <> pg_backend_pid() AND a.application_name <> 'raycdc'
+  AND a.backend_type = 'client backend'
 ORDER BY 5 DESC, 1"""
 _OF_MYSQL = (
     """SELECT DISTINCT t.PROCESSLIST_ID, t.PROCESSLIST_USER
@@ -52,10 +53,18 @@ class Asking(Protocol):
     def rollback(self) -> None: ...
 
 
+def record_held(end: str) -> str:
+    """A sentence about a target whose record is locked, so that nobody else can commit to it; `end` ends a session."""
+    return (
+        "It is locked by another session, which has its record in raycdc_commit: a driver that was replaced and is "
+        f"still at work, or a statement of somebody's. {end} ends a session."
+    )
+
+
 def postgres_holders(session: Asking, target: TableId, *, wholly: bool) -> str:
     """A sentence about who has `target` locked, `wholly`: so that nobody else can write; empty where nobody has."""
     found = [
-        f"session {pid} of {user}{f' ({name})' if name else ''}, for {seconds} s ({mode})"
+        f"session {pid} of {user}{f' ({name})' if name else ''}{f', for {seconds} s' if seconds >= 0 else ''} ({mode})"
         for pid, user, name, mode, seconds in session.rows(_OF_POSTGRES, quote(target.db, target.table))
         if mode in _NOBODY_WRITES or not wholly
     ]

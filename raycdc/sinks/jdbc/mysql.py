@@ -40,7 +40,7 @@ from raycdc.errors import (
 from raycdc.model import Column, TableId, TypeKind
 from raycdc.sinks.jdbc.commits import Commits
 from raycdc.sinks.jdbc.database import IDLE_TIMEOUT_S, LOCK_TIMEOUT_S
-from raycdc.sinks.jdbc.lock_holders import mysql_holders
+from raycdc.sinks.jdbc.lock_holders import mysql_holders, record_held
 from raycdc.sinks.jdbc.misfits import mysql_misfits
 from raycdc.sinks.jdbc.mysql_grants import NEEDED, missing, roles
 from raycdc.sinks.jdbc.mysql_tables import EXACT, MySqlTables, best_collation, definition
@@ -319,7 +319,12 @@ class MySqlSession:
                 "reader of the table. Look at SHOW PROCESSLIST there, and end it"
             )
 
-    def holders(self, target: TableId, *, wholly: bool) -> str:
+    def holders(self, app_id: str, target: TableId, *, wholly: bool) -> str:
+        self.run("SET SESSION innodb_lock_wait_timeout = 1")
+        free = self.commits.is_free(app_id, target)
+        self.rollback()
+        if not free:
+            return record_held("KILL")
         return mysql_holders(self, target, wholly=wholly)
 
     def commit(self) -> None:

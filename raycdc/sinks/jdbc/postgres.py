@@ -24,7 +24,7 @@ from raycdc.model.types import wide_decimal
 from raycdc.sinks.jdbc import pool
 from raycdc.sinks.jdbc.commits import Commits
 from raycdc.sinks.jdbc.database import IDLE_TIMEOUT_S, LOCK_TIMEOUT_S
-from raycdc.sinks.jdbc.lock_holders import postgres_holders
+from raycdc.sinks.jdbc.lock_holders import postgres_holders, record_held
 from raycdc.sinks.jdbc.misfits import postgres_misfits
 from raycdc.sinks.jdbc.plugin import COMMIT_TABLE, STAGE_SCHEMA, Address
 from raycdc.sinks.jdbc.postgres_tables import PostgresTables
@@ -282,7 +282,12 @@ class PostgresSession:
         read = self.commits.locked if lock else self.commits.held
         return read(app_id, target, marker=self.tables.marker)
 
-    def holders(self, target: TableId, *, wholly: bool) -> str:
+    def holders(self, app_id: str, target: TableId, *, wholly: bool) -> str:
+        self.run("SET LOCAL lock_timeout = '1s'")
+        free = self.commits.is_free(app_id, target)
+        self.rollback()
+        if not free:
+            return record_held("SELECT pg_terminate_backend(pid)")
         return postgres_holders(self, target, wholly=wholly)
 
     def _error(self, cause: adbc_driver_manager.Error) -> SinkError:

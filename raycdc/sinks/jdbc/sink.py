@@ -209,7 +209,7 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
 
     def blocked(self, target: TableId, *, wholly: bool = False) -> str:
         with self._database.session() as session:
-            return session.holders(target, wholly=wholly)
+            return session.holders(self._context.app_id, target, wholly=wholly)
 
     def _record(self, target: TableId) -> Held | None:
         with self._database.session() as session:

@@ -188,6 +188,27 @@ def test_of_several_that_are_staged_at_once_the_blocked_one_is_not_waited_for_ag
     patient.write(ITEMS)
 
 
+def test_one_that_was_blocked_and_begins_anew_is_waited_for_like_any_other() -> None:
+    server = Server(silent={ITEMS})
+    patient = Patient(server)
+    with pytest.raises(TargetBlockedError):
+        patient.write(ITEMS, error=AWAY)
+    server.silent = set()
+    with pytest.raises(SinkError) as raised:
+        patient.write(ITEMS, error=AWAY)
+    assert type(raised.value) is SinkError
+
+
+def test_where_nobody_is_there_for_two_targets_the_rest_are_not_asked_for() -> None:
+    names = [TableId("shop", f"t{number}") for number in range(50)]
+    server = Server(silent=set(names))
+    patient = Patient(server, Records({str(name): (1, 1) for name in names}))
+    with pytest.raises(SinkError) as raised:
+        patient.write(*names, error=AWAY)
+    assert type(raised.value) is SinkError
+    assert len(server.asked) <= 2 * 3
+
+
 def patient_tells(patient: Patient) -> Callable[[], int]:
     """How often the patience has begun to wait since."""
     told: list[str] = []

@@ -422,8 +422,7 @@ def _holder_here(start: Start) -> Holder | None:
     if start.state_on_store is not None and not start.state_on_store.ok:
         return None
     store = CheckpointStore.there(place)
-    newest = 0 if store is None else store.generations.newest()
-    holder = None if store is None or not newest else store.generations.holder(newest)
+    _, holder = (0, None) if store is None else store.generations.newest_holder()
     return None if holder is None or holder.ended or not holder.is_here else holder
 
 

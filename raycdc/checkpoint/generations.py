@@ -114,6 +114,17 @@ class Generations:
         said = document.get("holder")
         return None if said is None else Holder.from_json(said)
 
+    def newest_holder(self) -> tuple[int, Holder | None]:
+        """The newest generation, and its `holder`. Whoever claims one removes what older ones said, so where nothing is
+        said it may not be the newest any more, and is looked for once more.
+        """
+        newest = self.newest()
+        while True:
+            holder = self.holder(newest) if newest else None
+            if holder is not None or (now := self.newest()) == newest:
+                return newest, holder
+            newest = now
+
     def show(self, generation: OwnGeneration, holder: Holder) -> None:
         """Say that the driver of `generation` is there. Nobody reads it once there is a newer one."""
         document = {"version": codec.DOCUMENT_VERSION, "holder": holder.to_json()}

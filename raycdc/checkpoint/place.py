@@ -79,7 +79,11 @@ class StateLock:
 
     def take(self) -> Lease:
         """`StateError` names the process that has it."""
-        return LocalFolder(self._place.work).lease("lease")
+        folder = LocalFolder(self._place.work)
+        if self._place.on_store:
+            # A machine on which the pipeline never ran has none.
+            folder.create()
+        return folder.lease("lease")
 
     def holder(self) -> str:
         """The pid of the process on this host that has the lock; empty where none has it."""

@@ -166,10 +166,9 @@ class Watch:
 
     def look(self) -> Vacancy | str:
         """A vacancy, or who has the state. One look at the folder."""
-        newest = self._generations.newest()
+        (newest, holder), now_s = self._generations.newest_holder(), self._clock()
         if newest == 0:
             return Vacancy(0, "nobody had it yet")
-        holder, now_s = self._generations.holder(newest), self._clock()
         if (newest, holder) != self._seen:
             self._seen, self._since_s = (newest, holder), now_s
             self.changes += 1
@@ -198,8 +197,7 @@ def require_vacant(
     `lock` already, because only that keeps out another of this machine: one that claimed its generation here and never
     gave a sign is gone with its lock. `wait` is called between two looks, with the driver that may have the state.
     """
-    newest = generations.newest()
-    holder = generations.holder(newest) if newest else None
+    _, holder = generations.newest_holder()
     if holder is not None and not holder.beat and holder.shares(lock):
         return
     watch = Watch(generations, lambda: "", threads.now_s, lock=lock)

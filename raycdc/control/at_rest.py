@@ -74,8 +74,7 @@ def status_at_rest(
 
 def _last_end(store: CheckpointStore) -> EndReport | None:
     """None where there was no run, or whoever had the state last was none, or of an older raycdc."""
-    newest = store.generations.newest()
-    holder = store.generations.holder(newest) if newest else None
+    _, holder = store.generations.newest_holder()
     if holder is None:
         return None
     if holder.end is None:

@@ -49,8 +49,7 @@ def find(
     deadline = time.monotonic() + patience_s
     told = False
     while True:
-        newest = store.generations.newest()
-        holder = store.generations.holder(newest) if newest else None
+        _, holder = store.generations.newest_holder()
         if holder is None:
             return NoRun("nobody has run it yet")
         if holder.ended:

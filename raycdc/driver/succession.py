@@ -170,8 +170,7 @@ class _Standby:
 
 
 def _newest_holder(store: CheckpointStore) -> Holder | None:
-    newest = store.generations.newest()
-    return store.generations.holder(newest) if newest else None
+    return store.generations.newest_holder()[1]
 
 
 def _waited(

@@ -52,6 +52,28 @@ def test_a_driver_elsewhere_has_its_state_as_long_as_it_says_so(store: Checkpoin
     assert waiting.look(after_s=SILENT_S) == Vacancy(own, "process 42 on db7 gave no sign of life for 15 s")
 
 
+def test_one_that_claims_its_next_generation_within_a_look_has_the_state(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.generations.show(store.generations.next(), ELSEWHERE)
+    waiting, newest = Waiting(store), store.generations.newest
+    claimed: list[OwnGeneration] = []
+
+    def read() -> int:
+        found = newest()
+        if not claimed:
+            monkeypatch.undo()
+            claimed.append(store.generations.next())
+            store.generations.show(claimed[0], replace(ELSEWHERE, beat=2))
+            for file in (store.path / "generations").glob(f"{found:010d}.*"):
+                file.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(store.generations, "newest", read)
+    assert waiting.look() == "process 42 on db7"
+    assert store.generations.newest_holder()[0] == claimed[0]
+
+
 def test_a_generation_that_a_driver_raised_is_a_sign_of_life(store: CheckpointStore) -> None:
     own, waiting = store.generations.next(), Waiting(store)
     store.generations.show(own, ELSEWHERE)

@@ -62,7 +62,13 @@ READS = {
         "needed_segments",
     ),
     *("next_epoch", "schema", "sealed_epochs", "documents.read", "generations.newest", "generations.own"),
-    *("generations.holder", "generations.require_driver", "generations.require_newest", "generations.require_own"),
+    *(
+        "generations.newest_holder",
+        "generations.holder",
+        "generations.require_driver",
+        "generations.require_newest",
+        "generations.require_own",
+    ),
 }
 
 

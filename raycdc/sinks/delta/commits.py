@@ -152,7 +152,7 @@ class DeltaCommits:
                 values,
                 predicate=empty,
                 commit_properties=self._properties(stamp),
-                post_commithook_properties=self._hooks(),
+                post_commithook_properties=hooks(self._target.table),
             ),
         )
 
@@ -172,7 +172,7 @@ class DeltaCommits:
                 if self._target.ownership.created_by_us
                 else None,
                 commit_properties=self._properties(stamp, next_version=True),
-                post_commithook_properties=self._hooks(),
+                post_commithook_properties=hooks(self._target.table),
             )
 
         self._committed(stamp, "cannot be written with its new columns", run)
@@ -207,7 +207,7 @@ class DeltaCommits:
                 schema=self._target.table.schema(),
                 partition_by=self._target.partition_columns,
                 commit_properties=self._properties(stamp),
-                post_commithook_properties=self._hooks(),
+                post_commithook_properties=hooks(self._target.table),
             ),
         )
         reach("before_look")
@@ -240,7 +240,7 @@ class DeltaCommits:
                     schema=self._target.table.schema(),
                     partition_by=self._target.partition_columns,
                     commit_properties=self._properties(stamp, next_version=True),
-                    post_commithook_properties=self._hooks(),
+                    post_commithook_properties=hooks(self._target.table),
                 )
                 return
             merger = self._target.table.merge(
@@ -251,7 +251,7 @@ class DeltaCommits:
                 # Keys in memory let it skip files by their statistics, where those can be trusted.
                 streamed_exec=any(_is_wide(source.schema.field(name).type) for name in key),
                 commit_properties=self._properties(stamp),
-                post_commithook_properties=self._hooks(),
+                post_commithook_properties=hooks(self._target.table),
             )
             merger = merger.when_matched_delete(f"s.{quote(DELETED)}")
             merger = merger.when_matched_update(updates, predicate=newer)
@@ -270,7 +270,7 @@ class DeltaCommits:
                 whole,
                 mode="append",
                 commit_properties=self._properties(stamp),
-                post_commithook_properties=self._hooks(),
+                post_commithook_properties=hooks(self._target.table),
             ),
         )
 
@@ -288,7 +288,7 @@ class DeltaCommits:
                 mode="overwrite",
                 schema_mode=None,
                 commit_properties=self._properties(stamp, next_version=True),
-                post_commithook_properties=self._hooks(),
+                post_commithook_properties=hooks(self._target.table),
             ),
         )
 
@@ -311,7 +311,7 @@ class DeltaCommits:
                 pa.RecordBatchReader.from_batches(schema, staged_batches(files, schema)),
                 mode="append",
                 commit_properties=self._properties(stamp),
-                post_commithook_properties=self._hooks(),
+                post_commithook_properties=hooks(self._target.table),
             )
 
         self._committed(stamp, "cannot take an append", run)
@@ -371,12 +371,6 @@ class DeltaCommits:
         """Properties of a table that we make."""
         return {CREATED_BY: self._target.app_id, **properties(schema, partition_by)}
 
-    def _hooks(self) -> PostCommitHookProperties:
-        """What delta-rs does behind the next commit: it looks for commits that are older than the table's log keeps
-        only where it makes a checkpoint, because nothing can go before that, and each look lists the whole log.
-        """
-        return hooks(self._target.table)
-
     def _properties(self, stamp: Stamp, *, next_version: bool = False, made: bool = False) -> CommitProperties:
         """With `next_version` the commit fails where another one came between the snapshot and it; with `made` it makes
         the table, whose id is not known yet.
@@ -391,7 +385,10 @@ class DeltaCommits:
 
 
 def hooks(table: DeltaTable) -> PostCommitHookProperties:
-    """See `DeltaCommits._hooks`. Where another writer comes between, a later checkpoint's commit looks."""
+    """What delta-rs does behind the next commit: it looks for commits that are older than the table's log keeps only
+    where it makes a checkpoint, because nothing can go before that, and each look lists the whole log. Where another
+    writer comes between, a later checkpoint's commit looks.
+    """
     said = table.metadata().configuration.get(CHECKPOINT_INTERVAL, "")
     every = (int(said) if said.isdecimal() else 0) or CHECKPOINT_EVERY
     makes_checkpoint = (table.version() + 2) % every == 0

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Protocol
@@ -173,7 +173,7 @@ class DocumentReads:
         events = batch.events[own]
         bare = np.flatnonzero((events[:, codes.E_KIND] != codes.DELETE) & (events[:, codes.E_AFTER] == 0))
         if not bare.size:
-            self._settle(writer.table, batch.data, events, {})
+            self._settle(writer.table, batch.data, events, ())
             return batch.data, events
         keys = {int(n): batch.key(int(own[n])) for n in bare}
         last = int(batch.times[own[bare[-1]]])
@@ -184,22 +184,18 @@ class DocumentReads:
             places[key] = end
             parts.append(document)
             end += len(document)
-        absent: dict[bytes, int] = {}
-        changes: dict[bytes, list[int]] = {}
+        # Of each key, the changes without a document, in their order.
+        absent: dict[bytes, list[int]] = {}
         for n, key in keys.items():
             events[n, codes.E_AFTER] = places.get(bson.encode({"_id": key}), 0)
             if not events[n, codes.E_AFTER]:
-                raw = _key(batch.data, int(events[n, codes.E_KEY]))
-                absent[raw] = n
-                changes.setdefault(raw, []).append(n)
+                absent.setdefault(_key(batch.data, int(events[n, codes.E_KEY])), []).append(n)
         data = b"".join(parts)
         later = self._settle(writer.table, data, events, absent)
-        for raw, n in absent.items():
-            settled = later.get(raw, -1)
-            if settled < n:
+        for raw, changes in absent.items():
+            if left := [n for n in changes if n > later.get(raw, -1)]:
                 # It is absent since the first change that nothing settled, and what is told of it is as of the last.
-                first = next(change for change in changes[raw] if change > settled)
-                time, wall_ms = int(events[first, codes.E_TIME]), int(events[n, codes.E_WALL])
+                time, wall_ms = int(events[left[0], codes.E_TIME]), int(events[left[-1], codes.E_WALL])
                 self._wait(Absent(writer.table, writer.layout.uuid, raw, time, wall_ms, documents.seen))
         return data, events
 
@@ -290,14 +286,14 @@ class DocumentReads:
             whole = np.isin(own[:, codes.E_KIND], (codes.INSERT, codes.REPLACE))
             # These come with their document, or are read when the stream is there.
             own[:, codes.E_AFTER] = np.where(whole, 1, 0)
-            self._settle(table, batch.data, own, {})
+            self._settle(table, batch.data, own, ())
         for number in np.flatnonzero(batch.events[:, codes.E_KIND] == codes.OTHER):
             event = batch.collection_event(int(number))
             if event.kind in _ENDS:
                 for table in filter(None, (event.table, event.to)):
                     self.forget(table)
 
-    def _settle(self, table: TableId, data: bytes, events: np.ndarray, more: Mapping[bytes, int]) -> dict[bytes, int]:
+    def _settle(self, table: TableId, data: bytes, events: np.ndarray, more: Collection[bytes]) -> dict[bytes, int]:
         """Settle changes by `events`; the number of the last event that settles each key of theirs, and of `more`."""
         own = self._absent.get(table, {})
         if (not own and not more) or self._passing:
